@@ -143,6 +143,7 @@ def fit(
     clock = time.perf_counter()
     for step, examples in enumerate(batches(len(task.train), recipe, seed)):
         model.train()
+        model.redraw(seed, step)
         optimizer.zero_grad(set_to_none=True)
         loss, seen = accumulate(
             model, task.train, examples, recipe.micro_batch, seed=seed, step=step, precision=precision

@@ -5,6 +5,7 @@ Legend: B examples, P documents per example, L tokens, N positions (L, and the C
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -48,14 +49,17 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.Identity() if norm == "none" else nn.LayerNorm(dim, norm_eps)
         self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """x [B, N, D], and the memory that some mixers hand from block to block."""
         if self.post_norm:
-            h = self.mixer_norm(x + self.mixer_dropout(self.mixer(x, key_mask)))
+            mixed, memory = self.mixer.mix(x, key_mask, memory)
+            h = self.mixer_norm(x + self.mixer_dropout(mixed))
             y = h + self.feed_forward(h)
-            return self.feed_forward_norm(y + x if self.extra_skip else y)
-        h = x + self.mixer_dropout(self.mixer(self.mixer_norm(x), key_mask))
+            return self.feed_forward_norm(y + x if self.extra_skip else y), memory
+        mixed, memory = self.mixer.mix(self.mixer_norm(x), key_mask, memory)
+        h = x + self.mixer_dropout(mixed)
         y = h + self.feed_forward(self.feed_forward_norm(h))
-        return y + x if self.extra_skip else y
+        return y + x if self.extra_skip else y, memory
 
 
 class Embedding(nn.Module):
@@ -136,7 +140,7 @@ class Model(nn.Module):
         feed_forward_output_gelu: bool,
         positions: Literal["learned", "sinusoidal"],
         cls_position: bool,
-        pooling: Literal["cls", "mean", "first"],
+        pooling: Literal["cls", "mean", "first", "last"],
         head_activation: Literal["gelu", "relu"],
         pair_features: Literal["concat", "interaction"],
         weight_init: Literal["torch", "xavier"],
@@ -166,10 +170,11 @@ class Model(nn.Module):
             out_proj=out_proj,
             dropout=dropout,
             causal=facts.objective == "next_token",
+            layer=0,
         )
         self.blocks = nn.ModuleList(
             Block(
-                attention(shape),
+                attention(replace(shape, layer=layer)),
                 feed_forward(
                     dim,
                     mlp_dim,
@@ -184,9 +189,9 @@ class Model(nn.Module):
                 extra_skip=extra_skip,
                 mixer_dropout=dropout if mixer_dropout else 0.0,
             )
-            for _ in range(depth)
+            for layer in range(depth)
         )
-        _check_mixer(self.blocks[0].mixer, causal=shape.causal, key_mask=key_mask)
+        _check_mixer(self.blocks[0].mixer, key_mask=key_mask, pooling=self.pooling)
         if self.interaction and facts.documents != 2:
             raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
         self.final_norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
@@ -200,9 +205,9 @@ class Model(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
-        x = self.embedding(tokens)
+        x, memory = self.embedding(tokens), None
         for block in self.blocks:
-            x = block(x, mask)
+            x, memory = block(x, mask, memory)
         x = self.final_norm(x)
         if self.pooling == "none":
             return self.head(x)
@@ -212,12 +217,19 @@ class Model(nn.Module):
             return self.head(torch.cat([one, two, one * two, one - two], dim=-1))
         return self.head(pooled.flatten(1))
 
+    def redraw(self, seed: int, step: int) -> None:
+        """Let mixers with random features draw those of this training step."""
+        for block in self.blocks:
+            block.mixer.redraw(seed, step)
+
     def _mask(self, tokens: Tensor) -> Tensor:
         """[B * P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
         return nn.functional.pad(real, (1, 0), value=True) if self.pooling == "cls" else real
 
     def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.pooling == "last":
+            return x[:, -1] if mask is None else x[torch.arange(len(x)), mask.sum(dim=1).clamp(min=1) - 1]
         if self.pooling != "mean":
             return x[:, 0]
         if mask is None:
@@ -263,9 +275,19 @@ def _check_widths(*, dim: int, qkv_dim: int, heads: int, out_proj: bool, positio
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 
 
-def _check_mixer(mixer: Mixer, *, causal: bool, key_mask: bool) -> None:
+def _check_mixer(mixer: Mixer, *, key_mask: bool, pooling: str) -> None:
     name = type(mixer).__name__
-    if causal and not mixer.can_be_causal:
+    if mixer.shape.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which predicting the next token needs: choose another attention")
-    if key_mask and not causal and not mixer.maskable:
+    if key_mask and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
+    if mixer.causal and pooling in ("cls", "first"):
+        raise UserError(
+            f"{name} as configured sees no later position, so model.pooling={pooling} would read the first position "
+            "alone: use model.pooling=mean or model.pooling=last"
+        )
+    if not mixer.shape.out_proj and not mixer.projects_out:
+        raise UserError(
+            f"{name} has no output projection to leave out: use variant=transformer, "
+            "or variant=simple_resl for the extra skip"
+        )

@@ -42,9 +42,19 @@ def mixer_of(name: str, *overrides: str, **shape: object) -> Mixer:
         "out_proj": False,
         "dropout": 0.0,
         "causal": False,
+        "layer": 0,
     }
     build = configure.build(cfg["attention"], "attention", [], supplied=1)
     return build(Shape(**{**sizes, **shape})).double()
+
+
+def cases() -> list[tuple[str, list[str]]]:
+    """Every attention of conf/ as it stands, and in the settings below, whose blocks are small beside the tests'
+    lengths and which take the other branches."""
+    return [(name, list(extra)) for name in options("attention") for extra in [(), *SETTINGS.get(name, [])]]
+
+
+SETTINGS: dict[str, list[tuple[str, ...]]] = {}
 
 
 def facts(**changes: object) -> Facts:

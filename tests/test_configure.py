@@ -107,7 +107,7 @@ def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "attention: simple, softmax" in done.stdout
+    assert f"attention: {', '.join(options('attention'))}" in done.stdout
     assert "variant: simple, simple_res, simple_resl, transformer" in done.stdout
 
 

@@ -104,7 +104,7 @@ def test_a_mixer_without_a_causal_form_is_refused() -> None:
 
     values = configure.plain(composed(*TINY))["model"]
     with pytest.raises(UserError, match="TwoSided has no causal form"):
-        Model(lambda shape: TwoSided(), stream(), **values)
+        Model(TwoSided, stream(), **values)
 
 
 def test_causal_simple_has_no_state_to_drop() -> None:

@@ -69,7 +69,7 @@ def test_block_equations(variant: str, norm: str) -> None:
     else:
         h = nn.functional.layer_norm(x, (6,), eps=1e-6)
         expected = nn.functional.layer_norm(h + x if skip else h, (6,), eps=1e-6)
-    torch.testing.assert_close(block(x, None), expected)
+    torch.testing.assert_close(block(x, None, None)[0], expected)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -84,7 +84,7 @@ def test_blocks_by_hand(norm: str) -> None:
     else:
         h = n1(x + mix(x))
         expected = n2(h + net(h) + x)
-    torch.testing.assert_close(block(x, None), expected)
+    torch.testing.assert_close(block(x, None, None)[0], expected)
 
 
 def test_feed_forward_second_gelu() -> None:
@@ -224,4 +224,28 @@ def test_a_mixer_that_cannot_mask_is_refused() -> None:
 
     values = configure.plain(composed(*TINY, "protocol=strict"))["model"]
     with pytest.raises(UserError, match="Blind cannot mask padding: use model.key_mask=false"):
-        Model(lambda shape: Blind(), facts(), **values)
+        Model(Blind, facts(), **values)
+
+
+def test_reading_one_end_of_a_causal_mixer_is_refused() -> None:
+    """The CLS stands first, where a causal mixer sees nothing else."""
+    from lra.attention import Mixer
+    from lra.model import Model
+
+    class Forward(Mixer):
+        causal = True
+        projects_out = True
+
+    values = configure.plain(composed(*TINY))["model"]
+    with pytest.raises(UserError, match="Forward as configured sees no later position.*use model.pooling=mean or"):
+        Model(Forward, facts(), **values)
+    assert Model(Forward, facts(), **{**values, "pooling": "last"})
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
+    model = tiny(f"protocol={protocol}", "model.pooling=last")
+    x, tokens = torch.randn(3, 7, 6, dtype=torch.float64), torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [0] * 7])
+    pooled = model._pool(x, model._mask(tokens) if protocol == "strict" else None)
+    ends = [6, 4, 0] if protocol == "strict" else [6, 6, 6]
+    torch.testing.assert_close(pooled, torch.stack([row[end] for row, end in zip(x, ends, strict=True)]))

@@ -288,7 +288,7 @@ def test_a_sweep_whose_runs_are_all_refused_says_so(cli: Commands) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("attention=simple,foo", "attention=foo: no such option; known: simple, softmax"),
+        ("attention=simple,foo", f"attention=foo: no such option; known: {', '.join(options('attention'))}"),
         ("model.dpeth=1,2", "model.dpeth: unknown key; did you mean 'model.depth'?"),
         ("seed=abc,2", "seed=abc: should be a valid integer"),
         ("model.depth=1,two", "model.depth=two: should be a valid integer"),

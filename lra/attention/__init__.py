@@ -5,8 +5,11 @@ A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lra.dropout import Dropout
@@ -24,33 +27,83 @@ class Shape:
     out_proj: bool
     dropout: float
     causal: bool
+    layer: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.qkv_dim // self.heads
+
+    @property
+    def projections(self) -> int:
+        """Parameters of the query, key, value and, where there is one, output projection."""
+        inner = 3 * (self.dim + self.bias) * self.qkv_dim
+        return inner + (self.qkv_dim + self.bias) * self.dim * self.out_proj
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What `results/attentions.md` says of a mechanism. `linear`: what it keeps for the backward pass grows no faster
+    than the length; a law counts it. `oracle`: the independent implementation that the tests compare it with."""
+
+    paper: str
+    formula: str
+    time: str
+    linear: bool
+    oracle: str
 
 
 class Mixer(nn.Module):
     """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to max_len; no residual, no norm.
 
     Outputs at real positions do not depend on what stands at padded ones, and outputs there are finite.
-    A class says whether it can use a mask (`maskable`) and whether it has a form in which an output depends on
-    no later position (`can_be_causal`), which it takes when the shape says so.
+    A class says whether it can use a mask (`maskable`), whether it has a form in which an output depends on no later
+    position (`can_be_causal`), which it takes when the shape says so, whether it commutes with a permutation of
+    the positions (`commutes`), and whether it has the output projection that the variants switch (`projects_out`).
     """
 
-    maskable = True
-    can_be_causal = False
+    card: ClassVar[Card]
+    maskable: ClassVar[bool] = True
+    can_be_causal: ClassVar[bool] = False
+    commutes: ClassVar[bool] = False
+    projects_out: ClassVar[bool] = False
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor: ...
+
+    def mix(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """`forward`, for mechanisms that hand a memory [B, M, D] from layer to layer; the others pass it on."""
+        return self(x, key_mask), memory
+
+    @property
+    def causal(self) -> bool:
+        """Whether no output depends on a later position."""
+        return self.shape.causal
+
+    @property
+    @abstractmethod
+    def extra_parameters(self) -> int:
+        """Parameters beyond the four projections of the shape, by formula; negative where some are missing."""
+
+    def redraw(self, seed: int, step: int) -> None:
+        """Called before every training step: mechanisms with random features draw them anew when it is time, as a
+        function of (seed, step, layer). Evaluation uses the last draw."""
 
 
 class Attention(Mixer):
     """Multi-head shell: projections around `attend`; `out_proj=False` sends the heads straight on (SimpleTRON)."""
 
+    projects_out = True
+
     def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.heads = shape.heads
-        self.query = nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
-        self.key = nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
-        self.value = nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
-        self.out = nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+        super().__init__(shape)
+        self.query = project_in(shape)
+        self.key = project_in(shape)
+        self.value = project_in(shape)
+        self.out = project_out(shape)
         self.dropout = Dropout(shape.dropout)
 
     @abstractmethod
@@ -58,9 +111,41 @@ class Attention(Mixer):
         """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
-        heads = self.attend(q, k, v, key_mask)
-        return self.out(heads.transpose(1, 2).flatten(2))
+        q, k, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key, self.value))
+        return self.out(merge_heads(self.attend(q, k, v, key_mask)))
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    @property
+    def extra_parameters(self) -> int:
+        return 0
+
+
+def project_in(shape: Shape) -> nn.Linear:
+    """D -> H Dh."""
+    return nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
+
+
+def project_out(shape: Shape) -> nn.Module:
+    """H Dh -> D, or nothing where the variant has no output projection."""
+    return nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, L, H Dh] -> [B, H, L, Dh]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, L, Dh] -> [B, L, H Dh]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager:
+    """No autocast inside: for sums, exponentials and transforms that bf16 would spoil."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half precision to fp32; fp32 and fp64 as they are."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

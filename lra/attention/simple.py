@@ -1,14 +1,15 @@
 """SimpleAttention (SimpleTRON, Yorsh et al. 2022, section 3): Q (K^T V) / sqrt(L), no softmax.
 
 O(L D Dh) time, O(D Dh) state. Dropout acts on the state K^T V, as in the authors' code. The causal form, which the
-paper leaves open, sums over the positions up to one's own with the same scale; it is evaluated in O(L^2 D).
+paper leaves open, sums over the positions up to one's own with the same scale.
 """
 
 from typing import Literal
 
 from torch import Tensor
 
-from lra.attention import Attention, Shape
+from lra.attention import Attention, Card, Shape
+from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
 
@@ -18,7 +19,15 @@ class Simple(Attention):
     `dropout_on`: the state K^T V (`state`), or the output (`output`).
     """
 
+    card = Card(
+        paper="Yorsh et al. 2022, SimpleTRON",
+        formula="Q (Kᵀ V) / √L",
+        time="L D Dh",
+        linear=True,
+        oracle="the quadratic order in float64",
+    )
     can_be_causal = True
+    commutes = True
 
     def __init__(
         self,
@@ -29,8 +38,6 @@ class Simple(Attention):
     ) -> None:
         super().__init__(shape)
         self.scale = scale
-        self.max_len = shape.max_len
-        self.causal = shape.causal
         if shape.causal and shape.dropout > 0 and dropout_on == "state":
             raise UserError(
                 "attention.dropout_on=state: causal SimpleAttention has a state for every position; "
@@ -43,7 +50,7 @@ class Simple(Attention):
             k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
         k = k * self._factor(k, key_mask)
         if self.causal:
-            return self.dropout((q @ k.transpose(-2, -1)).tril() @ v)
+            return self.dropout(causal_product(q, k, v))
         state = k.transpose(-2, -1) @ v  # [B, H, Dh, Dh]
         if self.drop_state:
             return q @ self.dropout(state)
@@ -54,7 +61,7 @@ class Simple(Attention):
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
-            return self.max_len**-0.5
+            return self.shape.max_len**-0.5
         width = k.shape[-1] if self.scale == "valid_head" else 1
         if key_mask is None:
             return (k.shape[-2] * width) ** -0.5

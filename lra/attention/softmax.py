@@ -6,29 +6,51 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lra.attention import Attention, Shape
+from lra.attention import Attention, Card, Shape
+from lra.dropout import Dropout
+
+Scale = Literal["head_dim", "qkv_dim"]
 
 
 class Softmax(Attention):
     """`scale`: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(qkv_dim), which the SimpleTRON authors' code uses."""
 
+    card = Card(
+        paper="Vaswani et al. 2017, Attention Is All You Need",
+        formula="softmax(Q Kᵀ / √Dh) V",
+        time="L² D",
+        linear=False,
+        oracle="explicit loops; torch scaled_dot_product_attention",
+    )
     can_be_causal = True
+    commutes = True
 
-    def __init__(self, shape: Shape, *, scale: Literal["head_dim", "qkv_dim"]) -> None:
+    def __init__(self, shape: Shape, *, scale: Scale) -> None:
         super().__init__(shape)
-        width = shape.qkv_dim if scale == "qkv_dim" else shape.qkv_dim // shape.heads
-        self.scale = width**-0.5
-        self.causal = shape.causal
+        self.scale = scale_of(shape, scale)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = None if key_mask is None else key_mask[:, None, None, :]
         if self.causal:
             earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
             mask = earlier if mask is None else mask & earlier
-        if not (self.training and self.dropout.p > 0):
-            return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
-        # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
-        scores = (q * self.scale) @ k.transpose(-2, -1)  # [B, H, L, L]
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        return self.dropout(scores.softmax(dim=-1)) @ v
+        return weigh(q, k, v, mask, self.scale, self.dropout)
+
+
+def scale_of(shape: Shape, scale: Scale) -> float:
+    """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""
+    return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
+
+
+def weigh(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: Dropout) -> Tensor:
+    """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend.
+
+    A row that may attend to nothing gives finite values.
+    """
+    if not (dropout.training and dropout.p > 0):
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return dropout(scores.softmax(dim=-1)) @ v
