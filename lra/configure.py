@@ -67,6 +67,18 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
     return decorate
 
 
+def compose(config_name: str, *overrides: str) -> DictConfig:
+    """The configuration that a command line of these overrides gives."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.compose(config_name, overrides=list(overrides))
+
+
+def options(group: str) -> list[str]:
+    """The options of a configuration group, in alphabetical order."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, interpolations resolved; a missing value is an error that names its key."""
     own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
@@ -145,9 +157,7 @@ def explain(error: Exception, config_name: str) -> str:
 
 def _known_keys(config_name: str) -> list[str]:
     """Groups and dotted keys of the default configuration."""
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = hydra.compose(config_name)
+    cfg = compose(config_name)
     groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
     return [*groups, *_dotted(OmegaConf.to_container(cfg, resolve=False), "")]
 

@@ -26,6 +26,7 @@ ALLOWED = {
     "prepare": {"configure", "tasks"},
     "train": {"configure", "settings", "record", "tasks", "run"},
     "run": {"settings", "record", "tasks", "fit", "model", "generate"},
+    "bench": {"configure", "settings", "record", "tasks", "model", "attention"},
     "generate": {"settings", "tasks", "model"},
 }
 HYDRA = {"train", "prepare", "sweep", "settings", "configure"}
