@@ -45,7 +45,7 @@ def mixer_of(name: str, *overrides: str, **shape: object) -> Mixer:
         "layer": 0,
     }
     build = configure.build(cfg["attention"], "attention", [], supplied=1)
-    return build(Shape(**{**sizes, **shape})).double()
+    return build(Shape(**{**sizes, **shape})).double().eval()
 
 
 def cases() -> list[tuple[str, list[str]]]:
@@ -54,7 +54,61 @@ def cases() -> list[tuple[str, list[str]]]:
     return [(name, list(extra)) for name in options("attention") for extra in [(), *SETTINGS.get(name, [])]]
 
 
-SETTINGS: dict[str, list[tuple[str, ...]]] = {}
+SETTINGS: dict[str, list[tuple[str, ...]]] = {
+    "synthesizer": [
+        ("attention.rank=2", "attention.dot_product=true"),
+        ("attention.kind=random",),
+        ("attention.kind=dense",),
+        ("attention.kind=dense", "attention.dot_product=true"),
+    ],
+    "linformer": [
+        ("attention.rank=2",),
+        ("attention.rank=2", "attention.share=heads"),
+        ("attention.rank=2", "attention.share=none"),
+    ],
+    "nystromformer": [
+        ("attention.landmarks=3", "attention.conv_kernel=null"),
+        ("attention.landmarks=3", "attention.conv_kernel=5"),
+        ("attention.landmarks=5", "attention.iterations=12"),
+    ],
+    "luna": [("attention.memory=2",), ("attention.memory=2", "attention.share=none")],
+    "mixer": [("attention.hidden=7",)],
+    "sinkhorn": [
+        ("attention.block=3",),
+        ("attention.block=3", "attention.gumbel=false", "attention.iterations=2"),
+        ("attention.block=5", "attention.temperature=0.1"),
+    ],
+    "reformer": [
+        ("attention.chunk=3",),
+        ("attention.chunk=3", "attention.hashes=3", "attention.within_bucket=true"),
+        ("attention.chunk=4", "attention.hashes=1", "attention.redraw_every=3"),
+        ("attention.chunk=1",),
+    ],
+    "performer": [
+        ("attention.kernel=relu",),
+        ("attention.features=7",),
+        ("attention.features=3", "attention.orthogonal=false", "attention.redraw_every=2"),
+    ],
+    "retention": [("attention.gate=false",), ("attention.rotary=false",)],
+    "extractor": [
+        ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
+        (
+            "attention.lags=3",
+            "attention.rank=null",
+            "attention.groups=3",
+            "attention.one_sided=true",
+            "attention.adjust=false",
+        ),
+        ("attention.lags=4", "attention.rank=6", "attention.groups=2", "attention.evaluate=direct"),
+    ],
+    "s4d": [("attention.state=2", "attention.init=inv"), ("attention.state=6",)],
+    "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
+    "gmm_prf": [("attention.samples=3",)],
+    "fastfood_rks": [("attention.init=released",)],
+    "fastfood_prf": [("attention.init=released",)],
+    "generative_rks": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
+    "generative_prf": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
+}
 
 
 def facts(**changes: object) -> Facts:

@@ -165,7 +165,7 @@ def test_a_causal_form_sees_nothing_later(name: str, extra: list[str], protocol:
     assert (jacobian.tril(-1).sum(dim=1)[1:] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["simple", "softmax", "linear"])
+@pytest.mark.parametrize("name", ["simple", "softmax", "linear", "performer", "cosformer", "retention"])
 def test_the_last_position_of_the_causal_form_is_that_of_the_two_sided_one(name: str) -> None:
     one, two, x = mixer_of(name, causal=True), mixer_of(name), noise(1, 13, 15)
     two.load_state_dict(one.state_dict())
@@ -220,7 +220,7 @@ def test_every_attention_takes_the_variants_that_mean_something(name: str, varia
     sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=2", "dropout=0")]
 
     def logits() -> torch.Tensor:
-        model = model_of(f"attention={name}", f"variant={variant}", *sizes, task=facts(max_len=11))
+        model = model_of(f"attention={name}", f"variant={variant}", *sizes, task=facts(max_len=11)).eval()
         return model(torch.randint(1, 17, (2, 11)))
 
     if mixer_of(name).projects_out or composed(f"variant={variant}")["model"]["out_proj"]:

@@ -1,12 +1,14 @@
 """Attention as a kernel of feature maps: phi(q) . phi(k) in place of exp(q . k), hence linear in the length.
 
 Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
+Legend: M features, N width of the values.
 """
 
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape, at_least_float32, full_precision
 
@@ -26,18 +28,47 @@ class KernelAttention(Attention):
         self.eps = eps
 
     @abstractmethod
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q, k [B, H, L, Dh] -> phi(q), phi(k) [B, H, L, M]; maxima over keys must leave padded ones out."""
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """q, k [B, H, L, Dh] -> phi(q), phi(k) [B, H, L, M]; maxima over keys must leave padded ones out.
+
+        A causal form may add the log decay of `causal_product`, [B, H, L].
+        """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            phi_q, phi_k = self.features(q, k, key_mask)
+            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
             if key_mask is not None:
                 phi_k = phi_k.masked_fill(~key_mask[:, None, :, None], 0)
+            v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
             weighted = causal_product if self.causal else product
-            mass = phi_k.cumsum(dim=-2) if self.causal else phi_k.sum(dim=-2, keepdim=True)
-            return weighted(phi_q, phi_k, v) / ((phi_q * mass).sum(dim=-1, keepdim=True) + self.eps)
+            total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)
+            return total / self.denominator(mass)
+
+    def denominator(self, mass: Tensor) -> Tensor:
+        """phi(q_i) . z, kept away from zero."""
+        return mass + self.eps
+
+
+def exponentials(log_q: Tensor, log_k: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    """What `features` returns for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
+
+    The exponents are shifted by maxima, through which no gradient goes, since they cancel between the weighted sum
+    and its denominator. Two-sided: each feature of the keys has its own, over all keys, and the queries take it over;
+    the denominator is at least 1. Causal: the features of the keys share one, over the keys so far, so that nothing
+    tells of a later one; where it grows, what lies before decays.
+    """
+    if causal:
+        top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
+        before = pad(top, (0, 0, 1, -1), value=-torch.inf)
+        log_decay = [(before - top).masked_fill(before == -torch.inf, 0).squeeze(-1)]
+    else:
+        top = log_k.detach().amax(dim=-2, keepdim=True)
+        log_decay = []
+    top = top.masked_fill(top == -torch.inf, 0)  # no real key, or none so far
+    if not causal:
+        log_q = log_q + top
+    return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - top).exp(), *log_decay
 
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -45,15 +76,39 @@ def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q @ (k.transpose(-2, -1) @ v)
 
 
-def causal_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
     """`product` over j <= i: chunks of `CHUNK` positions directly, what lies before them through their summed state.
 
-    Time O(L (CHUNK + M) (M + N)), memory O(L M + L M N / CHUNK).
+    With `log_decay` g [..., L], none of it positive, a weight is (q_i . k_j) exp(g_{j+1} + ... + g_i); only products
+    of decays are formed, which never overflow. Time O(L (CHUNK + M) (M + N)), memory O(L (M + CHUNK) + L M N / CHUNK).
     """
     length = q.shape[-2]
-    pad = -length % CHUNK
-    q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, pad)).unflatten(-2, (-1, CHUNK)) for x in (q, k, v))
-    states = k.transpose(-2, -1) @ v  # [..., chunks, M, N]
-    before = states.cumsum(dim=-3) - states
-    inside = (q @ k.transpose(-2, -1)).tril() @ v
-    return (inside + q @ before).flatten(-3, -2)[..., :length, :]
+    chunk = min(CHUNK, length)
+    fill = -length % chunk
+    q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(-2, (-1, chunk)) for x in (q, k, v))  # [..., chunks, chunk, M or N]
+    scores = q @ k.transpose(-2, -1)
+    if log_decay is None:
+        before = _before(k.transpose(-2, -1) @ v)
+        y = scores.tril() @ v
+    else:
+        within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1)  # since the chunk's start
+        whole = within[..., -1:]
+        later = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
+        between = (within.unsqueeze(-1) - within.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
+        states = (k * (whole - within).exp().unsqueeze(-1)).transpose(-2, -1) @ v
+        before = _before(states, whole.exp().unsqueeze(-1))
+        y = (scores * between) @ v
+        q = q * within.exp().unsqueeze(-1)
+    return (y + q @ before).flatten(-3, -2)[..., :length, :]
+
+
+def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
+    """What precedes every chunk: s_c = keep_{c-1} s_{c-1} + states_{c-1}, s_0 = 0; states [..., chunks, M, N]."""
+    if keep is None:
+        return pad(states[..., :-1, :, :].cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
+    state = torch.zeros_like(states[..., 0, :, :])
+    before = []
+    for fresh, kept in zip(states.unbind(-3), keep.unbind(-3), strict=True):
+        before.append(state)
+        state = torch.addcmul(fresh, kept, state)
+    return torch.stack(before, dim=-3)

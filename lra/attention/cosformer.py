@@ -1,0 +1,41 @@
+"""cosFormer (Qin et al. 2022): weights relu(q_i) . relu(k_j) cos(pi (i - j) / 2 M), normalised; near keys weigh more.
+
+cos(a - b) = cos a cos b + sin a sin b makes it linear: phi(x_i) = relu(x_i) [cos(pi i / 2 M), sin(pi i / 2 M)]. M is
+the task's longest sequence, so that no weight is negative and none depends on the padding. O(L D Dh) time. There is
+no dropout of weights.
+"""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+from torch.nn.functional import relu
+
+from lra.attention import Card, Shape
+from lra.attention.kernel import KernelAttention
+
+
+class Cosformer(KernelAttention):
+    """`eps`: the least denominator."""
+
+    card = Card(
+        paper="Qin et al. 2022, cosFormer: Rethinking Softmax in Attention",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu ⊗ [cos, sin](πi / 2M)",
+        time="L D Dh",
+        linear=True,
+        oracle="the explicit L x L weights",
+    )
+
+    def __init__(self, shape: Shape, *, eps: PositiveFloat) -> None:
+        super().__init__(shape, eps=eps)
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        position = torch.arange(q.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
+        angle = position * (math.pi / 2 / self.shape.max_len)
+        cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
+        q, k = relu(q), relu(k)
+        return torch.cat([q * cos, q * sin], dim=-1), torch.cat([k * cos, k * sin], dim=-1)
+
+    def denominator(self, mass: Tensor) -> Tensor:
+        return mass.clamp(min=self.eps)

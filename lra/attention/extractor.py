@@ -1,0 +1,135 @@
+"""Extractor (Chen 2023, eq. 18-20): e_i = sum_{j <= i} x_j W_{i-j+1}, y = ((x W_adj) o e) W_opt, without biases.
+
+A convolution over l lags whose taps are D x D matrices, and a gate. W_opt is the output projection that the variants
+switch. Where earlier and later positions both count, which the paper leaves open, the lags are -(l-1) ... l-1.
+
+Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V: U [D, r] and V [r, D] are the same
+for all lags, and G_k consists of blocks on its diagonal.
+
+With t taps and G_k in g blocks: time O(L t r^2 / g) directly, O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, pad
+
+from lra.attention import Card, Mixer, Shape, at_least_float32, full_precision
+from lra.dropout import Dropout
+from lra.errors import UserError
+
+FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15 taps, FFT from 31 (63 if diagonal)
+
+
+class Extractor(Mixer):
+    """`lags`: l, at most max_len. `one_sided`: no later positions, also where the task allows them.
+
+    `rank`: r; null: no U and V, so that r = D. `groups`: blocks of G_k; null: r of them, so that G_k is diagonal.
+    `adjust`: the gate x W_adj.
+    `evaluate`: the convolution as a direct sum, or by FFT; `auto` takes the FFT from `FFT_TAPS` taps on, but never
+    where the next token is predicted: its rounding, some 1e-5 in fp32, would carry traces of later positions.
+
+    The paper has no dropout; here it acts on the adjusted features, before W_opt.
+    """
+
+    card = Card(
+        paper="Chen 2023, Attention Is Not All You Need Anymore",
+        formula="((x W_adj) ∘ e) W_opt, eᵢ = Σⱼ xⱼ Wᵢ₋ⱼ₊₁",
+        time="L D² by FFT, L l D² directly",
+        linear=True,
+        oracle="the double sum in float64; torch conv1d",
+    )
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        lags: PositiveInt,
+        one_sided: bool,
+        rank: PositiveInt | None,
+        groups: PositiveInt | None,
+        adjust: bool,
+        evaluate: Literal["direct", "fft", "auto"],
+    ) -> None:
+        super().__init__(shape)
+        self.one_sided = one_sided
+        self.rank = rank
+        self.evaluate = evaluate
+        self.lags = min(lags, shape.max_len)
+        self.taps = self.lags if self.causal else 2 * self.lags - 1
+        self.width = rank or shape.dim
+        self.groups = groups or self.width
+        if self.width % self.groups:
+            source = "attention.rank" if rank else "model.dim"
+            raise UserError(
+                f"attention.groups={groups} does not divide {source}={self.width}: use a divisor of it, 1 for full "
+                "matrices or null for diagonal ones"
+            )
+        self.down = linear(shape.dim, rank) if rank else nn.Identity()
+        block = self.width // self.groups
+        # weight[o, i, t] is entry (i, o) of the matrix of lag l - 1 - t, as conv1d wants it.
+        self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
+        self.up = linear(rank, shape.dim) if rank else nn.Identity()
+        self.adjust = linear(shape.dim, shape.dim) if adjust else None
+        self.dropout = Dropout(shape.dropout)
+        self.out = linear(shape.dim, shape.dim) if shape.out_proj else nn.Identity()
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        y = self.up(self.convolve(self.down(x)))
+        if self.adjust is not None:
+            y = self.adjust(x) * y
+        return self.out(self.dropout(y))
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """x [B, L, r] -> [B, L, r], the sum over lags, x being zero outside."""
+        later = 0 if self.causal else self.lags - 1
+        if self._by_fft(x.shape[1]):
+            with full_precision(x.device):
+                x, weight = map(at_least_float32, (x, self.weight))
+                return fft_convolution(x, weight, self.groups, self.lags - 1)
+        x = pad(x.transpose(1, 2), (self.lags - 1, later))
+        return conv1d(x, self.weight, groups=self.groups).transpose(1, 2)
+
+    def _by_fft(self, length: int) -> bool:
+        if self.evaluate == "auto":
+            return not self.shape.causal and min(self.taps, length) >= FFT_TAPS
+        return self.evaluate == "fft"
+
+    @property
+    def causal(self) -> bool:
+        return self.shape.causal or self.one_sided
+
+    @property
+    def extra_parameters(self) -> int:
+        dim, width = self.shape.dim, self.width
+        squares = (self.adjust is not None) + self.shape.out_proj
+        bases = 2 * dim * width if self.rank else 0
+        return width * width // self.groups * self.taps + bases + squares * dim * dim - self.shape.projections
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
+    """conv1d of x [B, L, c], with `earlier` zeros before it and as many after it as keep L; weight [c, c / groups, t].
+
+    Overlap-save: windows of n >= 2 t - 1 positions, the first t - 1 of them for context. So the transform of the taps
+    has n c^2 / (2 groups) complex numbers, however long the text is.
+    """
+    length, taps = x.shape[1], weight.shape[-1]
+    window = 1 << (2 * taps - 2).bit_length()
+    hop = window - taps + 1
+    total = -(-length // hop) * hop + taps - 1
+    windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
+    signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))
+    response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
+    product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)
+    y = torch.fft.irfft(product, window)[..., taps - 1 :]
+    return y.transpose(2, 3).flatten(1, 2)[:, :length]

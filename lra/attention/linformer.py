@@ -1,0 +1,59 @@
+"""Linformer (Wang et al. 2020, eq. 7): softmax(Q (E^T K)^T scale) F^T V, with learned E, F [Lmax, k] over positions.
+
+O(L k D) time, O(L k H) memory. A text of L < Lmax positions takes the first L rows of E and F.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from lra.attention import Attention, Card, Shape
+from lra.attention.softmax import Scale, scale_of, weigh
+
+
+class Linformer(Attention):
+    """`rank`: k, the number of projected positions.
+
+    `share`: one E for keys, values and all heads (`key_value`), E and F for all heads (`heads`), or E and F for
+    every head (`none`): section 4 of the paper.
+    """
+
+    card = Card(
+        paper="Wang et al. 2020, Linformer",
+        formula="softmax(Q (Eᵀ K)ᵀ / √Dh) Fᵀ V",
+        time="L k D",
+        linear=True,
+        oracle="linformer 0.2.3; softmax where E = F = I",
+    )
+
+    def __init__(
+        self, shape: Shape, *, rank: PositiveInt, share: Literal["key_value", "heads", "none"], scale: Scale
+    ) -> None:
+        super().__init__(shape)
+        self.rank = rank
+        self.share = share
+        size = (shape.heads if share == "none" else 1, shape.max_len, rank)
+        # A sum over all positions then keeps the variance of a key.
+        self.project_keys = nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
+        self.project_values = None if share == "key_value" else nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
+        self.scale = scale_of(shape, scale)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        if key_mask is not None:  # after the projection: a bias must not leak from padding
+            padded = ~key_mask[:, None, :, None]
+            k, v = k.masked_fill(padded, 0), v.masked_fill(padded, 0)
+        k = project_positions(self.project_keys, k)
+        v = project_positions(self.project_keys if self.project_values is None else self.project_values, v)
+        return weigh(q, k, v, None, self.scale, self.dropout)
+
+    @property
+    def extra_parameters(self) -> int:
+        matrices = {"key_value": 1, "heads": 2, "none": 2 * self.shape.heads}[self.share]
+        return matrices * self.shape.max_len * self.rank
+
+
+def project_positions(matrix: Tensor, x: Tensor) -> Tensor:
+    """matrix [H or 1, Lmax, k], x [B, H, L, Dh] -> [B, H, k, Dh]."""
+    return torch.einsum("hlk,bhld->bhkd", matrix[:, : x.shape[2]], x)

@@ -1,0 +1,82 @@
+"""Luna (Ma et al. 2021, section 3): pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
+
+The memory P [M, H Dh] is learned in the first layer, and each layer hands P + P' to the next, which takes its layer
+norm: the paper's P <- LN(P + P'), and the norm of the first layer is that of the embedded P in the authors' code.
+P' has no output projection. O(L M D) time, O(L M H) memory.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
+from lra.attention.softmax import Scale, scale_of, weigh
+from lra.dropout import Dropout
+
+
+class Luna(Mixer):
+    """`memory`: M. `share`: one projection for keys and values in each of the two attentions (`key_value`), as in the
+    paper, or two (`none`), as in its Long Range Arena code."""
+
+    card = Card(
+        paper="Ma et al. 2021, Luna",
+        formula="P′ = softmax(P Kᵀ / √Dh) V, Y = softmax(Q K′ᵀ / √Dh) V′ with K′, V′ of P′",
+        time="L M D",
+        linear=True,
+        oracle="explicit loops",
+    )
+    commutes = True
+    projects_out = True
+
+    def __init__(self, shape: Shape, *, memory: PositiveInt, share: Literal["key_value", "none"], scale: Scale) -> None:
+        super().__init__(shape)
+        self.slots = memory
+        self.share = share
+        self.scale = scale_of(shape, scale)
+        if shape.layer == 0:
+            self.memory = nn.Parameter(torch.randn(memory, shape.qkv_dim) * shape.qkv_dim**-0.5)
+        self.norm = nn.LayerNorm(shape.qkv_dim)
+        self.pack_query = self._project_memory()
+        self.pack_key = project_in(shape)
+        self.pack_value = None if share == "key_value" else project_in(shape)
+        self.query = project_in(shape)
+        self.key = self._project_memory()
+        self.value = None if share == "key_value" else self._project_memory()
+        self.out = project_out(shape)
+        self.pack_dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        return self.mix(x, key_mask, None)[0]
+
+    def mix(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.shape.layer == 0:
+            memory = self.memory.expand(len(x), -1, -1)
+        elif memory is None:
+            raise RuntimeError("Luna: a layer after the first needs the memory of the one before it")
+        memory = self.norm(memory)
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
+        unpacked = self._attend(self.query(x), packed, self.key, self.value, None, self.dropout)
+        return self.out(unpacked), memory + packed
+
+    def _attend(
+        self, q: Tensor, context: Tensor, key: nn.Module, value: nn.Module | None, mask: Tensor | None, dropout: Dropout
+    ) -> Tensor:
+        """q [B, n, H Dh], context [B, m, *] -> [B, n, H Dh]."""
+        k = key(context)
+        v = k if value is None else value(context)
+        q, k, v = (split_heads(part, self.shape.heads) for part in (q, k, v))
+        return merge_heads(weigh(q, k, v, mask, self.scale, dropout))
+
+    def _project_memory(self) -> nn.Linear:
+        return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)
+
+    @property
+    def extra_parameters(self) -> int:
+        inner = self.shape.qkv_dim
+        of_x, of_memory = (self.shape.dim + self.shape.bias) * inner, (inner + self.shape.bias) * inner
+        projections = 2 * of_memory - of_x if self.share == "key_value" else 3 * of_memory
+        return projections + 2 * inner + (self.slots * inner if self.shape.layer == 0 else 0)

@@ -1,0 +1,47 @@
+"""Token mixing of MLP-Mixer (Tolstikhin et al. 2021, eq. 1): W2 gelu(W1 X), W1 [hidden, Lmax], W2 [Lmax, hidden].
+
+One net for all channels; its layer norm and skip are the block's. A text of L < Lmax positions takes the first L
+columns of W1 and rows of W2; padded positions count as zero. O(L D hidden) time.
+"""
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from lra.attention import Card, Mixer, Shape
+from lra.dropout import Dropout
+
+
+class TokenMixing(Mixer):
+    """`hidden`: width of the net over positions."""
+
+    card = Card(
+        paper="Tolstikhin et al. 2021, MLP-Mixer",
+        formula="W₂ gelu(W₁ X), over positions",
+        time="L D hidden",
+        linear=True,
+        oracle="explicit loops; mlp-mixer-pytorch 0.3.1",
+    )
+
+    def __init__(self, shape: Shape, *, hidden: PositiveInt) -> None:
+        super().__init__(shape)
+        self.width = hidden
+        self.hidden = nn.Linear(shape.max_len, hidden, bias=shape.bias)
+        self.dropout = Dropout(shape.dropout)
+        self.out = nn.Linear(hidden, shape.max_len, bias=shape.bias)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        length = x.shape[1]
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask[:, :, None], 0)
+        h = self.hidden.weight[:, :length] @ x  # [B, hidden, D]
+        if self.hidden.bias is not None:
+            h = h + self.hidden.bias[:, None]
+        y = self.out.weight[:length] @ self.dropout(gelu(h))
+        return y if self.out.bias is None else y + self.out.bias[:length, None]
+
+    @property
+    def extra_parameters(self) -> int:
+        shape = self.shape
+        net = (shape.max_len + shape.bias) * self.width + (self.width + shape.bias) * shape.max_len
+        return net - shape.projections

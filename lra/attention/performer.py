@@ -1,0 +1,98 @@
+"""Performer (Choromanski et al. 2021): attention through M positive features.
+
+FAVOR+ (`favor`): with x' = x sqrt(scale) and w_1 ... w_M from N(0, I), phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(M), and
+the mean of phi(q) . phi(k) over the draws is exp(q . k scale): an unbiased softmax attention. The rows w are orthogonal
+within blocks of Dh. Factors common to all weights of a query cancel and are left out.
+
+The released code adds 1e-4 to 1e-6 to every feature, after exponents are shifted by one maximum over all keys. That
+flattens the attention as soon as the norms are large; here the maxima are such that nothing needs to be added.
+
+ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random projection that Google's Long Range
+Arena code runs on text classification and matching.
+
+O(L D M) time. There is no dropout of weights.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn.functional import pad, relu
+
+from lra import streams
+from lra.attention import Card, Shape
+from lra.attention.kernel import KernelAttention, exponentials
+from lra.attention.softmax import Scale, scale_of
+
+
+class Performer(KernelAttention):
+    """`features`: M; `orthogonal`: false draws all rows independently; `redraw_every`: training steps that one draw
+    serves; `relu_eps`: added to the ReLU features."""
+
+    card = Card(
+        paper="Choromanski et al. 2021, Rethinking Attention with Performers",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(W x' - ½|x'|²)",
+        time="L D M, M features",
+        linear=True,
+        oracle="performer-pytorch; softmax attention over many draws",
+    )
+    commutes = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        kernel: Literal["favor", "relu"],
+        features: PositiveInt,
+        orthogonal: bool,
+        redraw_every: PositiveInt,
+        scale: Scale,
+        relu_eps: PositiveFloat,
+    ) -> None:
+        super().__init__(shape, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
+        self.kernel = kernel
+        self.redraw_every = redraw_every
+        self.relu_eps = relu_eps
+        self.scale = scale_of(shape, scale)
+        self.orthogonal = orthogonal
+        self._drawn: tuple[int, int] | None = None
+        self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
+        if kernel == "favor":
+            self.register_buffer("projection", projection(torch.randn(self.noise_shape), features, orthogonal))
+
+    def redraw(self, seed: int, step: int) -> None:
+        draw = seed, step // self.redraw_every
+        if self.kernel == "relu" or draw == self._drawn:
+            return
+        self._drawn = draw
+        rng = streams.generator(seed, "features", step // self.redraw_every, self.shape.layer)
+        noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
+        self.projection.copy_(projection(noise, len(self.projection), self.orthogonal))
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+        if self.kernel == "relu":
+            return relu(q) + self.relu_eps, relu(k) + self.relu_eps
+        w, root = self.projection.to(q.dtype), self.scale**0.5
+        return exponentials(q @ (w.T * root), log_features(k * root, w, key_mask), self.causal)  # |q'|^2 cancels
+
+
+def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
+    """log(phi(x) sqrt(M)) = w x - |x|^2 / 2, -inf where padded: [B, H, L, Dh] -> [B, H, L, M]."""
+    norm = x.square().sum(dim=-1, keepdim=True) * -0.5
+    if key_mask is not None:
+        norm = norm.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+    return torch.cat([x, norm], dim=-1) @ pad(w, (0, 1), value=1.0).T  # the norm as one more column of the product
+
+
+def projection(noise: Tensor, features: int, orthogonal: bool) -> Tensor:
+    """Gaussian rows [blocks, Dh, Dh] -> w [features, Dh], made orthogonal within a block if wanted.
+
+    A row keeps its norm and, over the draws, its distribution: Q with a positive diagonal of R is uniform, and does
+    not depend on the norms.
+    """
+    if orthogonal:
+        q, r = torch.linalg.qr(noise.mT)
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+        noise = q.mT * noise.norm(dim=-1, keepdim=True)
+    return noise.flatten(0, 1)[:features]

@@ -1,0 +1,91 @@
+"""Retention (RetNet, Sun et al. 2023): attention without softmax, whose weights decay with the distance.
+
+y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., q and k turned
+by angles that grow with the position (rotary), and y normalised per head and position; then swish(x W_g) * y goes to
+the output projection. O(L D Dh) time: in chunks, through the summed states of what lies before.
+
+The causal form is the paper's, j <= i. The two-sided form is ours: a forward and a backward pass, the diagonal once.
+The norm divides by the root mean square and has no weights, as in the authors' code; the paper writes group norm. Not
+included: values and gate of double width, and the scaling of the weights by their sums, which the norm undoes. There
+is no dropout of weights.
+"""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+
+from lra.attention import (
+    Attention,
+    Card,
+    Shape,
+    at_least_float32,
+    full_precision,
+    merge_heads,
+    project_in,
+    split_heads,
+)
+from lra.attention.kernel import causal_product
+
+
+class Retention(Attention):
+    """`gate`: swish(x W_g), which has parameters; `rotary`: turn q and k; `norm_eps`: of the heads' norm."""
+
+    card = Card(
+        paper="Sun et al. 2023, Retentive Network",
+        formula="swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
+        time="L D Dh",
+        linear=True,
+        oracle="the explicit decay matrix; flash-linear-attention's naive form",
+    )
+    can_be_causal = True
+
+    def __init__(self, shape: Shape, *, gate: bool, rotary: bool, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.gate = project_in(shape) if gate else None
+        self.rotary = rotary
+        self.norm_eps = norm_eps
+        log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
+        self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
+
+    @property
+    def extra_parameters(self) -> int:
+        return 0 if self.gate is None else (self.shape.dim + self.shape.bias) * self.shape.qkv_dim
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        q, k, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key, self.value))
+        y = merge_heads(self.attend(q, k, v, key_mask))
+        return self.out(y if self.gate is None else silu(self.gate(x)) * y)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            if key_mask is not None:
+                k = k.masked_fill(~key_mask[:, None, :, None], 0)
+            if self.rotary:
+                q, k = rotate(q), rotate(k)
+            return rms_norm(self.retain(q * q.shape[-1] ** -0.5, k, v), v.shape[-1:], eps=self.norm_eps)
+
+    def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
+        decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
+        past = causal_product(q, k, v, decay)
+        if self.causal:
+            return past
+        future = causal_product(q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
+        return past + future - (q * k).sum(dim=-1, keepdim=True) * v
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Turns the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
+
+    The product of two turned vectors depends on their positions through the distance alone. An odd last column stays.
+    """
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
+    angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    one, two, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([one * cos - two * sin, one * sin + two * cos, rest], dim=-1)

@@ -1,0 +1,122 @@
+"""Synthesizer (Tay et al. 2021, section 3): softmax(S) V, where S is learned or comes from each token alone.
+
+factorized   S_h = A_h B_h^T, A and B [Lmax, k]
+random       S_h = R_h, a table [Lmax, Lmax]
+dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
+
+With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
+O(L^2 D) time, O(L^2 H) memory in training.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
+from lra.attention.softmax import Scale, scale_of, weigh
+from lra.dropout import Dropout
+
+
+class Synthesizer(Mixer):
+    """`kind` as above; `rank`: k of the factorized kind; `dot_product`: the mixture, else there is no query or key."""
+
+    card = Card(
+        paper="Tay et al. 2021, Synthesizer",
+        formula="softmax(A Bᵀ) V; softmax(R) V; softmax(W₂ relu(W₁ X)) V; each [+ Q Kᵀ / √Dh]",
+        time="L² D",
+        linear=False,
+        oracle="explicit loops; softmax where S = Q Kᵀ / √Dh",
+    )
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        kind: Literal["factorized", "random", "dense"],
+        rank: PositiveInt,
+        dot_product: bool,
+        scale: Scale,
+    ) -> None:
+        super().__init__(shape)
+        self.kind = kind
+        self.rank = rank
+        self.dot_product = dot_product
+        self.scale = scale_of(shape, scale)
+        if dot_product:
+            self.query = project_in(shape)
+            self.key = project_in(shape)
+        self.value = project_in(shape)
+        self.out = project_out(shape)
+        self.dropout = Dropout(shape.dropout)
+        # The scores of a table start with variance 1: weights of different sizes, none of them large.
+        if kind == "factorized":
+            self.rows = nn.Parameter(torch.randn(shape.heads, shape.max_len, rank) * rank**-0.25)
+            self.columns = nn.Parameter(torch.randn(shape.heads, shape.max_len, rank) * rank**-0.25)
+        elif kind == "random":
+            self.table = nn.Parameter(torch.randn(shape.heads, shape.max_len, shape.max_len))
+        else:
+            self.hidden = project_in(shape)
+            self.synthesise = nn.Linear(shape.head_dim, shape.max_len, bias=shape.bias)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        v = split_heads(self.value(x), self.shape.heads)
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+            mask = earlier if mask is None else mask & earlier
+        attend = self._weigh_table if self.kind == "random" else self._weigh_factors
+        return self.out(merge_heads(attend(x, v, mask)))
+
+    def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """S = q k^T, factors side by side, so that fused kernels apply; these want one width for q, k and v."""
+        q, k = self._tables(x) if self.kind == "factorized" else self._dense(x)
+        if self.dot_product:
+            query, key = self._query_key(x)
+            q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
+        width = max(q.shape[-1], v.shape[-1])
+        q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))
+        return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
+
+    def _weigh_table(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = self.table[None, :, : x.shape[1], : x.shape[1]]
+        if self.dot_product:
+            query, key = self._query_key(x)
+            scores = scores + query @ key.transpose(-2, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
+
+    def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A and B, [B, H, L, k]."""
+        rows, columns = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
+        return rows, columns
+
+    def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """relu(W1 x) and W2, [B, H, L, Dh]; the bias of W2 is a further column against ones."""
+        q = split_heads(self.hidden(x), self.shape.heads).relu()
+        k = self.synthesise.weight[: x.shape[1]]
+        if self.synthesise.bias is not None:
+            q = pad(q, (0, 1), value=1.0)
+            k = torch.cat([k, self.synthesise.bias[: x.shape[1], None]], dim=-1)
+        return q, k.expand(*q.shape[:2], -1, -1)
+
+    def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled queries, and keys, [B, H, L, Dh]."""
+        query, key = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key))
+        return query * self.scale, key
+
+    @property
+    def extra_parameters(self) -> int:
+        shape = self.shape
+        projection = (shape.dim + shape.bias) * shape.qkv_dim
+        synthetic = {
+            "factorized": 2 * shape.heads * shape.max_len * self.rank,
+            "random": shape.heads * shape.max_len**2,
+            "dense": projection + (shape.head_dim + shape.bias) * shape.max_len,
+        }[self.kind]
+        return synthetic - (0 if self.dot_product else 2 * projection)

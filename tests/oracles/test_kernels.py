@@ -1,0 +1,75 @@
+"""Against performer-pytorch 1.1.4 and the naive forms of flash-linear-attention 0.6.0."""
+
+import pytest
+import torch
+from support import mixer_of
+from torch import Tensor
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+
+def heads(length: int, spread: float = 1.0) -> list[Tensor]:
+    """q, k, v of 2 examples and 3 heads of width 5."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(2, 3, length, 5, dtype=torch.float64, generator=generator) * spread for _ in range(3)]
+
+
+def same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float) -> None:
+    """Values, and the gradients of a sum of squares."""
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    one = torch.autograd.grad(found.square().sum(), inputs)
+    two = torch.autograd.grad(expected.square().sum(), inputs)
+    for mine, theirs in zip(one, two, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1, 2])
+def test_favor(spread: float) -> None:
+    """With their eps set to 0: it is added to every feature, which ours need not."""
+    lib = pytest.importorskip("performer_pytorch.performer_pytorch")
+    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_len=71)
+    q, k, v = inputs = [x.requires_grad_() for x in heads(71, spread)]
+    phi_q, phi_k = (
+        lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
+        for x, is_query in ((q, True), (k, False))
+    )
+    same(mixer.attend(q, k, v, None), lib.linear_attention(phi_q, phi_k, v), inputs, 1e-6)
+
+
+def test_causal_favor() -> None:
+    lib = pytest.importorskip("performer_pytorch.performer_pytorch")
+    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_len=71, causal=True)
+    q, k, v = inputs = [x.requires_grad_() for x in heads(71)]
+    phi_q, phi_k = (
+        lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
+        for x, is_query in ((q, True), (k, False))
+    )
+    expected = lib.causal_linear_attention_noncuda(phi_q, phi_k, v, eps=0)
+    same(mixer.attend(q, k, v, None), expected, inputs, 1e-6)
+
+
+def test_relu_kernel() -> None:
+    lib = pytest.importorskip("performer_pytorch.performer_pytorch")
+    mixer = mixer_of("performer", "attention.kernel=relu")
+    q, k, v = inputs = [x.requires_grad_() for x in heads(13)]
+    phi_q, phi_k = (lib.generalized_kernel(x, projection_matrix=None, normalize_data=False) for x in (q, k))
+    same(mixer.attend(q, k, v, None), lib.linear_attention(phi_q, phi_k, v), inputs, 1e-10)
+
+
+def test_causal_linear() -> None:
+    """Theirs is in float32 and adds 1e-10 to the denominator, ours 1e-6."""
+    lib = pytest.importorskip("fla.ops.linear_attn.naive")
+    mixer = mixer_of("linear", max_len=131, causal=True)
+    q, k, v = inputs = [x.requires_grad_() for x in heads(131)]
+    phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()).transpose(1, 2) for x in (q, k))
+    expected, _ = lib.naive_recurrent_linear_attn(phi_q, phi_k, v.transpose(1, 2), scale=1.0, normalize=True)
+    same(mixer.attend(q, k, v, None), expected.transpose(1, 2).double(), inputs, 1e-5)
+
+
+def test_causal_retention() -> None:
+    """Theirs is in float32, without rotation, norm and gate."""
+    lib = pytest.importorskip("fla.ops.retention.naive")
+    mixer = mixer_of("retention", max_len=131, causal=True)
+    q, k, v = inputs = [x.requires_grad_() for x in heads(131)]
+    expected = lib.naive_retention(q, k, v).double()
+    same(mixer.retain(q * 5**-0.5, k, v), expected, inputs, 1e-5)

@@ -1,0 +1,139 @@
+"""linformer, nystromformer, fnet and mixer against other people's implementations."""
+
+import pytest
+import torch
+from support import mixer_of
+from torch import Tensor, nn
+
+from lra.attention import Mixer
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+
+STRICT = "protocol=strict"  # the scale of one head, as in all of them
+
+
+@pytest.fixture(autouse=True)
+def weights() -> None:
+    torch.manual_seed(2)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, out: nn.Linear | None = None) -> None:
+    with torch.no_grad():
+        for own, theirs in ((mixer.query, query), (mixer.key, key), (mixer.value, value)):
+            own.weight.copy_(theirs)
+        if out is not None:
+            mixer.out.weight.copy_(out.weight)
+            out.bias.zero_()
+
+
+def same(ours: nn.Module, theirs: nn.Module, x: Tensor, *, tolerance: float) -> None:
+    """Outputs, and gradients of one of their weighted sums."""
+    one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+    found, expected = ours(one), theirs(two)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    weights = noise(*found.shape, seed=9)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(one.grad, two.grad, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("length", [13, 7])
+@pytest.mark.parametrize("share", ["heads", "key_value"])
+def test_linformer(length: int, share: str) -> None:
+    """Their share_kv also takes the keys themselves as values, so we give ours the same projection for both."""
+    lib = pytest.importorskip("linformer")
+    theirs = lib.LinformerSelfAttention(dim=15, seq_len=13, k=4, heads=3, share_kv=share == "key_value").double()
+    given = ("attention.rank=4", f"attention.share={share}", STRICT)
+    ours = mixer_of("linformer", *given, bias=False, out_proj=True)
+    value = theirs.to_k if share == "key_value" else theirs.to_v
+    copy_projections(ours, theirs.to_q.weight, theirs.to_k.weight, value.weight, theirs.to_out)
+    with torch.no_grad():
+        ours.project_keys.copy_(theirs.proj_k)
+        if share == "heads":
+            ours.project_values.copy_(theirs.proj_v)
+    same(ours, theirs, noise(2, length, 15), tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "iterations", "masked"), [(1, 1, 6, False), (2, 3, 24, False), (2, 3, 24, True)]
+)
+def test_nystrom_attention(batch: int, heads: int, iterations: int, masked: bool) -> None:
+    """Their pseudo-inverse starts from the maximum over batch and heads: the same for one matrix, or once converged.
+
+    They cut the padded length into segments, we the real one: the same where the mask hides whole segments. They
+    leave a row for each hidden segment in the matrix, which the converged inverse does not mind.
+    """
+    lib = pytest.importorskip("nystrom_attention")
+    theirs = lib.NystromAttention(
+        dim=15,
+        dim_head=15 // heads,
+        heads=heads,
+        num_landmarks=4,
+        pinv_iterations=iterations,
+        residual_conv_kernel=5,
+        eps=1e-30,
+    ).double()
+    given = {"landmarks": 3 if masked else 4, "iterations": iterations, "conv_kernel": 5}
+    options = [f"attention.{name}={value}" for name, value in given.items()]
+    ours = mixer_of("nystromformer", *options, STRICT, heads=heads, bias=False, out_proj=True)
+    with torch.no_grad():
+        theirs.to_qkv.weight.mul_(5)  # weights far from uniform
+        ours.conv.weight.copy_(theirs.res_conv.weight)
+    copy_projections(ours, *theirs.to_qkv.weight.chunk(3), theirs.to_out[0])
+    mask = torch.arange(12).expand(batch, -1) < 9 if masked else None
+    real = slice(0, 9 if masked else 12)
+
+    def our_part(x: Tensor) -> Tensor:
+        return ours(x, mask)[:, real]
+
+    def their_part(x: Tensor) -> Tensor:
+        return theirs(x, mask=mask)[:, real]
+
+    same(our_part, their_part, noise(batch, 12, 15), tolerance=1e-10)
+
+
+def test_transformers_nystromformer() -> None:
+    """One text and one head, since they take the largest column sum of the batch."""
+    lib = pytest.importorskip("transformers")
+    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
+
+    config = lib.NystromformerConfig(
+        hidden_size=15,
+        num_attention_heads=1,
+        num_landmarks=4,
+        segment_means_seq_len=12,
+        conv_kernel_size=5,
+        attention_probs_dropout_prob=0.0,
+    )
+    theirs = NystromformerSelfAttention(config).double()
+    given = ("attention.landmarks=4", "attention.conv_kernel=5", STRICT)
+    ours = mixer_of("nystromformer", *given, heads=1)
+    ours.load_state_dict(theirs.state_dict())
+    same(ours, lambda x: theirs(x)[0], noise(1, 12, 15), tolerance=1e-10)
+
+
+def test_transformers_fnet() -> None:
+    lib = pytest.importorskip("transformers")
+    from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
+
+    theirs = FNetBasicFourierTransform(lib.FNetConfig(use_tpu_fourier_optimizations=False))
+    same(mixer_of("fnet"), lambda x: theirs(x)[0], noise(2, 13, 15), tolerance=1e-12)
+
+
+def test_mlp_mixer() -> None:
+    """The net over 13 patches, without the norm and the skip around it."""
+    lib = pytest.importorskip("mlp_mixer_pytorch")
+    model = lib.MLPMixer(image_size=(26, 2), patch_size=2, channels=1, dim=15, depth=1, num_classes=2).double()
+    theirs = model[2][0].fn
+    first, second = theirs[0], theirs[3]
+    ours = mixer_of("mixer", f"attention.hidden={first.out_channels}")
+    with torch.no_grad():
+        for own, other in ((ours.hidden, first), (ours.out, second)):
+            own.weight.copy_(other.weight[:, :, 0])
+            own.bias.copy_(other.bias)
+    same(ours, theirs, noise(2, 13, 15), tolerance=1e-12)

@@ -1,0 +1,229 @@
+"""The Extractor against the paper's double sum, in all forms of its matrices."""
+
+import pytest
+import torch
+from support import facts, mixer_of, model_of
+from test_attention import mask_of, noise, saved_bytes
+
+from lra.attention import Mixer
+from lra.errors import UserError
+
+SIZES = {"dim": 6, "qkv_dim": 11, "heads": 1, "max_len": 73, "out_proj": True}
+FORMS = {
+    "full": ["rank=null", "groups=1"],
+    "grouped": ["rank=null", "groups=2"],
+    "depthwise": ["rank=null", "groups=null"],
+    "bases": ["rank=5", "groups=1"],
+    "low_rank": ["rank=4", "groups=null"],
+}
+SIDES = {"two_sided": (False, False), "one_sided": (True, False), "causal": (False, True)}
+
+every_form = pytest.mark.parametrize("form", FORMS)
+every_side = pytest.mark.parametrize("side", SIDES)
+
+
+def extractor(form: str, side: str, *options: str, **shape: object) -> Mixer:
+    one_sided, causal = SIDES[side]
+    settings = ["lags=5", "evaluate=direct", f"one_sided={one_sided}", *FORMS[form], *options]
+    keys = [f"attention.{setting}" for setting in settings]
+    return mixer_of("extractor", *keys, **{**SIZES, "causal": causal, **shape})
+
+
+def matrices(mixer: Mixer) -> dict[int, torch.Tensor]:
+    """lag -> W [D, D] of x W."""
+    width, block, taps = mixer.weight.shape
+    found = {}
+    for tap in range(taps):
+        cut = mixer.weight[:, :, tap].split(block)
+        w = torch.block_diag(*[part.t() for part in cut])
+        assert w.shape == (width, width)
+        if mixer.rank:
+            w = mixer.down.weight.t() @ w @ mixer.up.weight.t()
+        found[mixer.lags - 1 - tap] = w
+    return found
+
+
+def by_loops(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
+    """Equations 18 to 20."""
+    lags, rows = matrices(mixer), []
+    for row in x:
+        extracted = []
+        for i in range(len(row)):
+            terms = [row[j] @ lags[i - j] for j in range(len(row)) if i - j in lags]
+            extracted.append(sum(terms))
+        e = torch.stack(extracted)
+        a = e if mixer.adjust is None else (row @ mixer.adjust.weight.t()) * e
+        rows.append(a @ mixer.out.weight.t() if mixer.shape.out_proj else a)
+    return torch.stack(rows)
+
+
+def gradients(y: torch.Tensor, mixer: Mixer, x: torch.Tensor) -> list[torch.Tensor]:
+    weights = noise(*y.shape, seed=7)
+    return list(torch.autograd.grad((y * weights).sum(), [x, *mixer.parameters()], retain_graph=True))
+
+
+@every_form
+@every_side
+@pytest.mark.parametrize("length", [1, 61])
+def test_both_ways_are_the_double_sum(form: str, side: str, length: int) -> None:
+    """61 positions are several windows of the FFT form."""
+    mixer, x = extractor(form, side), noise(2, length, 6).requires_grad_()
+    expected = by_loops(mixer, x)
+    slopes = gradients(expected, mixer, x)
+    for evaluate in ("direct", "fft"):
+        mixer.evaluate = evaluate
+        found = mixer(x)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+        for one, two in zip(gradients(found, mixer, x), slopes, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_the_sides_have_the_lags_of_the_paper_and_their_mirror_images() -> None:
+    assert sorted(matrices(extractor("full", "causal"))) == [0, 1, 2, 3, 4]
+    assert sorted(matrices(extractor("full", "one_sided"))) == [0, 1, 2, 3, 4]
+    assert sorted(matrices(extractor("full", "two_sided"))) == [-4, -3, -2, -1, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("form", ["grouped", "depthwise", "bases", "low_rank"])
+def test_the_smaller_forms_are_full_ones_with_their_product_of_matrices(form: str) -> None:
+    small, full, x = extractor(form, "two_sided"), extractor("full", "two_sided"), noise(2, 23, 6)
+    taps = [w.t() for _, w in sorted(matrices(small).items(), reverse=True)]
+    full.weight.data = torch.stack(taps, dim=-1)
+    full.adjust, full.out = small.adjust, small.out
+    torch.testing.assert_close(full(x), small(x), rtol=1e-12, atol=1e-12)
+
+
+def test_fewer_lags_are_more_with_zeros() -> None:
+    three, seven, x = extractor("full", "causal", "lags=3"), extractor("full", "causal", "lags=7"), noise(2, 23, 6)
+    seven.weight.data = torch.nn.functional.pad(three.weight.data, (4, 0))
+    seven.adjust, seven.out = three.adjust, three.out
+    torch.testing.assert_close(three(x), seven(x), rtol=1e-12, atol=1e-12)
+    other = x.clone()
+    other[:, 0] += 1
+    changed = (three(other) != three(x)).any(dim=2).any(dim=0)
+    assert changed.tolist() == [True] * 3 + [False] * 20
+
+
+def test_there_are_no_more_lags_than_positions() -> None:
+    assert extractor("full", "two_sided", "lags=128", max_len=13).weight.shape == (6, 6, 25)
+    assert extractor("full", "causal", "lags=128", max_len=13).weight.shape == (6, 6, 13)
+
+
+def test_a_gate_of_ones_is_no_gate() -> None:
+    """The first feature is one, and W_adj copies it to all outputs."""
+    gated, plain, x = extractor("full", "causal"), extractor("full", "causal", "adjust=false"), noise(2, 23, 6)
+    x[..., 0] = 1
+    gated.adjust.weight.data = torch.eye(6, dtype=torch.float64)[:1].expand(6, 6).clone()
+    plain.weight, plain.out = gated.weight, gated.out
+    torch.testing.assert_close(gated(x), plain(x), rtol=1e-12, atol=1e-12)
+    assert plain.adjust is None
+
+
+def test_without_w_opt_comes_what_w_opt_would_get() -> None:
+    without, with_it, x = extractor("full", "causal", out_proj=False), extractor("full", "causal"), noise(2, 23, 6)
+    with_it.weight, with_it.adjust = without.weight, without.adjust
+    torch.testing.assert_close(with_it(x), without(x) @ with_it.out.weight.t(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_papers_layer_has_its_parameters() -> None:
+    """Table 3 at d = l = 128: l d^2 + 2 d^2, where attention has 4 d^2."""
+    sizes = {"dim": 128, "qkv_dim": 128, "max_len": 128, "bias": False, "out_proj": True, "causal": True}
+    with torch.device("meta"):
+        mixer = mixer_of("extractor", "task=books", **{**sizes, "heads": 1})
+    assert sum(parameter.numel() for parameter in mixer.parameters()) == 2_129_920
+    assert mixer.shape.projections == 65_536
+    assert mixer.extra_parameters == 2_129_920 - 65_536
+
+
+@every_form
+@every_side
+@pytest.mark.parametrize("adjust", [True, False])
+@pytest.mark.parametrize("out_proj", [True, False])
+def test_counts_its_parameters(form: str, side: str, adjust: bool, out_proj: bool) -> None:
+    """With a qkv_dim that is not the width, which plays no part."""
+    mixer = extractor(form, side, f"adjust={adjust}", out_proj=out_proj)
+    taps = {"two_sided": 9, "one_sided": 5, "causal": 5}[side]
+    matrix = {"full": 36, "grouped": 18, "depthwise": 6, "bases": 25, "low_rank": 4}[form]
+    bases = {"bases": 60, "low_rank": 48}.get(form, 0)
+    expected = taps * matrix + bases + 36 * adjust + 36 * out_proj
+    assert sum(parameter.numel() for parameter in mixer.parameters()) == expected
+    assert mixer.shape.projections + mixer.extra_parameters == expected
+
+
+def leak(mixer: Mixer) -> float:
+    """How much an output depends on later positions, beside how much it depends on anything."""
+    x = noise(1, 61, 6)
+    jacobian = torch.autograd.functional.jacobian(lambda x: mixer(x).sum(dim=-1)[0], x)[:, 0].abs().sum(dim=-1)
+    return float(jacobian.triu(1).max() / jacobian.max())
+
+
+def test_language_models_see_nothing_later() -> None:
+    assert leak(extractor("full", "causal", "lags=31", "evaluate=auto")) == 0
+    assert leak(extractor("full", "causal", "lags=31", "evaluate=fft")) < 1e-14
+    assert leak(extractor("full", "one_sided", "lags=31", "evaluate=auto")) < 1e-14
+    assert leak(extractor("full", "two_sided", "lags=31")) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("side", "lags", "length", "expected"),
+    [
+        ("two_sided", 31, 61, "fft"),
+        ("two_sided", 31, 23, "direct"),  # a short text
+        ("two_sided", 12, 61, "direct"),  # 23 taps
+        ("two_sided", 13, 61, "fft"),  # 25 taps
+        ("one_sided", 31, 61, "fft"),
+        ("one_sided", 23, 61, "direct"),
+        ("causal", 31, 61, "direct"),
+    ],
+)
+def test_auto_chooses(side: str, lags: int, length: int, expected: str) -> None:
+    """Each way of summing has its own last bits."""
+    mixer, x = extractor("bases", side, f"lags={lags}", "evaluate=auto"), noise(2, length, 6)
+    found, values = mixer(x), {}
+    for evaluate in ("direct", "fft"):
+        mixer.evaluate = evaluate
+        values[evaluate] = mixer(x)
+    assert not torch.equal(values["direct"], values["fft"])
+    torch.testing.assert_close(found, values[expected], rtol=0, atol=0)
+
+
+@every_side
+@pytest.mark.parametrize("evaluate", ["direct", "fft"])
+def test_padding_is_exactly_nothing(side: str, evaluate: str) -> None:
+    mixer, x, mask = extractor("bases", side, f"evaluate={evaluate}"), noise(3, 41, 6), mask_of([41, 7, 0], 41)
+    mask[0, 3:9] = False
+    garbage = torch.where(mask.unsqueeze(-1), x, torch.full_like(x, torch.inf))
+    torch.testing.assert_close(mixer(garbage, mask), mixer(x * mask.unsqueeze(-1)), rtol=0, atol=0)
+
+
+def test_a_later_end_of_the_text_changes_nothing_in_the_fft_form() -> None:
+    mixer, x = extractor("full", "two_sided", "evaluate=fft"), noise(2, 73, 6)
+    torch.testing.assert_close(mixer(x)[:, :40], mixer(x[:, :44])[:, :40], rtol=1e-12, atol=1e-13)
+
+
+def test_a_one_sided_extractor_cannot_be_read_at_the_first_position() -> None:
+    sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=1", "dropout=0")]
+    one_sided = ["attention=extractor", "attention.one_sided=true", *sizes]
+    with pytest.raises(UserError, match="pooling=cls would read the first position alone"):
+        model_of(*one_sided, task=facts())
+    model = model_of(*one_sided, "model.pooling=mean", task=facts())
+    assert model(torch.randint(1, 17, (2, 11))).shape == (2, 5)
+
+
+@pytest.mark.parametrize(("rank", "source"), [("null", "model.dim=6"), ("9", "attention.rank=9")])
+def test_groups_must_divide(rank: str, source: str) -> None:
+    with pytest.raises(UserError, match=rf"attention.groups=4 does not divide {source}"):
+        extractor("full", "two_sided", f"rank={rank}", "groups=4")
+
+
+def test_the_fft_of_full_matrices_keeps_memory_linear() -> None:
+    full = ["attention.lags=31", "attention.rank=null", "attention.groups=1"]
+    assert saved_bytes("extractor", full, 4096) < 4.5 * saved_bytes("extractor", full, 1024)
+
+
+def test_the_first_values_have_a_scale_of_one() -> None:
+    """The sum over lags of unit inputs, before the gate, at the paper's size."""
+    torch.manual_seed(1)
+    shape = {"dim": 67, "qkv_dim": 67, "max_len": 61, "causal": True}
+    mixer = extractor("full", "causal", "lags=61", **shape)
+    assert 0.8 < mixer.convolve(noise(5, 61, 67))[:, -1].std().item() < 1.2

@@ -1,0 +1,171 @@
+"""S4D against scipy's zero-order hold, the recurrence, and the double sum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import cont2discrete, dlsim
+from support import mixer_of
+from test_attention import mask_of, noise
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lra.attention.s4d import CHUNK, S4D
+from lra.errors import UserError
+
+SIZES = {"dim": 5, "qkv_dim": 11, "heads": 1, "max_len": 211, "out_proj": True}
+
+
+def s4d(*options: str, **shape: object) -> S4D:
+    keys = [f"attention.{option}" for option in ("state=6", "dt_min=0.01", *options)]
+    return mixer_of("s4d", *keys, **{**SIZES, **shape})
+
+
+def modes_of(mixer: S4D) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """dt [D], A [D, N/2] and C [directions, D, N/2] from the parameters."""
+    values = {name: value.detach().numpy() for name, value in mixer.named_parameters()}
+    c = values["c"][..., 0] + 1j * values["c"][..., 1]
+    return np.exp(values["log_dt"]), -np.exp(values["log_decay"]) + 1j * values["frequency"], c
+
+
+@pytest.mark.parametrize("init", ["lin", "inv"])
+@pytest.mark.parametrize("length", [1, 7, 211])
+def test_the_kernel_is_the_response_of_the_recurrence(init: str, length: int) -> None:
+    """s <- exp(dt A) s + B-bar u, y = 2 Re C s, for an impulse u."""
+    mixer = s4d(f"init={init}")
+    dt, a, c = modes_of(mixer)
+    found = mixer.kernel(length).detach().numpy()
+    assert found.shape == (2, 5, length)
+    for direction in range(2):
+        for channel in range(5):
+            decay = np.exp(dt[channel] * a[channel])
+            state = (decay - 1) / a[channel]
+            for lag in range(length):
+                expected = 2 * (c[direction, channel] * state).sum().real
+                assert found[direction, channel, lag] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+                state = decay * state
+
+
+def test_the_causal_form_is_what_scipy_simulates() -> None:
+    """The real system of size N, discretised and simulated by scipy, whose output is read before the update."""
+    mixer, x = s4d(causal=True), noise(1, 151, 5)
+    dt, a, c = modes_of(mixer)
+    found = mixer.convolve_causally(x)[0]
+    for channel in range(5):
+        blocks = [[[z.real, -z.imag], [z.imag, z.real]] for z in a[channel]]
+        system = torch.block_diag(*[torch.tensor(block, dtype=torch.float64) for block in blocks]).numpy()
+        put = np.tile([[1.0], [0.0]], (3, 1))
+        read = np.stack([2 * c[0, channel].real, -2 * c[0, channel].imag], axis=1).reshape(1, 6)
+        discrete = cont2discrete((system, put, read, np.zeros((1, 1))), dt[channel], method="zoh")
+        _, y, _ = dlsim(discrete, np.append(x[0, :, channel].numpy(), 0))
+        np.testing.assert_allclose(found[:, channel].detach().numpy(), y[1:, 0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 2, 13, CHUNK, CHUNK + 1, 2 * CHUNK + 11])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_convolution_is_the_double_sum(causal: bool, length: int) -> None:
+    mixer, x = s4d(causal=causal), noise(2, length, 5).requires_grad_()
+    kernel = mixer.kernel(length)
+    expected = []
+    for i in range(length):
+        earlier = sum(kernel[0, :, i - j] * x[:, j] for j in range(i + 1))
+        later = 0 if causal else sum(kernel[1, :, j - i - 1] * x[:, j] for j in range(i + 1, length))
+        expected.append(earlier + later)
+    expected = torch.stack(expected, dim=1)
+    found = mixer.convolve_causally(x) if causal else mixer.convolve(x)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    weights = noise(2, length, 5, seed=3)
+    inputs = [x, mixer.c, mixer.log_dt, mixer.log_decay, mixer.frequency]
+    for one, two in zip(
+        torch.autograd.grad((found * weights).sum(), inputs),
+        torch.autograd.grad((expected * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
+
+
+def test_skip_gelu_and_projection_follow() -> None:
+    mixer, x = s4d(), noise(2, 13, 5)
+    y = mixer.convolve(x) + x * mixer.skip
+    gelu = y * (1 + torch.erf(y / math.sqrt(2))) / 2
+    torch.testing.assert_close(mixer(x), gelu @ mixer.out.weight.t() + mixer.out.bias, rtol=1e-12, atol=1e-12)
+    mixer.out = torch.nn.Identity()
+    torch.testing.assert_close(mixer(x), gelu, rtol=1e-12, atol=1e-12)
+
+
+def test_language_models_see_nothing_later() -> None:
+    """Over several chunks, to the last bit."""
+    mixer, x = s4d(causal=True, dim=2), noise(1, 2 * CHUNK + 9, 2)
+    jacobian = torch.autograd.functional.jacobian(lambda x: mixer(x).sum(dim=-1)[0], x)[:, 0].abs().sum(dim=-1)
+    assert not jacobian.triu(1).any()
+    assert jacobian[-1, 0] > 0
+
+
+def test_padding_is_exactly_nothing() -> None:
+    mixer, x, mask = s4d(), noise(3, 41, 5), mask_of([41, 7, 0], 41)
+    mask[0, 3:9] = False
+    garbage = torch.where(mask.unsqueeze(-1), x, torch.full_like(x, torch.inf))
+    torch.testing.assert_close(mixer(garbage, mask), mixer(x * mask.unsqueeze(-1)), rtol=0, atol=0)
+
+
+def test_modes_begin_where_the_paper_says() -> None:
+    """N = 4: pi n, and N/pi (N / (2n + 1) - 1)."""
+    for init, expected in {"lin": [0, math.pi], "inv": [12 / math.pi, 4 / (3 * math.pi)]}.items():
+        dt, a, _ = modes_of(s4d("state=4", f"init={init}", dim=997))
+        np.testing.assert_allclose(a.real, -0.5, rtol=1e-6)
+        np.testing.assert_allclose(a.imag, np.tile(expected, (997, 1)), rtol=1e-6)
+        assert 0.01 <= dt.min() < 0.011
+        assert 0.09 < dt.max() <= 0.1
+        assert np.median(dt) == pytest.approx(math.sqrt(0.01 * 0.1), rel=0.15)  # log-uniform
+
+
+def test_every_mode_decays_whatever_the_parameters_are() -> None:
+    mixer = s4d()
+    for seed, parameter in enumerate([mixer.log_dt, mixer.log_decay, mixer.frequency]):
+        parameter.data = 3 * noise(*parameter.shape, seed=seed)
+    rate, _ = mixer.modes()
+    assert (rate.exp().abs() < 1).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("out_proj", [True, False])
+def test_counts_its_parameters(causal: bool, out_proj: bool) -> None:
+    """D = 5, N = 6, with a qkv_dim that is not the width, which plays no part."""
+    mixer = s4d(causal=causal, out_proj=out_proj)
+    steps, a, skip, c, out = 5, 2 * 15, 5, 2 * 15, 30
+    expected = steps + a + skip + (1 if causal else 2) * c + out * out_proj
+    assert sum(parameter.numel() for parameter in mixer.parameters()) == expected
+    assert mixer.shape.projections + mixer.extra_parameters == expected
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is formed."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for value in found if isinstance(found, (list, tuple)) else [found]:
+            if isinstance(value, torch.Tensor):
+                self.numbers = max(self.numbers, value.numel())
+        return found
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_no_tensor_has_channels_by_modes_by_positions(causal: bool) -> None:
+    mixer, x = s4d("state=62", max_len=4001, causal=causal), noise(1, 4001, 5).requires_grad_()
+    with Largest() as largest:
+        mixer(x).sum().backward()
+    assert largest.numbers < 5 * 31 * 4001 / 6
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("state=7", "attention.state=7: expected an even number"),
+        ("dt_min=0.2", "expected at most attention.dt_max=0.1"),
+    ],
+)
+def test_wrong_options(option: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        s4d(option)

@@ -1,0 +1,356 @@
+"""Identities of the attentions that sort: sinkhorn (blocks) and reformer (hash buckets)."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import mixer_of
+from torch import Tensor
+
+from lra.attention.reformer import Reformer, sort, take
+from lra.attention.sinkhorn import Sinkhorn, doubly_stochastic
+from lra.dropout import set_keys
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(1)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def heads(seed: int, length: int = 11) -> Tensor:
+    return noise(2, 3, length, 5, seed=seed)
+
+
+def holes() -> Tensor:
+    """A mask with padding in the middle, of which one block of 3 has no real token."""
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[0, 3:6] = mask[0, 10] = mask[1, 2] = mask[1, 7] = False
+    return mask
+
+
+def exact(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+# ---------------------------------------------------------------- sinkhorn
+
+
+def sinkhorn_of(*overrides: str, **shape: object) -> Sinkhorn:
+    return mixer_of("sinkhorn", "attention.block=3", "protocol=strict", *overrides, **shape).eval()
+
+
+def attend_by_loops(q: Tensor, k: Tensor, v: Tensor, order: np.ndarray, mask: Tensor, block: int) -> Tensor:
+    """One head, q, k, v [L, Dh]: every query's own block, then the mixture of blocks `order` [N, N]."""
+    length, y = len(q), torch.zeros_like(v)
+    for i in range(length):
+        n = i // block
+        keys = [(k[j], v[j]) for j in range(n * block, min(length, (n + 1) * block)) if mask[j]]
+        for t in range(block):
+            places = [m * block + t for m in range(len(order))]
+            real = [(m, j) for m, j in enumerate(places) if j < length and mask[j] and order[n, m] > 0]
+            if real:
+                keys.append(tuple(sum(order[n, m] * x[j] for m, j in real) for x in (k, v)))
+        weights = [math.exp(float(q[i] @ key) / math.sqrt(5)) for key, _ in keys]
+        if keys:
+            y[i] = sum(w * value for w, (_, value) in zip(weights, keys, strict=True)) / sum(weights)
+    return y
+
+
+def sinkhorn_by_loops(logits: np.ndarray, valid: list[bool], iterations: int) -> np.ndarray:
+    """Rows, then columns of exp(logits) divided by their sums, on the valid blocks only."""
+    some = np.flatnonzero(valid)
+    p = np.exp(logits[np.ix_(some, some)])
+    for _ in range(iterations):
+        p = p / p.sum(axis=1, keepdims=True)
+        p = p / p.sum(axis=0, keepdims=True)
+    whole = np.zeros_like(logits)
+    whole[np.ix_(some, some)] = p
+    return whole
+
+
+def test_the_matrix_is_doubly_stochastic_over_valid_blocks() -> None:
+    valid = torch.tensor([[True] * 7, [True, False, True, True, False, True, False]])
+    p = doubly_stochastic(noise(2, 3, 7, 7), valid[:, None], 60)
+    sums = valid[:, None].double().expand(2, 3, 7)
+    exact(p.sum(dim=-1), sums)
+    exact(p.sum(dim=-2), sums)
+    assert (p > 0).equal((valid[:, :, None] & valid[:, None, :])[:, None].expand(2, 3, 7, 7))
+
+
+@pytest.mark.parametrize("iterations", [1, 7])
+def test_the_matrix_by_loops(iterations: int) -> None:
+    logits, valid = noise(7, 7), [True, False, True, True, True, False, True]
+    found = doubly_stochastic(logits, torch.tensor(valid), iterations)
+    exact(found, torch.from_numpy(sinkhorn_by_loops(logits.numpy(), valid, iterations)))
+
+
+def test_no_valid_block_gives_zeros_and_a_finite_gradient() -> None:
+    logits = noise(5, 5).requires_grad_()
+    p = doubly_stochastic(logits, torch.zeros(5, dtype=torch.bool), 3)
+    (gradient,) = torch.autograd.grad(p.sum(), logits)
+    assert not p.any()
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("temperature", "iterations"), [(0.75, 7), (2.0, 1)])
+def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) -> None:
+    """Of 5 possible blocks 4 are there, the last with 2 positions."""
+    mixer = sinkhorn_of(f"attention.temperature={temperature}", f"attention.iterations={iterations}")
+    q, k, v = heads(1), heads(2), heads(3)
+    mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
+    found = mixer.attend(q, k, v, mask if masked else None)
+    for row in range(2):
+        blocks = [range(n, min(11, n + 3)) for n in range(0, 11, 3)]
+        valid = [any(bool(mask[row, j]) for j in block) for block in blocks]
+        for head in range(3):
+            sums = torch.stack([sum(k[row, head, j] * mask[row, j] for j in block) for block in blocks])
+            logits = (sums @ mixer.sort[head, :, :4] / temperature).detach().numpy()
+            order = sinkhorn_by_loops(logits, valid, iterations)
+            expected = attend_by_loops(*(x[row, head] for x in (q, k, v)), order, mask[row], 3)
+            exact(found[row, head][mask[row]], expected[mask[row]])
+
+
+def test_huge_logits_reorder_the_blocks_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    permutation = [2, 0, 3, 1]
+    logits = torch.zeros(4, 4, dtype=torch.float64)
+    logits[range(4), permutation] = 1e5
+    order = doubly_stochastic(logits, torch.ones(4, dtype=torch.bool), 7)
+    assert order.equal(torch.eye(4, dtype=torch.float64)[permutation])
+
+    mixer = sinkhorn_of()
+    monkeypatch.setattr(mixer, "permutation", lambda k, real: order.expand(2, 3, 4, 4))
+    q, k, v = heads(1), heads(2), heads(3)
+    found = mixer.attend(q, k, v, None)
+    for i in range(11):
+        places = [*range(i // 3 * 3, i // 3 * 3 + 3), *(3 * permutation[i // 3] + t for t in range(3))]
+        places = [j for j in places if j < 11]
+        weights = (q[:, :, i : i + 1] @ k[:, :, places].transpose(-2, -1) / math.sqrt(5)).softmax(dim=-1)
+        exact(found[:, :, i], (weights @ v[:, :, places])[:, :, 0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_identity_is_local_attention(monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
+    """Every key of one's own block is there twice, which no softmax notices."""
+    mixer, mask = sinkhorn_of(), holes() if masked else torch.ones(2, 11, dtype=torch.bool)
+    monkeypatch.setattr(mixer, "permutation", lambda k, real: torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4))
+    q, k, v = heads(1), heads(2), heads(3)
+    block = torch.arange(11) // 3
+    near = (block[:, None] == block) & mask[:, None, None, :]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, near)
+    rows = mask[:, None].expand(2, 3, 11)
+    exact(mixer.attend(q, k, v, mask if masked else None)[rows], expected[rows])
+
+
+def test_one_block_is_softmax_attention() -> None:
+    one, two, x = mixer_of("sinkhorn").eval(), mixer_of("softmax"), noise(2, 11, 15)
+    two.load_state_dict({key: value for key, value in one.state_dict().items() if key != "sort"})
+    exact(one(x, holes())[holes()], two(x, holes())[holes()])
+
+
+def test_sorted_blocks_differ_and_the_sorting_network_learns() -> None:
+    mixer = sinkhorn_of()
+    k = heads(2, 12)
+    order = mixer.permutation(k.unflatten(2, (4, 3)), torch.ones(2, 1, 4, 3, dtype=torch.bool))
+    assert all((order[:, :, n] - order[:, :, m]).abs().max() > 0.1 for n in range(4) for m in range(n))
+    mixer(noise(2, 12, 15)).square().sum().backward()
+    assert (mixer.sort.grad[:, :, :4].abs() > 1e-6).all()
+    assert not mixer.sort.grad[:, :, 4].any()  # that of a block which is not there
+
+
+def test_noise_in_training_only_and_by_row() -> None:
+    mixer, x = sinkhorn_of(), noise(3, 11, 15)
+
+    def train(rows: list[int], step: int) -> Tensor:
+        set_keys(mixer, seed=1, step=step, rows=rows)
+        return mixer.train()(x[rows])
+
+    quiet, loud = mixer.eval()(x), train([0, 1, 2], 0)
+    assert (loud - quiet).abs().amax(dim=(1, 2)).min() > 1e-3
+    assert (loud - train([0, 1, 2], 1)).abs().amax(dim=(1, 2)).min() > 1e-3
+    exact(train([1], 0), loud[1:2])
+    without = sinkhorn_of("attention.gumbel=false")
+    without.load_state_dict(mixer.state_dict())
+    exact(without.train()(x), quiet)
+
+
+def test_the_sorting_network_of_every_head_has_a_column_for_every_block() -> None:
+    mixer = sinkhorn_of()
+    assert mixer.sort.shape == (3, 5, 5)
+    assert mixer.extra_parameters == 75
+
+
+# ---------------------------------------------------------------- reformer
+
+
+def reformer_of(*overrides: str, **shape: object) -> Reformer:
+    return mixer_of("reformer", "protocol=strict", *overrides, **shape).eval()
+
+
+def met_by_loops(buckets: list[list[int]], mask: list[bool], chunk: int, within_bucket: bool) -> Tensor:
+    """[L, L]: whether a query meets a key in some round; `buckets` of every round."""
+    length = len(mask)
+    met = torch.zeros(length, length, dtype=torch.bool)
+    for of in buckets:
+        ranked = sorted((i for i in range(length) if mask[i]), key=lambda i: (of[i], i))
+        for a, i in enumerate(ranked):
+            for b, j in enumerate(ranked):
+                near = b // chunk in (a // chunk, a // chunk - 1)
+                met[i, j] |= near and (not within_bucket or of[i] == of[j])
+    return met
+
+
+def shared_attention(q: Tensor, v: Tensor, met: Tensor, scale: float) -> Tensor:
+    """One head, dense: softmax over the keys that a query meets, itself left out unless it is alone."""
+    oneself = torch.eye(len(q), dtype=torch.bool)
+    others = met & ~oneself
+    seen = torch.where(others.any(dim=1, keepdim=True), others, oneself)
+    keys = q / q.square().sum(dim=1, keepdim=True).sqrt()
+    return (q @ keys.T * scale).masked_fill(~seen, -torch.inf).softmax(dim=1) @ v
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("within_bucket", [False, True])
+@pytest.mark.parametrize(("chunk", "hashes"), [(3, 1), (3, 2), (2, 3), (5, 2), (1, 2)])
+def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_bucket: bool, masked: bool) -> None:
+    """Outputs and gradients; a key met in several rounds counts once."""
+    mixer = reformer_of(
+        f"attention.chunk={chunk}", f"attention.hashes={hashes}", f"attention.within_bucket={within_bucket}"
+    )
+    mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
+    q, v = heads(1).requires_grad_(), heads(2).requires_grad_()
+    rows = mask[:, None].expand(2, 3, 11)
+    found = mixer.attend(q, v, mask if masked else None)[rows]
+    buckets = mixer.buckets(q, None).tolist()
+    expected = torch.stack(
+        [
+            torch.stack(
+                [
+                    shared_attention(
+                        q[row, head],
+                        v[row, head],
+                        met_by_loops(buckets[row][head], mask[row].tolist(), chunk, within_bucket),
+                        5**-0.5,
+                    )
+                    for head in range(3)
+                ]
+            )
+            for row in range(2)
+        ]
+    )[rows]
+    exact(found, expected)
+    weights = noise(*found.shape, seed=4)
+    one = torch.autograd.grad((found * weights).sum(), (q, v))
+    two = torch.autograd.grad((expected * weights).sum(), (q, v))
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("hashes", [1, 2])
+def test_one_chunk_is_full_attention_with_shared_keys_by_loops(hashes: int) -> None:
+    mixer, q, v = reformer_of(f"attention.hashes={hashes}"), heads(1), heads(2)
+    mask = holes()
+    mask[1] = False
+    mask[1, 4] = True  # alone: it attends to itself
+    found = mixer.attend(q, v, mask)
+    for row, head in [(0, 0), (0, 2), (1, 1)]:
+        real = [j for j in range(11) if mask[row, j]]
+        for i in real:
+            others = [j for j in real if j != i] or [i]
+            keys = [q[row, head, j] / math.sqrt(float(q[row, head, j] @ q[row, head, j])) for j in others]
+            weights = [math.exp(float(q[row, head, i] @ key) / math.sqrt(5)) for key in keys]
+            pairs = zip(weights, others, strict=True)
+            exact(found[row, head, i], sum(w * v[row, head, j] for w, j in pairs) / sum(weights))
+
+
+def test_hashes_see_only_the_direction() -> None:
+    mixer, q = reformer_of("attention.chunk=2", "attention.hashes=3"), heads(1)
+    n = 2 * 7
+    buckets = mixer.buckets(q, None)
+    assert buckets.shape == (2, 3, 3, 11)
+    assert buckets.min() >= 0
+    assert buckets.max() < n
+    assert len(buckets.unique()) > n // 2
+    assert mixer.buckets(7 * q, None).equal(buckets)
+    assert mixer.buckets(-q, None).equal((buckets + n // 2) % n)
+    twins = q[:, :, :1].expand_as(q)
+    assert (mixer.buckets(twins, None) == buckets[..., :1]).all()
+    assert mixer.buckets(q, holes())[0, :, :, 3:6].eq(n).all()
+
+
+def test_a_hash_is_the_largest_of_both_signs() -> None:
+    mixer, q = reformer_of("attention.chunk=2"), heads(1)
+    turned = torch.einsum("bhld,hdrn->bhrln", q, mixer.rotations)
+    assert mixer.buckets(q, None).equal(torch.cat([turned, -turned], dim=-1).argmax(dim=-1))
+
+
+def test_sorting_is_stable_and_undone() -> None:
+    buckets = torch.randint(0, 4, (2, 3, 2, 11), generator=torch.Generator().manual_seed(1))
+    order, rank = sort(buckets)
+    keys = (buckets * 11 + torch.arange(11)).gather(-1, order)
+    assert (keys.diff(dim=-1) > 0).all()
+    x = noise(2, 3, 2, 11, 5)
+    assert take(take(x, order), rank).equal(x)
+    expected = torch.stack([x[1, 2, 1, i] for i in order[1, 2, 1]])
+    assert take(x, order)[1, 2, 1].equal(expected)
+
+
+@pytest.mark.parametrize("within_bucket", [False, True])
+def test_weights_sum_to_one(within_bucket: bool) -> None:
+    mixer = reformer_of("attention.chunk=2", "attention.hashes=3", f"attention.within_bucket={within_bucket}")
+    y = mixer.attend(3 * heads(1), torch.ones(2, 3, 11, 5, dtype=torch.float64), holes())
+    rows = holes()[:, None].expand(2, 3, 11)
+    exact(y[rows], torch.ones_like(y[rows]))
+
+
+def test_more_rounds_come_closer_to_full_attention() -> None:
+    """8 clusters of 16 directions, chunks of 8; the mean of 20 draws."""
+    centres = noise(1, 3, 8, 5, seed=1).repeat(1, 1, 16, 1)
+    q = 4 * torch.nn.functional.normalize(centres + 0.3 * noise(1, 3, 128, 5, seed=2), dim=-1)
+    v = centres + noise(1, 3, 128, 5, seed=3)
+    full = reformer_of("attention.chunk=128", max_len=128).attend(q, v, None)
+    errors = []
+    for hashes in (1, 2, 4, 8):
+        mixer = reformer_of("attention.chunk=8", f"attention.hashes={hashes}", max_len=128)
+        draws = []
+        for step in range(20):
+            mixer.redraw(1, step)
+            draws.append((mixer.attend(q, v, None) - full).square().mean())
+        errors.append(float(torch.stack(draws).mean()))
+    assert all(more < 0.8 * fewer for fewer, more in zip(errors, errors[1:], strict=False)), errors
+
+
+def test_rotations_are_drawn_anew_when_it_is_time() -> None:
+    def rotations(seed: int, step: int, layer: int = 0) -> Tensor:
+        mixer = mixer_of("reformer", "attention.chunk=2", "attention.redraw_every=3", layer=layer)
+        before = mixer.rotations.clone()
+        mixer.redraw(seed, step)
+        assert mixer.rotations.equal(before) == (step % 3 != 0)
+        return mixer.rotations
+
+    assert rotations(1, 3).equal(rotations(1, 3))
+    draws = [rotations(1, 0), rotations(1, 3), rotations(2, 3), rotations(1, 3, layer=1), rotations(1, 4)]
+    assert not any(draws[i].equal(draws[j]) for i in range(5) for j in range(i))
+    assert draws[0].shape == (3, 5, 2, 7)
+    assert 0.8 < torch.stack(draws).std() < 1.2
+
+
+def test_dropout_acts_on_the_weights() -> None:
+    """A query of few keys now and then loses all of them, but never a part of a value."""
+    mixer = mixer_of("reformer", "attention.chunk=2", "attention.hashes=1", dropout=0.75).train()
+    set_keys(mixer, seed=1, step=0, rows=range(2))
+    y = mixer.attend(heads(1), torch.ones(2, 3, 11, 5, dtype=torch.float64), None)
+    exact(y, y[..., :1].expand_as(y))
+    assert (y == 0).any()
+    assert y.max() > 1
+
+
+def test_the_query_is_the_key() -> None:
+    mixer = mixer_of("reformer", out_proj=True)
+    assert {name.split(".")[0] for name in mixer.state_dict()} == {"query", "value", "out", "rotations"}
+    assert mixer.extra_parameters == -(15 + 1) * 15
