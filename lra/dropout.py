@@ -1,11 +1,13 @@
 """Noise in training whose values for one example are a pure function of (seed, step, layer, example).
 
-However a batch is cut into micro-batches, every example meets the same noise, so the gradient of a step does
-not depend on the cut; and a resumed run needs no random state.
+However a batch is cut into micro-batches, and however far it is padded, every example meets the same noise, so the
+gradient of a step does not depend on the cut; and a resumed run needs no random state.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import ceil, log
 
 import numpy as np
 import torch
@@ -13,17 +15,23 @@ from torch import Tensor, nn
 
 from lra import streams
 
-LEVELS = 1 << 16  # masks are drawn from 16-bit integers, so p is exact to 1.5e-5
+LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Which masks: `words` from (seed, "dropout"), and the step, the layer and the rows of the batch."""
+    """Which noise: `words` from (seed, "dropout"), and the step, the layer and the rows of the batch."""
 
     words: np.ndarray
     step: int
     layer: int
     rows: Sequence[int]
+
+    def bits(self, row: int, part: int) -> np.random.Philox:
+        """The raw bits of one row of the batch; a row may have several parts, such as heads."""
+        return np.random.Philox(
+            key=self.words, counter=np.array([0, row | part << 32, self.layer, self.step], np.uint64)
+        )
 
 
 class Keyed(nn.Module):
@@ -41,7 +49,11 @@ class Keyed(nn.Module):
 
 
 class Dropout(Keyed):
-    """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p)."""
+    """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p).
+
+    A longer row begins with the noise of a shorter one: [B, L, F] in its order, each head of weights
+    [B, H, n, m] by itself, and a square head [L, L] shell by shell (positions up to i before position i + 1).
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -50,9 +62,10 @@ class Dropout(Keyed):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        threshold = round(self.p * LEVELS)
-        keep = _masks(self.key(len(x)), x.shape[1:], threshold, x.device)
-        return (x * keep).mul_(LEVELS / (LEVELS - threshold))
+        key = self.key(len(x))
+        if x.device.type == "cpu":
+            return _Drop.apply(x, torch.from_numpy(_dropped(key, x.shape, self.p)), 1 / (1 - self.p))
+        return x * _kept(key, x.shape, self.p, x.device) / (1 - self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -67,7 +80,7 @@ class Gumbel(Keyed):
         key = self.key(len(x))
         uniform = np.empty((len(x), x[0].numel()))
         for line, row in zip(uniform, key.rows, strict=True):
-            line[:] = (_bits(key, row).random_raw(line.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+            line[:] = (key.bits(row, 0).random_raw(line.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54
         noise = torch.from_numpy(-np.log(-np.log(uniform))).reshape(x.shape)
         return x + noise.to(x.device, x.dtype)
 
@@ -80,28 +93,95 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
         module._key = Key(words=words, step=step, layer=layer, rows=rows)
 
 
-def _masks(key: Key, shape: torch.Size, threshold: int, device: torch.device) -> Tensor:
-    """True where a value is kept, [B, *shape] bool."""
-    if device.type == "cpu":
-        return torch.from_numpy(_philox_masks(key, shape, threshold))
-    masks = torch.empty((len(key.rows), *shape), dtype=torch.bool, device=device)
-    generator = torch.Generator(device)
-    for mask, row in zip(masks, key.rows, strict=True):
-        word = np.random.SeedSequence([*key.words.tolist(), key.step, key.layer, row]).generate_state(1, np.uint64)
-        generator.manual_seed(int(word[0]) >> 1)
-        mask.bernoulli_(1 - threshold / LEVELS, generator=generator)
-    return masks
+class _Drop(torch.autograd.Function):
+    """x scale, but zero at the flat places `dropped`, which are few: cheaper to draw, keep and set than a mask."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, dropped: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(dropped)
+        ctx.scale = scale
+        return _zero(x * scale, dropped)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (dropped,) = ctx.saved_tensors
+        return _zero(grad * ctx.scale, dropped), None, None
 
 
-def _bits(key: Key, row: int) -> np.random.Philox:
-    """The raw bits of one row of the batch."""
-    return np.random.Philox(key=key.words, counter=np.array([0, row, key.layer, key.step], dtype=np.uint64))
+def _zero(x: Tensor, places: Tensor) -> Tensor:
+    x = x.contiguous()
+    x.view(-1).index_fill_(0, places, 0)
+    return x
 
 
-def _philox_masks(key: Key, shape: torch.Size, threshold: int) -> np.ndarray:
-    size = int(np.prod(shape))
-    masks = np.empty((len(key.rows), size), dtype=bool)
-    for mask, row in zip(masks, key.rows, strict=True):
-        words = _bits(key, row).random_raw(-(-size // 4))
-        np.greater_equal(words.view(np.uint16)[:size], threshold, out=mask)
-    return masks.reshape(len(key.rows), *shape)
+def _dropped(key: Key, shape: torch.Size, p: float) -> np.ndarray:
+    """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped."""
+    heads = shape[1] if len(shape) > 3 else 1
+    size = int(np.prod(shape[1:])) // heads
+    square = len(shape) == 4 and shape[2] == shape[3]
+    found = []
+    for number, row in enumerate(key.rows):
+        for head in range(heads):
+            places = _thin(key.bits(row, head), size, p)
+            if square:
+                places = _from_shells(places, shape[2])
+            found.append(places + (number * heads + head) * size)
+    return np.concatenate(found)
+
+
+def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
+    """The places below `size` of independent drops with probability p, ascending: the sums of geometric gaps."""
+    gaps, drops = _gaps(p)
+    found, end = [], -1
+    while end < size - 1:
+        expected = (size - 1 - end) / gaps.mean()
+        words = bits.random_raw(ceil((expected + 4 * expected**0.5 + 4) / 4)).view(np.uint16)
+        places = np.cumsum(gaps[words]) + end
+        end = int(places[-1])
+        found.append(places[(words < drops) & (places < size)])
+    return np.concatenate(found)
+
+
+@cache
+def _gaps(p: float) -> tuple[np.ndarray, int]:
+    """How far each 16-bit word advances to the next drop [LEVELS], and from which word on it is no drop.
+
+    Gaps are geometric. Those beyond the last in the table (one in sixteen, unless p is tiny) advance to there without
+    a drop and draw again, which changes nothing, since they have no memory; so no gap in the table is rare.
+    """
+    last = min(max(1, ceil(log(1 / 16) / log(1 - p))), LEVELS // 16)
+    bounds = np.rint(LEVELS * (1 - (1 - p) ** np.arange(last + 1))).astype(np.int64)  # words below: gap <= index
+    gaps = np.full(LEVELS, last, dtype=np.int64)
+    gaps[: bounds[-1]] = np.repeat(np.arange(1, last + 1), np.diff(bounds))
+    return gaps, int(bounds[-1])
+
+
+def _from_shells(places: np.ndarray, length: int) -> np.ndarray:
+    """Places in a square [L, L] that is numbered shell by shell -> places row by row. Shell i is row i up to the
+    diagonal, then column i above it."""
+    shell = np.sqrt(places).astype(np.int64)  # exact: places are far below 2**52
+    inside = places - shell * shell
+    in_row = inside <= shell
+    return np.where(in_row, shell * length + inside, (inside - shell - 1) * length + shell)
+
+
+def _kept(key: Key, shape: torch.Size, p: float, device: torch.device) -> Tensor:
+    """True where a value of `shape` [B, ...] is kept: a hash of its place and its row's word, so that an accelerator
+    needs no generator and no copy."""
+    heads = shape[1] if len(shape) > 3 else 1
+    square = len(shape) == 4 and shape[2] == shape[3]
+    words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
+    if square:
+        one, two = torch.arange(shape[2], device=device)[:, None], torch.arange(shape[3], device=device)
+        places = torch.where(two <= one, one * one + two, two * two + two + 1 + one).flatten()
+    else:
+        places = torch.arange(int(np.prod(shape[1:])) // heads, device=device)
+    mixed = _mix(_mix(places) ^ torch.from_numpy(words).to(device)[:, None])
+    return ((mixed & (LEVELS - 1)) >= round(p * LEVELS)).view(shape)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit integers that spreads every bit (the finaliser of SplitMix64)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * (factor - (1 << 64))
+    return x ^ (x >> 31 & (1 << 33) - 1)

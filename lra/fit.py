@@ -19,7 +19,7 @@ from lra.tasks import Split, Task
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16"]
-OnStep = Callable[[int, float, int], None]
+OnStep = Callable[[int, float, "Tokens"], None]
 """Called after each update with the updates done, its loss, and the tokens it read."""
 
 
@@ -96,6 +96,17 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens of documents: `real` ones, and those `computed`, padding included."""
+
+    real: int = 0
+    computed: int = 0
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(real=self.real + other.real, computed=self.computed + other.computed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What `fit` yields: the state after `step` updates. Seconds count training or evaluation only, since the last."""
 
@@ -106,7 +117,7 @@ class Measurement:
     val: Score
     train_seconds: float
     eval_seconds: float
-    tokens: int
+    tokens: Tokens
 
 
 class Diverged(Exception):
@@ -130,32 +141,12 @@ def fit(
 
     Raises `Diverged` before the update that a non-finite loss would have made.
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=0.0,
-        betas=tuple(recipe.betas),
-        eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
+    optimizer = adamw(model, recipe)
     losses: list[float] = []
-    tokens = 0
+    tokens = Tokens()
     clock = time.perf_counter()
     for step, examples in enumerate(batches(len(task.train), recipe, seed)):
-        model.train()
-        model.redraw(seed, step)
-        optimizer.zero_grad(set_to_none=True)
-        loss, seen = accumulate(
-            model, task.train, examples, recipe.micro_batch, seed=seed, step=step, precision=precision
-        )
-        lr = recipe.learning_rate(step)
-        if not math.isfinite(loss):
-            raise Diverged(step, loss, lr)
-        if recipe.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.step()
+        loss, seen = update(model, optimizer, task.train, examples, recipe, seed=seed, step=step, precision=precision)
         losses.append(loss)
         tokens += seen
         done = step + 1
@@ -167,7 +158,7 @@ def fit(
             yield Measurement(
                 step=done,
                 epoch=done * recipe.batch_size / len(task.train),
-                lr=lr,
+                lr=recipe.learning_rate(step),
                 train_loss=math.fsum(losses) / len(losses),
                 val=score,
                 train_seconds=trained - clock,
@@ -175,8 +166,47 @@ def fit(
                 tokens=tokens,
             )
             losses.clear()
-            tokens = 0
+            tokens = Tokens()
             clock = time.perf_counter()
+
+
+def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
+    """The optimiser of every run; `update` sets the learning rate."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=0.0,
+        betas=tuple(recipe.betas),
+        eps=recipe.eps,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def update(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    split: Split,
+    examples: np.ndarray,
+    recipe: Recipe,
+    *,
+    seed: int,
+    step: int,
+    precision: Precision,
+) -> tuple[float, Tokens]:
+    """One training step on `examples`; returns its loss and the tokens read. Raises `Diverged`."""
+    model.train()
+    model.redraw(seed, step)
+    optimizer.zero_grad(set_to_none=True)
+    loss, seen = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
+    lr = recipe.learning_rate(step)
+    if not math.isfinite(loss):
+        raise Diverged(step, loss, lr)
+    if recipe.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    return loss, seen
 
 
 def batches(size: int, recipe: Recipe, seed: int) -> Iterator[np.ndarray]:
@@ -205,24 +235,23 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
-) -> tuple[float, int]:
+) -> tuple[float, Tokens]:
     """Add the gradient of the mean loss over `examples` to the parameters; returns that loss and the tokens read.
 
-    The sum over a micro-batch is divided by the size of the whole batch, every cut is padded to the same length,
-    and dropout is keyed by example: the gradient does not depend on `micro_batch`.
+    The sum over a micro-batch is divided by the size of the whole batch, and dropout is keyed by example and does not
+    move with padding: the gradient does not depend on `micro_batch`.
     """
-    length = padded_length(model, split, examples)
     device = next(model.parameters()).device
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for start in range(0, len(examples), micro_batch):
-        part = examples[start : start + micro_batch]
-        rows = range(start * split.documents, (start + len(part)) * split.documents)
-        dropout.set_keys(model, seed=seed, step=step, rows=rows)
-        logits, labels = predict(model, split, part, length, precision)
-        loss = cross_entropy(logits, labels, reduction="sum") / (len(labels) // len(part) * len(examples))
+    total, tokens = torch.zeros((), dtype=torch.float64, device=device), Tokens()
+    for places, length in cuts(model, split, examples, micro_batch):
+        rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
+        dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+        logits, labels = predict(model, split, examples[places], length, precision)
+        loss = cross_entropy(logits, labels, reduction="sum") / (len(labels) // len(places) * len(examples))
         loss.backward()
         total += loss.detach()
-    return total.item(), len(examples) * split.documents * length
+        tokens += Tokens(real=int(split.lengths(examples[places]).sum()), computed=len(rows) * length)
+    return total.item(), tokens
 
 
 @torch.inference_mode()
@@ -230,18 +259,34 @@ def evaluate(model: Model, split: Split, batch: int, *, precision: Precision) ->
     """Score every example of the split; nothing is drawn, and the counts are integers."""
     model.eval()
     correct, predictions, losses = 0, 0, []
-    for start in range(0, len(split), batch):
-        examples = np.arange(start, min(start + batch, len(split)))
-        logits, labels = predict(model, split, examples, padded_length(model, split, examples), precision)
+    examples = np.arange(len(split))
+    for places, length in cuts(model, split, examples, batch):
+        logits, labels = predict(model, split, examples[places], length, precision)
         correct += int((logits.argmax(dim=-1) == labels).sum())
         predictions += len(labels)
         losses.append(cross_entropy(logits, labels, reduction="sum").item())
     return Score(correct=correct, examples=predictions, loss=math.fsum(losses) / predictions)
 
 
-def padded_length(model: Model, split: Split, examples: np.ndarray) -> int:
-    """`max_len` where padding takes part in the model, else the length of the longest document."""
-    return int(split.lengths(examples).max()) if model.key_mask else model.max_len
+def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Cut a batch: the places [m] of each part in it, and the length that its documents are padded to.
+
+    Where padding takes part in the model a part is the next `size` examples at `max_len`. Where it is masked, the
+    longest go first, each part is padded to its own longest document, and it holds as many examples as have no more
+    tokens, padding included, than `size` examples of `max_len`.
+    """
+    if not model.key_mask:
+        for start in range(0, len(examples), size):
+            yield np.arange(start, min(start + size, len(examples))), model.max_len
+        return
+    lengths = split.lengths(examples).max(axis=1)
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(1, int(lengths[order[start]]))
+        part = order[start : start + max(1, size * model.max_len // longest)]
+        yield part, longest
+        start += len(part)
 
 
 def predict(

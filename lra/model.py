@@ -49,14 +49,18 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.Identity() if norm == "none" else nn.LayerNorm(dim, norm_eps)
         self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """x [B, N, D], and the memory that some mixers hand from block to block."""
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None, reads: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [B, N, D], and the memory that some mixers hand from block to block; `reads`: only so many outputs."""
         if self.post_norm:
-            mixed, memory = self.mixer.mix(x, key_mask, memory)
+            mixed, memory = self.mixer.mix(x, key_mask, memory, reads)
+            x = x[:, :reads]
             h = self.mixer_norm(x + self.mixer_dropout(mixed))
             y = h + self.feed_forward(h)
             return self.feed_forward_norm(y + x if self.extra_skip else y), memory
-        mixed, memory = self.mixer.mix(self.mixer_norm(x), key_mask, memory)
+        mixed, memory = self.mixer.mix(self.mixer_norm(x), key_mask, memory, reads)
+        x = x[:, :reads]
         h = x + self.mixer_dropout(mixed)
         y = h + self.feed_forward(self.feed_forward_norm(h))
         return y + x if self.extra_skip else y, memory
@@ -206,8 +210,9 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
         x, memory = self.embedding(tokens), None
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x, memory = block(x, mask, memory)
+        x, _ = self.blocks[-1](x, mask, memory, 1 if self.pooling in ("cls", "first") else None)
         x = self.final_norm(x)
         if self.pooling == "none":
             return self.head(x)

@@ -1,5 +1,6 @@
 """One run: build, train, test. What it returns is the part of a record that only a run can fill."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lra import record, streams
 from lra.console import Training, say
 from lra.errors import UserError
-from lra.fit import Diverged, Measurement, Recipe, Score, evaluate, fit
+from lra.fit import Diverged, Measurement, Recipe, Score, Tokens, evaluate, fit
 from lra.generate import write_sample
 from lra.model import Model
 from lra.settings import Generate, Settings, System
@@ -87,9 +88,9 @@ class _Course:
         """Run `fit` to its end, or to a loss that is not finite."""
         with record.Metrics(folder) as metrics, Training(title, recipe.steps) as bar:
 
-            def on_step(step: int, loss: float, tokens: int) -> None:
+            def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 self.costs.append(loss)
-                bar.step(step, loss, tokens)
+                bar.step(step, loss, tokens.computed)
 
             measurements = fit(
                 self.model, task, recipe, seed=settings.seed, precision=settings.precision, on_step=on_step
@@ -110,14 +111,15 @@ class _Course:
 
     def summary(self) -> dict[str, Any]:
         train_seconds = sum(now.train_seconds for now in self.history)
-        tokens = sum(now.tokens for now in self.history)
+        tokens = sum((now.tokens for now in self.history), Tokens())
         ends = {"best": self.best, "last": self.history[-1]} if self.best else {}
         return {
             "status": "diverged" if self.diverged else "finished",
             "steps": self.history[-1].step if self.history else 0,
             "validation": {name: _entry(now.val, now.step) for name, now in ends.items()},
             "seconds": {"train": train_seconds, "evaluate": sum(now.eval_seconds for now in self.history)},
-            "tokens_per_second": tokens / train_seconds if self.history else None,
+            "tokens": asdict(tokens),
+            "tokens_per_second": tokens.computed / train_seconds if self.history else None,
         }
 
 
@@ -130,7 +132,8 @@ def _metrics_line(now: Measurement) -> dict[str, Any]:
         "val_loss": now.val.loss,
         "val_accuracy": now.val.accuracy,
         "seconds": now.train_seconds + now.eval_seconds,
-        "tokens": now.tokens,
+        "tokens": now.tokens.computed,
+        "tokens_real": now.tokens.real,
     }
 
 

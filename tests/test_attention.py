@@ -298,3 +298,49 @@ def test_the_projections_of_simple_and_softmax_interchange() -> None:
     one, two = mixer_of("simple", out_proj=True), mixer_of("softmax", out_proj=True)
     two.load_state_dict(one.state_dict())
     assert one.state_dict().keys() == two.state_dict().keys()
+
+
+@pytest.mark.parametrize("out_proj", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dropout_on", ["state", "output"])
+@pytest.mark.parametrize("scale", ["length", "valid", "valid_head", "none"])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("reads", [None, 1, 3])
+def test_the_gram_form_is_the_textbook_form(
+    out_proj: bool, bias: bool, dropout_on: str, scale: str, masked: bool, reads: int | None
+) -> None:
+    """Outputs and all gradients, with the same dropout."""
+    options = (f"attention.dropout_on={dropout_on}", f"attention.scale={scale}")
+    one, two = (
+        mixer_of("simple", *options, f"attention.form={form}", out_proj=out_proj, bias=bias, dropout=0.3).train()
+        for form in ("textbook", "gram")
+    )
+    two.load_state_dict(one.state_dict())
+    mask = mask_of([11, 4, 7], 11) if masked else None
+    results = []
+    for mixer in (one, two):
+        set_keys(mixer, seed=1, step=2, rows=range(3))
+        x = noise(3, 11, 15).requires_grad_()
+        y = mixer(x, mask, reads if dropout_on == "state" else None)
+        (y * noise(*y.shape, seed=1)).sum().backward()
+        results.append([y, x.grad, *(parameter.grad for parameter in mixer.parameters())])
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("length", "form"), [(4001, "gram"), (13, "textbook")])
+def test_the_form_with_fewer_operations_is_taken(length: int, form: str) -> None:
+    mixer = mixer_of("simple", dim=64, qkv_dim=64, heads=2, max_len=length)
+    called = []
+    mixer.query.register_forward_hook(lambda *_: called.append("textbook"))
+    mixer(noise(1, length, 64))
+    assert (called or ["gram"]) == [form]
+
+
+@pytest.mark.parametrize("name", options("attention"))
+def test_the_first_outputs_alone_are_those_of_all(name: str) -> None:
+    for reads in (1, 3):
+        mixer, x = mixer_of(name, max_len=41), noise(2, 37, 15)
+        mask = mask_of([37, 19], 37) if mixer.maskable else None
+        found, _ = mixer.mix(x, mask, None, reads)
+        torch.testing.assert_close(found, mixer.mix(x, mask, None, None)[0][:, :reads])

@@ -143,7 +143,7 @@ def test_training_is_adamw_by_hand() -> None:
     assert [now.step for now in history] == [3, 6, 7]
     assert [now.lr for now in history] == [recipe.learning_rate(step) for step in (2, 5, 6)]
     assert history[-1].epoch == pytest.approx(7 * 8 / 23)
-    assert [now.tokens for now in history] == [3 * 8 * 11, 3 * 8 * 11, 8 * 11]
+    assert [now.tokens.computed for now in history] == [3 * 8 * 11, 3 * 8 * 11, 8 * 11]
 
 
 def test_clipping_bounds_the_gradient() -> None:

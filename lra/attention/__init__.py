@@ -58,7 +58,8 @@ class Mixer(nn.Module):
     Outputs at real positions do not depend on what stands at padded ones, and outputs there are finite.
     A class says whether it can use a mask (`maskable`), whether it has a form in which an output depends on no later
     position (`can_be_causal`), which it takes when the shape says so, whether it commutes with a permutation of
-    the positions (`commutes`), and whether it has the output projection that the variants switch (`projects_out`).
+    the positions (`commutes`), whether it has the output projection that the variants switch (`projects_out`), and
+    whether outputs at the first positions alone come cheaper (`reads_few`).
     """
 
     card: ClassVar[Card]
@@ -66,17 +67,24 @@ class Mixer(nn.Module):
     can_be_causal: ClassVar[bool] = False
     commutes: ClassVar[bool] = False
     projects_out: ClassVar[bool] = False
+    reads_few: ClassVar[bool] = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
 
     @abstractmethod
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor: ...
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Classes with `reads_few` take `reads`, too: how many outputs, from the first on, are wanted."""
 
-    def mix(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`forward`, for mechanisms that hand a memory [B, M, D] from layer to layer; the others pass it on."""
-        return self(x, key_mask), memory
+    def mix(
+        self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None, reads: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """`forward`, cut to the first `reads` outputs if that is a number, for mechanisms that hand a memory
+        [B, M, D] from layer to layer; the others pass it on."""
+        if reads is not None and self.reads_few:
+            return self(x, key_mask, reads), memory
+        return self(x, key_mask)[:, :reads], memory
 
     @property
     def causal(self) -> bool:
@@ -108,10 +116,11 @@ class Attention(Mixer):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]."""
+        """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions only."""
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        q, k, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key, self.value))
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
+        q, k, v = (split_heads(project(x), self.shape.heads) for project, x in inputs)
         return self.out(merge_heads(self.attend(q, k, v, key_mask)))
 
     @property

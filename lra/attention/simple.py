@@ -2,13 +2,18 @@
 
 O(L D Dh) time, O(D Dh) state. Dropout acts on the state K^T V, as in the authors' code. The causal form, which the
 paper leaves open, sums over the positions up to one's own with the same scale.
+
+There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
+W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
+heads, and the output projection goes into the small matrix, too.
 """
 
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Shape
+from lra.attention import Attention, Card, Shape, at_least_float32, full_precision, merge_heads, split_heads
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
@@ -17,6 +22,7 @@ class Simple(Attention):
     """`scale`: 1/sqrt of the padded length (`length`), of the real one (`valid`), of it times Dh, or `none`.
 
     `dropout_on`: the state K^T V (`state`), or the output (`output`).
+    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`).
     """
 
     card = Card(
@@ -28,6 +34,7 @@ class Simple(Attention):
     )
     can_be_causal = True
     commutes = True
+    reads_few = True
 
     def __init__(
         self,
@@ -35,20 +42,30 @@ class Simple(Attention):
         *,
         scale: Literal["length", "valid", "valid_head", "none"],
         dropout_on: Literal["state", "output"],
+        form: Literal["auto", "textbook", "gram"],
     ) -> None:
         super().__init__(shape)
         self.scale = scale
+        self.form = form
         if shape.causal and shape.dropout > 0 and dropout_on == "state":
             raise UserError(
                 "attention.dropout_on=state: causal SimpleAttention has a state for every position; "
                 "use attention.dropout_on=output or model.dropout=0"
             )
+        if shape.causal and form == "gram":
+            raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        if self.form == "textbook" or self.causal or (self.form == "auto" and not self._gram_pays(x.shape[1], reads)):
+            return super().forward(x, key_mask, reads)
+        with full_precision(x.device):
+            return self._gram_form(at_least_float32(x), key_mask, reads)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
             k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
-        k = k * self._factor(k, key_mask)
+        k = k * self._factor(k.shape[-2], key_mask, k.dtype)
         if self.causal:
             return self.dropout(causal_product(q, k, v))
         state = k.transpose(-2, -1) @ v  # [B, H, Dh, Dh]
@@ -56,14 +73,81 @@ class Simple(Attention):
             return q @ self.dropout(state)
         return self.dropout(q @ state)
 
-    def _factor(self, k: Tensor, key_mask: Tensor | None) -> Tensor | float:
+    def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
+        state = self._state(x, key_mask)
+        if self.drop_state:
+            state = self.dropout(state)
+        weight, bias = self._fold(self.query, state)  # [B, H, D, Dh], [B, H, 1, Dh]
+        if self.shape.out_proj and self.drop_state:
+            out = self.out.weight.unflatten(1, (self.shape.heads, -1)).permute(1, 2, 0)  # [H, Dh, D]
+            weight, bias = (weight @ out).sum(dim=1), (bias @ out).sum(dim=1)
+            return torch.baddbmm(bias if self.out.bias is None else bias + self.out.bias, x[:, :reads], weight)
+        y = torch.baddbmm(_side_by_side(bias), x[:, :reads], _side_by_side(weight))
+        return y if self.drop_state else self.out(merge_heads(self.dropout(split_heads(y, self.shape.heads))))
+
+    def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """K^T V times the scale, [B, H, Dh, Dh]."""
+        real = x if key_mask is None else x * key_mask.unsqueeze(-1)
+        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(x.dtype)[:, None, None]
+        factor = self._factor(x.shape[1], key_mask, x.dtype)
+        total = real.sum(dim=1, keepdim=True)
+        products = _Gram.apply(real) @ self.value.weight.T  # sum_j x_j (W_v x_j)^T, [B, D, H Dh]
+        if self.value.bias is not None:
+            products = products + total.transpose(1, 2) * self.value.bias
+        weight, bias = self._heads(self.key)
+        state = weight @ split_heads(products, self.shape.heads)
+        if self.key.bias is None:
+            return state * factor
+        values = total @ self.value.weight.T + count * self.value.bias  # sum_j v_j, [B, 1, H Dh]
+        return (state + bias.transpose(-2, -1) * split_heads(values, self.shape.heads)) * factor
+
+    def _fold(self, projection: nn.Linear, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The projection followed by the state, as weight [B, H, D, Dh] and bias [B, H, 1, Dh]."""
+        weight, bias = self._heads(projection)
+        return weight.transpose(-2, -1) @ state, bias @ state
+
+    def _heads(self, projection: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Weight [H, Dh, D] and bias [H, 1, Dh] of each head; the bias is zero where there is none."""
+        weight = projection.weight.unflatten(0, (self.shape.heads, -1))
+        bias = weight.new_zeros(len(weight), weight.shape[1]) if projection.bias is None else projection.bias
+        return weight, bias.view(len(weight), 1, -1)
+
+    def _gram_pays(self, length: int, reads: int | None) -> bool:
+        """Whether the Gram form multiplies less; counted per document."""
+        dim, inner, head = self.shape.dim, self.shape.qkv_dim, self.shape.head_dim
+        read = length if reads is None else reads
+        out = self.shape.out_proj * dim * inner
+        textbook = length * (2 * dim * inner + inner * head) + read * (dim * inner + inner * head + out)
+        small = dim * inner * (dim + 2 * head) + out * dim
+        return length * dim * dim + read * dim * (dim if self.shape.out_proj else inner) + small < textbook
+
+    def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         """1 / sqrt(...), a number or [B, 1, 1, 1]."""
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
             return self.shape.max_len**-0.5
-        width = k.shape[-1] if self.scale == "valid_head" else 1
+        width = self.shape.head_dim if self.scale == "valid_head" else 1
         if key_mask is None:
-            return (k.shape[-2] * width) ** -0.5
+            return (length * width) ** -0.5
         valid = key_mask.sum(dim=1).clamp(min=1)
-        return (valid * width).to(k.dtype).rsqrt()[:, None, None, None]
+        return (valid * width).to(dtype).rsqrt()[:, None, None, None]
+
+
+class _Gram(torch.autograd.Function):
+    """x [B, L, D] -> x^T x [B, D, D]; the backward pass is one product, since the result is symmetric."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.transpose(1, 2) @ x
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return x @ (grad + grad.transpose(1, 2))
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """[B, H, n, Dh] -> [B, n, H Dh]."""
+    return x.transpose(1, 2).flatten(2)

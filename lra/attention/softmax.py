@@ -24,6 +24,7 @@ class Softmax(Attention):
     )
     can_be_causal = True
     commutes = True
+    reads_few = True
 
     def __init__(self, shape: Shape, *, scale: Scale) -> None:
         super().__init__(shape)
