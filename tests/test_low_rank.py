@@ -300,8 +300,8 @@ def test_luna_by_loops(share: str) -> None:
     )
     x, z, lengths = noise(2, 7, 15), noise(2, 7, 15, seed=1), [7, 4]
     mask = mask_of(lengths, 7)
-    y, memory = first.mix(x, mask, None)
-    y_second, memory_second = second.mix(z, mask, memory)
+    y, memory = first.mix(x, mask, None, None)
+    y_second, memory_second = second.mix(z, mask, memory, None)
     torch.testing.assert_close(first(x, mask), y, rtol=0, atol=0)
     for row, real in enumerate(lengths):
         p = first.memory
@@ -336,9 +336,9 @@ def test_the_memory_of_luna_goes_through_the_model() -> None:
     second = model.blocks[1].mixer
     plain = second.mix
 
-    def mix(x: Tensor, mask: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def mix(x: Tensor, mask: Tensor | None, memory: Tensor, reads: int) -> tuple[Tensor, Tensor]:
         seen.append(memory)
-        return plain(x.detach(), mask, memory)
+        return plain(x.detach(), mask, memory, reads)
 
     second.mix = mix
     model(tokens)[:, 0].sum().backward()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import composed, facts, model_of, options
+from support import composed, facts, mixer_of, model_of, options
 from torch import nn
 
 from lra import configure
@@ -127,6 +127,8 @@ def test_sinusoids() -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean", "first"])
 @pytest.mark.parametrize("attention", options("attention"))
 def test_padding_is_invisible_with_a_mask(pooling: str, attention: str) -> None:
+    if not mixer_of(attention).maskable:
+        return
     model = tiny(f"attention={attention}", "protocol=strict", f"model.pooling={pooling}")
     batch = tokens(11, 4, 7)
     together = model(batch)

@@ -31,11 +31,11 @@ class Cosformer(KernelAttention):
         super().__init__(shape, eps=eps)
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        position = torch.arange(q.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
+        position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
         angle = position * (math.pi / 2 / self.shape.max_len)
-        cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
-        q, k = relu(q), relu(k)
-        return torch.cat([q * cos, q * sin], dim=-1), torch.cat([k * cos, k * sin], dim=-1)
+        turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
+        q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
+        return q, k
 
     def denominator(self, mass: Tensor) -> Tensor:
         return mass.clamp(min=self.eps)

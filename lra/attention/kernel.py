@@ -22,6 +22,7 @@ class KernelAttention(Attention):
     """
 
     can_be_causal = True
+    reads_few = True
 
     def __init__(self, shape: Shape, *, eps: float) -> None:
         super().__init__(shape)

@@ -18,7 +18,6 @@ class Linear(KernelAttention):
         oracle="the explicit L x L weights; flash-linear-attention's naive form",
     )
     commutes = True
-    reads_few = True
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return elu(q) + 1, elu(k) + 1

@@ -27,6 +27,7 @@ class Linformer(Attention):
         linear=True,
         oracle="linformer 0.2.3; softmax where E = F = I",
     )
+    reads_few = True
 
     def __init__(
         self, shape: Shape, *, rank: PositiveInt, share: Literal["key_value", "heads", "none"], scale: Scale

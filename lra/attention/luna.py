@@ -49,9 +49,11 @@ class Luna(Mixer):
         self.dropout = Dropout(shape.dropout)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        return self.mix(x, key_mask, None)[0]
+        return self.mix(x, key_mask, None, None)[0]
 
-    def mix(self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+    def mix(
+        self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None, reads: int | None
+    ) -> tuple[Tensor, Tensor]:
         if self.shape.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
         elif memory is None:
@@ -59,7 +61,7 @@ class Luna(Mixer):
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
-        unpacked = self._attend(self.query(x), packed, self.key, self.value, None, self.dropout)
+        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
         return self.out(unpacked), memory + packed
 
     def _attend(
