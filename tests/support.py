@@ -55,6 +55,23 @@ def cases() -> list[tuple[str, list[str]]]:
 
 
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
+    "local": [("attention.window=3",), ("attention.window=3", "attention.kind=block")],
+    "longformer": [
+        ("attention.window=4",),
+        ("attention.window=2", "attention.global_positions=2", "attention.global_projections=true"),
+        ("attention.window=4", "attention.global_positions=0"),
+    ],
+    "sparse": [
+        ("attention.stride=4", "attention.summary=1"),
+        ("attention.pattern=strided", "attention.stride=3"),
+        ("attention.stride=3", "attention.summary=2", "attention.cls_global=false"),
+        ("attention.pattern=strided", "attention.stride=3", "attention.cls_global=false"),
+    ],
+    "bigbird": [
+        ("attention.block=2", "attention.random_blocks=1"),
+        ("attention.block=2",),
+        ("attention.block=1", "attention.random_blocks=2"),
+    ],
     "synthesizer": [
         ("attention.rank=2", "attention.dot_product=true"),
         ("attention.kind=random",),

@@ -1,0 +1,62 @@
+"""BigBird (Zaheer et al. 2020, section 2): blocks that read their neighbours, two global blocks and random ones.
+
+O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. What a block reads depends on its number alone, for
+inputs as long as `max_len`: the last block is that of `max_len`, and an input that ends before it has none, as if it
+were padded to `max_len` and masked. So outputs do not depend on the padding, which the last block of the batch would
+make them do; random blocks beyond the end of an input are not there either. The original pads and masks likewise.
+"""
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from lra.attention import Card, Shape
+from lra.attention.gather import Blocks, Part, PatternAttention, band
+from lra.attention.softmax import Scale
+
+
+class BigBird(PatternAttention):
+    """`block`: b; `random_blocks`: r, drawn per layer and head when the model is made, and kept with its weights.
+
+    The random blocks of a row are distinct and neither neighbours nor global; fewer where there are no more, so that
+    few blocks give full attention.
+    """
+
+    card = Card(
+        paper="Zaheer et al. 2020, Big Bird",
+        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = own block ± 1, first, last, r random blocks",
+        time="L (5 + r) b D",
+        linear=True,
+        oracle="dense mask; transformers",
+    )
+    can_be_causal = False
+
+    def __init__(self, shape: Shape, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
+        super().__init__(shape, scale=scale)
+        self.block = block
+        self.last = (shape.max_len - 1) // block
+        self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
+
+    def width(self, length: int) -> int:
+        return self.block
+
+    def parts(self, places: Tensor) -> list[Part]:
+        near = band(places, self.block, causal=False).expand(self.shape.heads, -1, -1)
+        return [Blocks(table=torch.cat([near, self.table[:, : len(places)]], dim=-1))]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        row, column = i // self.block, j // self.block
+        drawn = (self.table[:, row] == column[:, None]).any(dim=-1)
+        return drawn | ((row - column).abs() <= 1)
+
+    def global_places(self, places: Tensor) -> Tensor:
+        return torch.cat([places[: self.block], places[max(self.last, 1) * self.block :]])
+
+
+def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
+    """`count` random blocks for every block, [H, N, count]: distinct, neither neighbours nor the first or last; -1
+    where no more are left."""
+    n = torch.arange(blocks)
+    free = ((n[:, None] - n).abs() > 1) & (n > 0) & (n < blocks - 1)
+    order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, blocks))
+    return chosen.masked_fill(order < 0, -1)

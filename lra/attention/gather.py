@@ -1,0 +1,224 @@
+"""Attention in which a query reads only some of the keys: softmax over the keys of a pattern, without an L x L matrix.
+
+Positions stand in N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a
+table, the same positions for all, or the same place of every block; a rule on positions masks inside them. The scores
+of all parts stand side by side under one softmax, so the result is that of the dense mask. Time O(L m D) and memory
+O(H L m) for m keys per query. Beside the legend of the contract: N blocks, b positions in one, m keys of a part.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lra.attention import Attention, Shape
+from lra.attention.softmax import Scale, scale_of, weigh
+from lra.dropout import Dropout
+
+WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
+
+    `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
+    """
+
+    rule: Rule | None = None
+    letters: ClassVar[str]
+
+    @abstractmethod
+    def positions(self, places: Tensor) -> Tensor:
+        """Of the keys, [1 or H, 1 or N, 1 or b, m], from all positions [N, b]; outside of these: no key."""
+
+    @abstractmethod
+    def pick(self, x: Tensor) -> Tensor:
+        """Keys or values of the part from all of them [B, H, N, b, Dh]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(Part):
+    """The blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; a missing one is none."""
+
+    table: Tensor
+    letters = "bhnjd"
+
+    def positions(self, places: Tensor) -> Tensor:
+        width = places.shape[1]
+        return (self.table[..., None] * width + places[0]).flatten(-2).unsqueeze(-2)
+
+    def pick(self, x: Tensor) -> Tensor:
+        heads, blocks = x.shape[1:3]
+        first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks
+        rows = first + self.table.clamp(0, blocks - 1)
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())
+        return picked.unflatten(1, rows.shape).flatten(3, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(Part):
+    """The same `columns` [m] for all queries."""
+
+    columns: Tensor
+    letters = "bhjd"
+
+    def positions(self, places: Tensor) -> Tensor:
+        return self.columns.view(1, 1, 1, -1)
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x.flatten(2, 3).index_select(2, self.columns)
+
+
+class Strides(Part):
+    """The place of the query in every block."""
+
+    letters = "bhjid"
+
+    def positions(self, places: Tensor) -> Tensor:
+        return places.T[None, None]
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x
+
+
+def band(places: Tensor, window: int, causal: bool) -> Tensor:
+    """The table [1, N, blocks] of all blocks with a position at most `window` from one of the own block."""
+    blocks, width = places.shape
+    reach = min(-(-window // width), blocks - 1)
+    offsets = torch.arange(-reach, (0 if causal else reach) + 1, device=places.device)
+    return (torch.arange(blocks, device=places.device)[:, None] + offsets)[None]
+
+
+def gather_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    *,
+    places: Tensor,
+    parts: list[Part],
+    columns: Tensor,
+    causal: bool,
+    scale: float,
+    dropout: Dropout,
+) -> Tensor:
+    """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; `places` [N, b] numbers the positions, N b >= L.
+
+    All queries read the positions `columns` [g], whatever the parts say; each key counts once.
+    """
+    length, missing = q.shape[-2], places.numel() - q.shape[-2]
+    real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
+    q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
+    readable = [real.index_fill(1, columns, False)] * len(parts)
+    if len(columns):
+        parts, readable = [*parts, Columns(columns=columns)], [*readable, real]
+    q = q * scale
+    scores = []
+    for part, some in zip(parts, readable, strict=True):
+        seen = visible(part, places, some, causal)
+        products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
+        scores.append(products.masked_fill(~seen, torch.finfo(products.dtype).min))
+    weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1))
+    shares = weights.split([score.shape[-1] for score in scores], dim=-1)
+    mixed = [
+        torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
+        for part, share in zip(parts, shares, strict=True)
+    ]
+    return sum(mixed).flatten(2, 3)[:, :, :length]
+
+
+def visible(part: Part, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
+    """Where the queries may read the keys of a part, broadcastable to [B, H, N, b, m]; `readable` [B or 1, N b]."""
+    i, j = places.unsqueeze(-1), part.positions(places)
+    seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
+    if part.rule is not None:
+        seen = seen & part.rule(i, j)
+    return seen & (j <= i) if causal else seen
+
+
+class PatternAttention(Attention):
+    """The shell of a mechanism with a pattern: `reads` defines it, `parts` says how it is computed.
+
+    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory.
+    The dense rows have a dropout of their own.
+    """
+
+    can_be_causal = True
+
+    def __init__(self, shape: Shape, *, scale: Scale) -> None:
+        super().__init__(shape)
+        self.scale = scale_of(shape, scale)
+        self.row_dropout = Dropout(shape.dropout)
+
+    @abstractmethod
+    def width(self, length: int) -> int:
+        """Positions in a block (b)."""
+
+    @abstractmethod
+    def parts(self, places: Tensor) -> list[Part]:
+        """What the queries of the blocks `places` [N, b] read; global positions need not be left out."""
+
+    @abstractmethod
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether position i reads position j, broadcast; global positions and causality come on top."""
+
+    def global_places(self, places: Tensor) -> Tensor:
+        """Which of the positions `places` [L] are global [g]."""
+        return places[:0]
+
+    @property
+    def commutes(self) -> bool:
+        """Only where the pattern leaves nothing out."""
+        return bool(self.pattern(self.shape.max_len).all())
+
+    def pattern(self, length: int) -> Tensor:
+        """Which query reads which key as a dense mask, [1 or H, L, L]; for reading and as the reference."""
+        places = torch.arange(length, device=self.query.weight.device)
+        i, j = places[:, None], places
+        everywhere = torch.isin(places, self.global_places(places))
+        seen = self.reads(i, j) | everywhere[:, None] | everywhere
+        return (seen & (j <= i) if self.causal else seen).view(-1, length, length)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mixed = self.gather(q, k, v, key_mask)
+        rows = self.global_places(torch.arange(q.shape[-2], device=q.device))
+        return self.fill_rows(mixed, rows, q.index_select(2, rows), k, v, key_mask)
+
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """All queries, the global ones as if they were not."""
+        length = q.shape[-2]
+        width = self.width(length)
+        places = torch.arange(-(-length // width) * width, device=q.device)
+        columns = self.global_places(places[:length])
+        places = places.view(-1, width)
+        return gather_attention(
+            q,
+            k,
+            v,
+            key_mask,
+            places=places,
+            parts=self.parts(places),
+            columns=columns,
+            causal=self.causal,
+            scale=self.scale,
+            dropout=self.dropout,
+        )
+
+    def fill_rows(
+        self, mixed: Tensor, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None
+    ) -> Tensor:
+        """Put what the queries q [B, H, g, Dh] of the global positions `rows` [g] read into `mixed` [B, H, L, Dh]."""
+        if not len(rows):
+            return mixed
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
+            mask = earlier if mask is None else mask & earlier
+        return mixed.index_copy(2, rows, weigh(q, k, v, mask, self.scale, self.row_dropout))

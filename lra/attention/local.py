@@ -1,0 +1,46 @@
+"""Local attention: softmax over the keys near the query, O(L w D) time (a row of Long Range Arena, Tay et al. 2021).
+
+Long Range Arena means blocks of 50 that do not overlap. Its code cuts them by a reshape with the wrong axis first, so
+that a group holds every (L / 50)th position; here a neighbour is a neighbour.
+"""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from lra.attention import Card, Shape
+from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, band
+from lra.attention.softmax import Scale
+
+
+class Local(PatternAttention):
+    """`kind`: keys at most `window` positions away (`sliding`), or of the own block of `window` positions (`block`).
+
+    The causal form leaves out later keys; blocks have none, since their first positions would see nothing before.
+    """
+
+    card = Card(
+        paper="Tay et al. 2021, Long Range Arena",
+        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = {j: |i − j| ≤ w}",
+        time="L w D",
+        linear=True,
+        oracle="dense mask; local-attention",
+    )
+
+    def __init__(self, shape: Shape, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale) -> None:
+        super().__init__(shape, scale=scale)
+        self.sliding = kind == "sliding"
+        self.window = window
+        self.can_be_causal = self.sliding
+
+    def width(self, length: int) -> int:
+        return min(self.window, length, *([WIDEST] if self.sliding else []))
+
+    def parts(self, places: Tensor) -> list[Part]:
+        if self.sliding:
+            return [Blocks(table=band(places, self.window, self.causal), rule=self.reads)]
+        return [Blocks(table=band(places, 0, self.causal))]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() <= self.window if self.sliding else i // self.window == j // self.window

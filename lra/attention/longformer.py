@@ -1,0 +1,83 @@
+"""Longformer (Beltagy et al. 2020, section 3.1): a sliding window, and global positions that read all and are read.
+
+O(L (w + g) D) time for a window of w and g global positions, the first ones: the CLS where there is one.
+"""
+
+from copy import deepcopy
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, band
+from lra.attention.softmax import Scale
+from lra.errors import UserError
+
+
+class Longformer(PatternAttention):
+    """`window`: in all, so |i - j| <= window / 2; `global_positions`: how many; `global_projections`: the queries of
+    global positions are projected by themselves, and read keys and values of their own, 3 (D + 1) H Dh parameters
+    that start as copies of the ordinary ones. Others read a global position by its ordinary key and value.
+
+    The causal form leaves out later keys, those of a global query too.
+    """
+
+    card = Card(
+        paper="Beltagy et al. 2020, Longformer",
+        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = {j: |i − j| ≤ w / 2} ∪ G; all of K where i ∈ G",
+        time="L (w + g) D",
+        linear=True,
+        oracle="dense mask; transformers",
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        window: Annotated[int, Field(ge=2, multiple_of=2)],
+        global_positions: NonNegativeInt,
+        global_projections: bool,
+        scale: Scale,
+    ) -> None:
+        super().__init__(shape, scale=scale)
+        if global_projections and not global_positions:
+            raise UserError(
+                "attention.global_projections=true: no position uses them, since attention.global_positions=0; "
+                "set attention.global_positions=1 or attention.global_projections=false"
+            )
+        self.half = window // 2
+        self.global_positions = global_positions
+        self.global_projections = global_projections
+        if global_projections:
+            self.global_query, self.global_key, self.global_value = map(deepcopy, (self.query, self.key, self.value))
+
+    def width(self, length: int) -> int:
+        return min(self.half, length, WIDEST)
+
+    def parts(self, places: Tensor) -> list[Part]:
+        return [Blocks(table=band(places, self.half, self.causal), rule=self.reads)]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() <= self.half
+
+    def global_places(self, places: Tensor) -> Tensor:
+        return places[: self.global_positions]
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        if not self.global_projections:
+            return super().forward(x, key_mask)
+        heads, first = self.shape.heads, x[:, : self.global_positions]
+        q, k, v = (split_heads(project(x), heads) for project in (self.query, self.key, self.value))
+        mixed = self.gather(q, k, v, key_mask)
+        q, k, v = (
+            split_heads(project(some), heads)
+            for project, some in ((self.global_query, first), (self.global_key, x), (self.global_value, x))
+        )
+        rows = torch.arange(first.shape[1], device=x.device)
+        return self.out(merge_heads(self.fill_rows(mixed, rows, q, k, v, key_mask)))
+
+    @property
+    def extra_parameters(self) -> int:
+        return 3 * (self.shape.dim + self.shape.bias) * self.shape.qkv_dim * self.global_projections
