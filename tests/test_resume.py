@@ -30,6 +30,7 @@ TINY = (
         for key in ("steps=30", "batch_size=7", "micro_batch=3", "eval_batch=50", "eval_every=7", "warmup=5")
     ),
     "threads=1",
+    "train.selection=last",
     "checkpoint.steps=4",
     "checkpoint.keep=true",
 )
