@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class Recipe:
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
     eps: PositiveFloat
     clip_norm: PositiveFloat | None
+    minutes: PositiveFloat | None
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
@@ -121,15 +122,53 @@ class Measurement:
 
 
 class Diverged(Exception):
-    """The loss of a step was not finite; the weights are those before it."""
+    """The loss or the gradient of a step was not finite; the weights are those before it."""
 
-    def __init__(self, step: int, loss: float, lr: float) -> None:
-        super().__init__(f"the loss of step {step} is {loss} (learning rate {lr:.3g})")
-        self.step = step
+
+class Training:
+    """A model in training: everything that changes from step to step, and nothing else."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        self.model = model
+        self.optimizer = adamw(model, recipe)
+        self.step = 0
+        self.losses: list[float] = []  # these three since the last measurement
+        self.tokens = Tokens()
+        self.seconds = 0.0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name: the weights and buffers, and what the optimiser keeps of each parameter."""
+        weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        kept = {
+            f"optimizer/{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        return weights | kept
+
+    def state(self) -> dict[str, Any]:
+        """The rest, as JSON values."""
+        return {"step": self.step, "losses": self.losses, "tokens": asdict(self.tokens), "seconds": self.seconds}
+
+    def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on from what `tensors` and `state` gave."""
+        weights, kept = {}, {}
+        places = {name: place for place, (name, _) in enumerate(self.model.named_parameters())}
+        for path, value in tensors.items():
+            part, _, name = path.partition("/")
+            if part == "model":
+                weights[name] = value
+            elif part == "optimizer":
+                parameter, key = name.rsplit("/", 1)
+                kept.setdefault(places[parameter], {})[key] = value.clone()  # aligned as it was
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
+        self.step, self.losses, self.seconds = state["step"], list(state["losses"]), state["seconds"]
+        self.tokens = Tokens(**state["tokens"])
 
 
 def fit(
-    model: Model,
+    training: Training,
     task: Task,
     recipe: Recipe,
     *,
@@ -137,37 +176,37 @@ def fit(
     precision: Precision,
     on_step: OnStep,
 ) -> Iterator[Measurement]:
-    """Train `model` in place, yielding a measurement every `eval_every` steps and after the last.
+    """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
-    Raises `Diverged` before the update that a non-finite loss would have made.
+    `on_step` is called after each step, and after its measurement if there is one. Raises `Diverged` before the
+    update that a non-finite loss or gradient would have made.
     """
-    optimizer = adamw(model, recipe)
-    losses: list[float] = []
-    tokens = Tokens()
     clock = time.perf_counter()
-    for step, examples in enumerate(batches(len(task.train), recipe, seed)):
-        loss, seen = update(model, optimizer, task.train, examples, recipe, seed=seed, step=step, precision=precision)
-        losses.append(loss)
-        tokens += seen
-        done = step + 1
-        on_step(done, loss, seen)
-        if done % recipe.eval_every == 0 or done == recipe.steps:
-            trained = time.perf_counter()
-            score = evaluate(model, task.val, recipe.eval_batch, precision=precision)
-            evaluated = time.perf_counter()
-            yield Measurement(
-                step=done,
-                epoch=done * recipe.batch_size / len(task.train),
+    for step, examples in batches(len(task.train), recipe, seed, training.step):
+        loss, seen = update(
+            training.model, training.optimizer, task.train, examples, recipe, seed=seed, step=step, precision=precision
+        )
+        training.step = step + 1
+        training.losses.append(loss)
+        training.tokens += seen
+        trained = time.perf_counter()
+        training.seconds += trained - clock
+        if training.step % recipe.eval_every == 0 or training.step == recipe.steps:
+            score = evaluate(training.model, task.val, recipe.eval_batch, precision=precision)
+            now = Measurement(
+                step=training.step,
+                epoch=training.step * recipe.batch_size / len(task.train),
                 lr=recipe.learning_rate(step),
-                train_loss=math.fsum(losses) / len(losses),
+                train_loss=math.fsum(training.losses) / len(training.losses),
                 val=score,
-                train_seconds=trained - clock,
-                eval_seconds=evaluated - trained,
-                tokens=tokens,
+                train_seconds=training.seconds,
+                eval_seconds=time.perf_counter() - trained,
+                tokens=training.tokens,
             )
-            losses.clear()
-            tokens = Tokens()
-            clock = time.perf_counter()
+            training.losses, training.tokens, training.seconds = [], Tokens(), 0.0
+            yield now
+        clock = time.perf_counter()
+        on_step(training.step, loss, seen)
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
@@ -199,23 +238,26 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     loss, seen = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
     lr = recipe.learning_rate(step)
-    if not math.isfinite(loss):
-        raise Diverged(step, loss, lr)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if not math.isfinite(loss + norm.item()):
+        cause = _cause(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
+        raise Diverged(f"the loss of step {step} is {loss}, its gradient {norm:.3g} (learning rate {lr:.3g}); {cause}")
     if recipe.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), recipe.clip_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
     return loss, seen
 
 
-def batches(size: int, recipe: Recipe, seed: int) -> Iterator[np.ndarray]:
-    """The examples of each step [batch_size]: one permutation per epoch, read on without a gap.
+def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+    """The steps from `start` on and their examples [batch_size]: one permutation per epoch, read without a gap.
 
     A function of (seed, size, batch_size) alone, so every model of a seed sees the same data.
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
-    for step in range(recipe.steps):
+    for step in range(start, recipe.steps):
         places = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
         batch = np.empty(recipe.batch_size, dtype=np.int64)
         for number in np.unique(places // size):
@@ -223,7 +265,7 @@ def batches(size: int, recipe: Recipe, seed: int) -> Iterator[np.ndarray]:
                 epoch, order = number, streams.generator(seed, "order", int(number)).permutation(size)
             here = places // size == number
             batch[here] = order[places[here] % size]
-        yield batch
+        yield step, batch
 
 
 def accumulate(
@@ -252,6 +294,39 @@ def accumulate(
         total += loss.detach()
         tokens += Tokens(real=int(split.lengths(examples[places]).sum()), computed=len(rows) * length)
     return total.item(), tokens
+
+
+@torch.no_grad()
+def _cause(
+    model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
+) -> str:
+    """Where the numbers of a step went wrong: its first part with a loss that is not finite, the largest activation
+    there; or the first parameter whose gradient is not finite."""
+    largest: dict[str, float] = {}
+
+    def note(name: str) -> Callable:
+        def hook(_module: torch.nn.Module, _inputs: tuple, output: Any) -> None:
+            if isinstance(output, Tensor):
+                largest[name] = output.abs().max().item()
+
+        return hook
+
+    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    try:
+        for number, (places, length) in enumerate(cuts(model, split, examples, size)):
+            rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
+            dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+            logits, labels = predict(model, split, examples[places], length, precision)
+            if not cross_entropy(logits, labels).isfinite():
+                broken = [name for name, value in largest.items() if not math.isfinite(value)]
+                name = broken[0] if broken else max(largest, key=largest.__getitem__)
+                return f"in micro-batch {number}, {name} gives values up to {largest[name]:.3g}"
+    finally:
+        for hook in hooks:
+            hook.remove()
+    named = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    name = next(name for name, grad in named if grad is not None and not grad.isfinite().all())
+    return f"the gradient of {name} is not finite"
 
 
 @torch.inference_mode()

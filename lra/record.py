@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lra import __version__, paths
-from lra.files import digest, write_json
+from lra.errors import UserError
+from lra.files import digest, explained, write_json
 
 SCHEMA = 1
 NAME = "record.json"
@@ -54,15 +55,31 @@ def differences(one: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any
 
 
 class Metrics:
-    """`metrics.jsonl`: one line per evaluation, flushed as it comes."""
+    """`metrics.jsonl`: one line per evaluation, flushed as it comes; what stands after the first `size` bytes was
+    written after the checkpoint that a run goes on from, and is written again."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / METRICS, "w", encoding="utf-8")  # noqa: SIM115
+    def __init__(self, folder: Path, size: int) -> None:
+        self._path = folder / METRICS
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "ab")  # noqa: SIM115
+            if self._file.tell() < size:
+                raise UserError(
+                    f"{self._path} is shorter than when the run was paused; delete the folder to train anew"
+                )
+            self._file.truncate(size)
+        except OSError as error:
+            raise explained(error, self._path, 0) from error
 
-    def write(self, **line: Any) -> None:
-        self._file.write(json.dumps(_finite(line)) + "\n")
-        self._file.flush()
+    def write(self, **line: Any) -> int:
+        """Add a line; returns the size of the file."""
+        data = (json.dumps(_finite(line)) + "\n").encode()
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise explained(error, self._path, len(data)) from error
+        return self._file.tell()
 
     def __enter__(self) -> "Metrics":
         return self
@@ -74,6 +91,26 @@ class Metrics:
 def now() -> str:
     """UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment(data_digest: str, device: str) -> dict[str, Any]:
+    """What the bits of a result depend on besides the configuration."""
+    import torch
+
+    return {
+        "data_sha256": data_digest,
+        "lra": __version__,
+        "torch": metadata.version("torch"),
+        "threads": torch.get_num_threads(),
+        "device": _device(device),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _device(name: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if name == "cuda" else name
 
 
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
@@ -91,7 +128,7 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
+        "device": _device(device),
         "precision": precision,
         "started": started,
         "finished": now(),

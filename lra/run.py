@@ -1,23 +1,31 @@
 """One run: build, train, test. What it returns is the part of a record that only a run can fill."""
 
+import io
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import record, streams
-from lra.console import Training, say
+from lra import checkpoint, faults, record, streams
+from lra.checkpoint import Checkpoint
+from lra.console import Training as Bar
+from lra.console import say
 from lra.errors import UserError
-from lra.fit import Diverged, Measurement, Recipe, Score, Tokens, evaluate, fit
+from lra.files import write_atomic
+from lra.fit import Diverged, Measurement, Recipe, Score, Tokens, Training, evaluate, fit
 from lra.generate import write_sample
 from lra.model import Model
-from lra.settings import Generate, Settings, System
+from lra.settings import Checkpoints, Generate, Settings, System
+from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
 
-COSTS = "costs.npy"
+COSTS, WEIGHTS = "costs.npy", "weights.safetensors"
 
 
 def device_of(name: str) -> str:
@@ -36,32 +44,33 @@ def initial(system: System, facts: Facts, seed: int) -> Model:
 
 
 def train_and_test(
-    settings: Settings, system: System, task: Task, folder: Path, device: str, title: str
+    settings: Settings, system: System, task: Task, folder: Path, device: str, title: str, requests: Requests
 ) -> dict[str, Any]:
-    """Train, select, test; writes `metrics.jsonl`, and for language models the cost of every batch and a sample."""
+    """Train on from the last checkpoint, select, test.
+
+    Writes `metrics.jsonl`, checkpoints, and for language models the cost of every batch and a sample. Raises `Paused`,
+    with the state saved, when `requests` says so.
+    """
     recipe = system.recipe
     if recipe.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     memory, clock = record.PeakMemory(device), record.Stopwatch()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(settings.threads or default_workers())
-    model = initial(system, task, settings.seed).to(device)
-    course = _Course(model, task.metric)
-    try:
-        course.follow(settings, task, recipe, folder, title)
-    finally:
-        if task.objective == "next_token":
-            np.save(folder / COSTS, np.array(course.costs, dtype=np.float32))
+    course = _Course(Training(initial(system, task, settings.seed).to(device), recipe), settings, task, folder, device)
+    course.resume(title)
+    diverged = course.follow(recipe, title, requests)
+    model = course.training.model
     results = {
         **course.summary(),
+        "status": "diverged" if diverged else "finished",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "baselines": task.baselines,
         "test": {},
-        "resumes": 0,
     }
-    if course.diverged:
-        say(f"{title}: diverged: {course.diverged}")
-        results["reason"] = str(course.diverged)
+    if diverged:
+        say(f"{title}: diverged: {diverged}")
+        results["reason"] = str(diverged)
     else:
         results["test"] = _test(model, task, recipe, settings.precision, course)
         chosen = results["test"][recipe.selection]
@@ -69,57 +78,133 @@ def train_and_test(
         print(f"{title}: {found}, {clock.read():.0f} s", flush=True)
         if task.objective == "next_token":
             write_sample(model, task, folder, Generate(**settings.generate), settings.seed)
+        if course.schedule.keep:
+            write_atomic(folder / WEIGHTS, save(model.state_dict()))
     results["peak_memory_bytes"] = memory.read()
     return results
 
 
 class _Course:
-    """What training left behind: measurements, the best weights so far, the cost of every batch."""
+    """The way of one run: its training, what it measured, the best weights, and its checkpoints."""
 
-    def __init__(self, model: Model, metric: str) -> None:
-        self.model, self.metric = model, metric
-        self.history: list[Measurement] = []
-        self.best: Measurement | None = None
-        self.best_weights: dict[str, torch.Tensor] = {}
+    def __init__(self, training: Training, settings: Settings, task: Task, folder: Path, device: str) -> None:
+        self.training, self.settings, self.task, self.folder = training, settings, task, folder
+        self.metric = task.metric
+        self.schedule = Checkpoints(**settings.checkpoint)
+        self.environment = {
+            **record.environment(task.digest, device),
+            "precision": settings.precision,
+            "micro_batch": settings.train["micro_batch"],
+            "eval_batch": settings.train["eval_batch"],
+        }
+        self.inexact: list[str] = []
+        self.resumes = 0
+        self.seconds = {"train": 0.0, "evaluate": 0.0}
+        self.tokens = Tokens()
+        self.last: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        self.best_weights: dict[str, Tensor] = {}
         self.costs: list[float] = []
-        self.diverged: Diverged | None = None
+        self.metrics_bytes = 0
+        self._saved_at = time.monotonic()
 
-    def follow(self, settings: Settings, task: Task, recipe: Recipe, folder: Path, title: str) -> None:
-        """Run `fit` to its end, or to a loss that is not finite."""
-        with record.Metrics(folder) as metrics, Training(title, recipe.steps) as bar:
+    def resume(self, title: str) -> None:
+        """Go on from the newest checkpoint, if there is one. Raises UserError where it belongs to other conditions."""
+        found = checkpoint.read(self.folder)
+        if found is None:
+            return
+        own = found.state["course"]
+        changes = record.differences(own["environment"], self.environment)
+        found_here = [f"{key}: {old}, then {new}" for key, old, new in changes]
+        if any(key == "data_sha256" for key, *_ in changes):
+            raise UserError(f"{self.folder} was paused on other data ({'; '.join(found_here)}); choose another out=...")
+        if changes and self.settings.resume != "inexact":
+            raise UserError(
+                f"{self.folder} was paused under other conditions ({'; '.join(found_here)}); resume=inexact goes on "
+                "and says so in the record"
+            )
+        self.inexact = own["inexact"] + found_here
+        self.training.load(found.tensors, found.state["training"])
+        self.resumes = own["resumes"] + 1
+        self.seconds, self.tokens, self.metrics_bytes = own["seconds"], Tokens(**own["tokens"]), own["metrics_bytes"]
+        self.last, self.best = own["last"], own["best"]
+        best = {name.removeprefix("best/"): value for name, value in found.tensors.items() if name.startswith("best/")}
+        self.best_weights = best
+        self.costs = found.tensors["costs"].tolist()
+        say(f"{title}: goes on from step {found.step}")
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment."""
+        best = {f"best/{name}": value for name, value in self.best_weights.items()}
+        own = {
+            "environment": self.environment,
+            "inexact": self.inexact,
+            "resumes": self.resumes,
+            "seconds": self.seconds,
+            "tokens": asdict(self.tokens),
+            "metrics_bytes": self.metrics_bytes,
+            "last": self.last,
+            "best": self.best,
+        }
+        tensors = {**self.training.tensors(), **best, "costs": torch.tensor(self.costs, dtype=torch.float64)}
+        state = {"training": self.training.state(), "course": own}
+        checkpoint.write(self.folder, Checkpoint(step=self.training.step, tensors=tensors, state=state))
+        self._saved_at = time.monotonic()
+
+    def follow(self, recipe: Recipe, title: str, requests: Requests) -> Diverged | None:
+        """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
+        settings = self.settings
+        with record.Metrics(self.folder, self.metrics_bytes) as metrics, Bar(title, recipe.steps) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 self.costs.append(loss)
                 bar.step(step, loss, tokens.computed)
+                faults.point("step")
+                if step == recipe.steps or self.schedule.due(step, time.monotonic() - self._saved_at):
+                    self.save()
+                try:
+                    requests.heed()
+                except Exception:
+                    self.save()
+                    raise
 
+            requests.patiently(True)
             measurements = fit(
-                self.model, task, recipe, seed=settings.seed, precision=settings.precision, on_step=on_step
+                self.training, self.task, recipe, seed=settings.seed, precision=settings.precision, on_step=on_step
             )
             try:
                 for now in measurements:
                     self._take(now)
-                    metrics.write(**_metrics_line(now))
+                    self.metrics_bytes = metrics.write(**_metrics_line(now))
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
+                diverged = None
             except Diverged as error:
-                self.diverged = error
+                diverged = error
+        if self.task.objective == "next_token":
+            _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
+        requests.patiently(False)
+        return diverged
 
     def _take(self, now: Measurement) -> None:
-        self.history.append(now)
-        if now.val.better_than(self.best.val if self.best else None, self.metric):
-            self.best = now
-            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.seconds["train"] += now.train_seconds
+        self.seconds["evaluate"] += now.eval_seconds
+        self.tokens += now.tokens
+        self.last = _entry(now.val, now.step)
+        best = None if self.best is None else Score(**{key: self.best[key] for key in ("correct", "examples", "loss")})
+        if now.val.better_than(best, self.metric):
+            self.best = self.last
+            self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
 
     def summary(self) -> dict[str, Any]:
-        train_seconds = sum(now.train_seconds for now in self.history)
-        tokens = sum((now.tokens for now in self.history), Tokens())
-        ends = {"best": self.best, "last": self.history[-1]} if self.best else {}
+        train = self.seconds["train"]
         return {
-            "status": "diverged" if self.diverged else "finished",
-            "steps": self.history[-1].step if self.history else 0,
-            "validation": {name: _entry(now.val, now.step) for name, now in ends.items()},
-            "seconds": {"train": train_seconds, "evaluate": sum(now.eval_seconds for now in self.history)},
-            "tokens": asdict(tokens),
-            "tokens_per_second": tokens.computed / train_seconds if self.history else None,
+            "steps": self.training.step,
+            "validation": {"best": self.best, "last": self.last} if self.best else {},
+            "seconds": self.seconds,
+            "tokens": asdict(self.tokens),
+            "tokens_per_second": self.tokens.computed / train if train else None,
+            "resumes": self.resumes,
+            **({"inexact": self.inexact} if self.inexact else {}),
         }
 
 
@@ -137,6 +222,12 @@ def _metrics_line(now: Measurement) -> dict[str, Any]:
     }
 
 
+def _save_array(path: Path, values: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_atomic(path, buffer.getvalue())
+
+
 def _entry(score: Score, step: int) -> dict[str, Any]:
     return {
         "accuracy": score.accuracy,
@@ -149,13 +240,18 @@ def _entry(score: Score, step: int) -> dict[str, Any]:
 
 
 def _test(model: Model, task: Task, recipe: Recipe, precision: str, course: _Course) -> dict[str, Any]:
-    """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one."""
-    last = evaluate(model, task.test, recipe.eval_batch, precision=precision)
+    """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
+
+    The model is left with the weights that the protocol selects.
+    """
+    last_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    last = best = evaluate(model, task.test, recipe.eval_batch, precision=precision)
     model.load_state_dict(course.best_weights)
-    best = last
-    if course.best.step != recipe.steps:
+    if course.best["step"] != recipe.steps:
         best = evaluate(model, task.test, recipe.eval_batch, precision=precision)
-    test = {"last": _entry(last, recipe.steps), "best_val": _entry(best, course.best.step)}
+    if recipe.selection == "last":
+        model.load_state_dict(last_weights)
+    test = {"last": _entry(last, recipe.steps), "best_val": _entry(best, course.best["step"])}
     return {**test, "best_test": test["best_val"]} if task.validates_on_test else test
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra import configure, paths
 from lra.errors import UserError, did_you_mean
@@ -41,13 +41,31 @@ class Settings:
     data_dir: str | None
     workers: PositiveInt | None
     packages: list[str]
+    sweep_minutes: PositiveFloat | None
+    resume: Literal["exact", "inexact"]
+    checkpoint: dict[str, Any]
     sweep: dict[str, Any]
     generate: dict[str, Any]
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers; paths and the like do not."""
-        return {key: getattr(self, key) for key in RESULT_KEYS}
+        """Everything that decides the numbers; paths, time limits and the like do not."""
+        chosen = {key: getattr(self, key) for key in RESULT_KEYS}
+        chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
+        return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When a run saves its state, and whether its weights stay; the keys of `checkpoint`."""
+
+    minutes: PositiveFloat
+    steps: PositiveInt | None
+    keep: bool
+
+    def due(self, step: int, seconds: float) -> bool:
+        """After `step`, `seconds` after the last time."""
+        return seconds >= 60 * self.minutes or (self.steps is not None and step % self.steps == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +91,7 @@ def settings_of(cfg: DictConfig) -> Settings:
     values = configure.plain(cfg)
     configure.check(Settings, values, "")
     configure.check(Generate, values["generate"], "generate.")
+    configure.check(Checkpoints, values["checkpoint"], "checkpoint.")
     known = yaml.safe_load((paths.conf_dir() / "protocol" / "paper.yaml").read_text())["protocol"]
     for key in values["protocol"]:
         if key not in known:

@@ -11,14 +11,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra import configure, record
+from lra import checkpoint, configure, record
 from lra.console import Preparation, say
 from lra.errors import UserError
-from lra.files import write_json
+from lra.files import explained, write_json
 from lra.settings import Cell, Settings, System, assemble, cell_of, settings_of
+from lra.signals import Paused, Requests
 from lra.tasks import Place
 
 CONFIG, ERRORS = "config.json", "error.log"
+INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
 
 
 def job(cfg: DictConfig) -> str:
@@ -35,6 +37,9 @@ def job(cfg: DictConfig) -> str:
             raise
         say(f"{title}: error: {error}")
         return "refused"
+    except Paused as pause:
+        say(f"{title}: paused ({pause}); the same command goes on")
+        raise SystemExit(pause.code) from None
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(configure.FAILED)
     return outcome
@@ -51,14 +56,20 @@ def run(settings: Settings, cell: Cell, title: str) -> str:
         return "skipped"
     done = finished(folder, settings)
     if done is not None:
+        checkpoint.remove(folder)
         say(f"{title}: {done['status']} before, nothing to do ({folder})")
         return "skipped" if done["status"] == "finished" else done["status"]
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / ".run.lock", timeout=0):
-            return _run_in(folder, settings, system, cell, title)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            FileLock(folder / ".run.lock", timeout=0),
+            Requests(system.recipe.minutes, settings.sweep_minutes) as requests,
+        ):
+            return _run_in(folder, settings, system, cell, title, requests)
     except Timeout:
         raise UserError(f"{folder}: another process is at work on this run") from None
+    except OSError as error:
+        raise explained(error, folder, 0) from error
 
 
 def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
@@ -69,8 +80,10 @@ def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
     if (folder / CONFIG).exists():
         earlier = json.loads((folder / CONFIG).read_text())
         now = json.loads(json.dumps(settings.identity))
-        changes = [f"{key}: {old} there, {new} now" for key, old, new in record.differences(earlier, now)]
-        if changes:
+        differences = record.differences(earlier, now)
+        changes = [f"{key}: {old} there, {new} now" for key, old, new in differences]
+        inexact = settings.resume == "inexact" and all(key in INEXACT for key, *_ in differences)
+        if changes and not inexact:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
@@ -84,7 +97,7 @@ def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
     return found if found["status"] in ("finished", "diverged") else None
 
 
-def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title: str) -> str:
+def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title: str, requests: Requests) -> str:
     from lra.run import device_of, train_and_test
 
     started = record.now()
@@ -102,15 +115,18 @@ def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title:
         "metric": system.builder.facts.metric,
     }
     device = device_of(settings.device)
-    data_digest = None
+    data_digest, paused = None, None
     try:
         with Preparation(system.builder.facts.name) as progress:
             task = system.builder.build(Place.of(settings, progress))
         data_digest = task.digest
         labels["task"] = task.name
-        results = train_and_test(settings, system, task, folder, device, title)
+        results = train_and_test(settings, system, task, folder, device, title, requests)
     except UserError:
         raise
+    except Paused as pause:
+        paused = pause
+        results = {"status": "paused", "reason": str(pause)}
     except Exception as error:
         (folder / ERRORS).write_text(traceback.format_exc())
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -119,6 +135,10 @@ def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title:
     results["config"] = settings.identity
     results["provenance"] = record.provenance(settings.identity, data_digest, device, settings.precision, started)
     record.write(folder, labels | results)
+    if paused is not None:
+        raise paused
+    if results["status"] != "failed":
+        checkpoint.remove(folder)
     return results["status"]
 
 

@@ -10,7 +10,7 @@ from support import options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "dropout", "console"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
@@ -24,13 +24,28 @@ ALLOWED = {
     "settings": {"configure", "tasks", "fit", "model"},
     "sweep": {"configure", "settings", "report"},
     "prepare": {"configure", "tasks"},
-    "train": {"configure", "settings", "record", "tasks", "run"},
-    "run": {"settings", "record", "tasks", "fit", "model", "generate"},
+    "train": {"configure", "settings", "checkpoint", "record", "signals", "tasks", "run"},
+    "run": {"settings", "checkpoint", "record", "signals", "tasks", "fit", "model", "generate"},
+    "checkpoint": set(),
+    "signals": set(),
     "bench": {"configure", "settings", "record", "tasks", "model", "attention"},
     "generate": {"settings", "tasks", "model"},
 }
 HYDRA = {"train", "prepare", "sweep", "settings", "configure"}
-NO_TORCH = {"tasks", "report", "configure", "prepare", "sweep", "errors", "paths", "streams", "files", "console"}
+NO_TORCH = {
+    "signals",
+    "faults",
+    "tasks",
+    "report",
+    "configure",
+    "prepare",
+    "sweep",
+    "errors",
+    "paths",
+    "streams",
+    "files",
+    "console",
+}
 
 
 def room(path: Path) -> str:

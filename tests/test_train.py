@@ -318,6 +318,6 @@ def test_control_c_and_the_same_command_again(cli: Commands) -> None:
     patient.send_signal(signal.SIGINT)
     _, err = patient.communicate(timeout=30)
     assert patient.returncode == 130
-    assert "lra-train: interrupted; the same command again skips what is finished" in err
+    assert "seed 1: paused (SIGINT); the same command goes on" in err
     assert "Traceback" not in err
-    assert not (SIMPLE / "seed1" / record.NAME).exists()
+    assert record.read(SIMPLE / "seed1" / record.NAME)["status"] == "paused"

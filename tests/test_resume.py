@@ -1,0 +1,313 @@
+"""Killed anywhere, any number of times, a run ends as if it had never been interrupted.
+
+Runs are forked from this process, which has everything imported: a run then costs a fraction of a second.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from support import composed
+
+from lra import checkpoint, record
+from lra.errors import UserError
+from lra.settings import cell_of, settings_of
+from lra.signals import Paused
+from lra.train import run
+
+TINY = (
+    "task=listops",
+    *(f"task.{key}" for key in ("train_size=97", "val_size=31", "test_size=37", "min_length=5", "max_length=40")),
+    "task.max_depth=4",
+    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=2", "mlp_dim=17")),
+    *(
+        f"train.{key}"
+        for key in ("steps=30", "batch_size=7", "micro_batch=3", "eval_batch=50", "eval_every=7", "warmup=5")
+    ),
+    "threads=1",
+    "train.selection=last",
+    "checkpoint.steps=4",
+    "checkpoint.keep=true",
+)
+SYSTEMS = [
+    ("attention=simple",),
+    ("attention=softmax", "protocol=strict"),
+    ("attention=performer", "attention.redraw_every=5", "precision=bf16"),
+    ("attention=reformer", "attention.chunk=5", "attention.redraw_every=3", "train.micro_batch=7"),
+    ("attention=sinkhorn", "attention.block=7"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """What a first step imports, once for all children."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.sum().backward()
+    torch.optim.AdamW([weight], fused=True).step()
+    torch.nn.utils.get_total_norm([weight.grad])
+
+
+def prepared(*overrides: str) -> tuple:
+    cfg = composed(*TINY, *overrides)
+    return settings_of(cfg), cell_of(cfg, cfg.hydra, [])
+
+
+def fork(job: tuple, fault: str = "") -> int:
+    """Start a run in a child; its exit code is that of the command."""
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    try:
+        os.environ["LRA_FAULT"] = fault
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1), os.dup2(silence, 2)
+        code = {"finished": 0, "skipped": 0}.get(run(*job, "test"), 1)
+    except Paused as pause:
+        code = pause.code
+    except UserError:
+        code = 2
+    finally:
+        os._exit(code)
+
+
+def finish(child: int) -> int:
+    """Its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def result(out: str) -> dict:
+    """Everything a run leaves, times and resumes left out."""
+    folder = next(Path(out).rglob("seed1"))
+    found = record.read(folder / record.NAME)
+    for key in ("seconds", "tokens_per_second", "peak_memory_bytes", "resumes"):
+        del found[key]
+    for key in ("started", "finished"):
+        del found["provenance"][key]
+    lines = [json.loads(line) for line in (folder / record.METRICS).read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+    weights = (folder / "weights.safetensors").read_bytes()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return {"record": found, "metrics": lines, "weights": weights, "files": names}
+
+
+@pytest.fixture
+def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A function that runs a system without interruption in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LRA_CACHE", str(tmp_path / "cache"))
+
+    def make(*overrides: str) -> dict:
+        assert finish(fork(prepared(*overrides, "out=whole"))) == 0
+        return result("whole")
+
+    return make
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system[0].removeprefix("attention="))
+def test_killed_after_any_step_the_end_is_the_same(reference, system: tuple[str, ...]) -> None:
+    """Between checkpoints, at one, at an evaluation, at the last step."""
+    expected = reference(*system)
+    job = prepared(*system, "out=killed")
+    for step in (3, 8, 5, 9):
+        assert finish(fork(job, f"step:{step}:kill")) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+
+
+def test_killed_at_random_instants_over_generations(reference) -> None:
+    kills, generations = survive(reference, 10, seed=1)
+    assert kills == 10
+    assert generations >= 3
+
+
+@pytest.mark.slow
+def test_killed_two_hundred_times(reference) -> None:
+    kills, _ = survive(reference, 200, seed=2)
+    assert kills == 200
+
+
+def survive(reference, kills: int, seed: int) -> tuple[int, int]:
+    """Kill runs at random instants until so many were killed; every one that ends, ends as the reference."""
+    expected = reference("attention=performer", "attention.redraw_every=5")
+    rng = random.Random(seed)
+    done = number = most = 0
+    while done < kills:
+        number += 1
+        job = prepared("attention=performer", "attention.redraw_every=5", f"out=r{number}")
+        here = 0
+        while True:
+            child = fork(job)
+            time.sleep(rng.uniform(0.02, 0.6) if done < kills else 60)
+            os.kill(child, signal.SIGKILL)
+            if finish(child) == 0:
+                break
+            done, here = done + 1, here + 1
+            if done >= kills:
+                assert finish(fork(job)) == 0
+                break
+        most = max(most, here)
+        assert result(f"r{number}") == expected
+    return done, most
+
+
+POINTS = ["file opened", "file half written", "file written", "checkpoint written", "checkpoint listed"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_saving_no_generation_is_lost(reference, point: str) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=killed")
+    for number in (2, 3, 1):
+        assert finish(fork(job, f"{point}:{number}:kill")) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+    folder = next(Path("killed").rglob("seed1"))
+    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob("checkpoint*"))
+
+
+@pytest.mark.parametrize(("name", "code"), [("term", 75), ("usr1", 75), ("int", 130)])
+@pytest.mark.parametrize("point", ["step", "file half written", "checkpoint listed"])
+def test_a_signal_pauses_and_the_same_command_goes_on(reference, name: str, code: int, point: str) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=paused")
+    assert finish(fork(job, f"{point}:5:{name}")) == code
+    folder = next(Path("paused").rglob("seed1"))
+    assert record.read(folder / record.NAME)["status"] == "paused"
+    assert checkpoint.read(folder) is not None
+    assert finish(fork(job)) == 0
+    assert result("paused") == expected
+    assert record.read(folder / record.NAME)["resumes"] == 1
+
+
+def test_time_limits_pause(reference) -> None:
+    expected = reference("attention=simple")
+    for limit in ("train.minutes=0.0001", "sweep_minutes=0.0001"):
+        assert finish(fork(prepared("attention=simple", "out=timed", limit))) == 75
+    assert finish(fork(prepared("attention=simple", "out=timed"))) == 0
+    assert result("timed") == expected
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_is_there(reference) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=full")
+    assert finish(fork(job, "file half written:9:full")) == 2
+    assert finish(fork(job)) == 0
+    assert result("full") == expected
+
+
+def test_other_conditions_are_refused_unless_inexact_is_wanted(reference, capfd: pytest.CaptureFixture) -> None:
+    reference("attention=simple")
+    assert finish(fork(prepared("attention=simple", "out=paused"), "step:9:term")) == 75
+    with pytest.raises(UserError, match=r"another configuration \(train.micro_batch: 3 there, 2 now\)"):
+        run(*prepared("attention=simple", "out=paused", "train.micro_batch=2"), "test")
+    settings = prepared("attention=simple", "out=paused", "threads=2")
+    with pytest.raises(UserError, match=r"other conditions \(threads: 1, then 2\); resume=inexact goes on"):
+        run(*settings, "test")
+    torch.set_num_threads(1)
+    with pytest.raises(UserError, match="another configuration"):
+        run(*prepared("attention=simple", "out=paused", "model.depth=1", "resume=inexact"), "test")
+    job = prepared("attention=simple", "out=paused", "resume=inexact", "train.micro_batch=2")
+    assert finish(fork(job)) == 0
+    folder = next(Path("paused").rglob("seed1"))
+    assert record.read(folder / record.NAME)["inexact"] == ["micro_batch: 3, then 2"]
+
+
+def test_a_damaged_checkpoint_is_passed_over(reference, capfd: pytest.CaptureFixture) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=damaged")
+    assert finish(fork(job, "step:11:kill")) == -signal.SIGKILL
+    folder = next(Path("damaged").rglob("seed1"))
+    newest, oldest = (folder / f"checkpoint-{step}.safetensors" for step in (8, 4))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    assert checkpoint.read(folder).step == 4
+    assert f"{newest}: damaged: SHA-256" in capfd.readouterr().err
+    assert finish(fork(job)) == 0
+    assert result("damaged") == expected
+    assert oldest.name not in {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("damage", range(40))
+def test_no_damage_is_loaded_silently(tmp_path: Path, damage: int, capfd: pytest.CaptureFixture) -> None:
+    """Twenty truncations and twenty flipped bits of the only generation, and of the index."""
+    tensors = {"model/w": torch.arange(97.0), "model/n": torch.tensor(3)}
+    checkpoint.write(tmp_path, checkpoint.Checkpoint(step=5, tensors=tensors, state={"a": [1.5, None]}))
+    found = checkpoint.read(tmp_path)
+    assert (found.step, found.state) == (5, {"a": [1.5, None]})
+    assert all(torch.equal(found.tensors[name], value) for name, value in tensors.items())
+    path = tmp_path / "checkpoint-5.safetensors"
+    data = bytearray(path.read_bytes())
+    place = random.Random(damage).randrange(len(data))
+    if damage % 2:
+        data[place] ^= 1 << damage % 8
+    else:
+        del data[place:]
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="no checkpoint is whole; delete"):
+        checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": 1}',
+        '{"schema": 7, "generations": []}',
+        '{"schema": 1, "generations": [{"file": "../x", "step": 1}]}',
+        '{"schema": 1, "generations": [{"step": 1}]}',
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / checkpoint.INDEX).write_text(content)
+    with pytest.raises(UserError, match=r"checkpoint.json: (damaged|schema)"):
+        checkpoint.read(tmp_path)
+
+
+# ---------------------------------------------------------------- tests of these tests
+
+
+def test_a_forgotten_feature_buffer_would_be_seen(reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what randomness there is in the state, the end differs."""
+    from lra.fit import Training
+
+    expected = reference("attention=reformer", "attention.chunk=5", "attention.redraw_every=30")
+    job = prepared("attention=reformer", "attention.chunk=5", "attention.redraw_every=30", "out=mutant")
+    load = Training.load
+
+    def forgetful(self: Training, tensors: dict, state: dict) -> None:
+        load(self, tensors, state)
+        for name, buffer in self.model.named_buffers():
+            if "rotations" in name:
+                buffer.normal_(generator=torch.Generator().manual_seed(1))
+
+    monkeypatch.setattr(Training, "load", forgetful)
+    assert finish(fork(job, "step:9:kill")) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("mutant")["weights"] != expected["weights"]
+
+
+def test_a_save_that_is_not_atomic_would_be_seen(reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lra import faults
+
+    def torn(path: Path, value: dict) -> None:
+        text = json.dumps(value)
+        path.write_text(text[: len(text) // 2])
+        faults.point("torn")
+        path.write_text(text)
+
+    monkeypatch.setattr(checkpoint, "write_json", torn)
+    reference("attention=simple")
+    job = prepared("attention=simple", "out=mutant")
+    assert finish(fork(job, "torn:2:kill")) == -signal.SIGKILL
+    assert finish(fork(job)) == 2
