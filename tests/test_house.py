@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import options
+from support import composed, options
 
 from lra.paths import PACKAGE, conf_dir
 
@@ -86,13 +86,13 @@ def test_yaml_owns_the_defaults(path: Path) -> None:
             assert not any(node.args.kw_defaults), f"{path.name}: a keyword of a constructor has a default"
 
 
-def test_every_attention_has_one_file_and_one_option() -> None:
-    files = {path.stem for path in (PACKAGE / "attention").glob("*.py")} - {"__init__"}
-    targets = set()
+def test_every_attention_has_a_file_of_its_own() -> None:
+    files = {path.stem for path in (PACKAGE / "attention").glob("*.py")}
     for name in options("attention"):
-        text = yaml.safe_load((conf_dir() / "attention" / f"{name}.yaml").read_text())
-        targets.add(text.get("attention", text)["_target_"].split(".")[2])
-    assert targets <= files
+        target = composed(f"attention={name}")["attention"]["_target_"]
+        file = target.split(".")[2]
+        assert file in files
+        assert name.removesuffix("_lra_released") == file
 
 
 def test_nothing_names_this_machine() -> None:
