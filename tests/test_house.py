@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 
 import pytest
-import yaml
 from support import composed, options
 
 from lra.paths import PACKAGE, conf_dir
