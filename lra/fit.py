@@ -329,14 +329,27 @@ def _cause(
     return f"the gradient of {name} is not finite"
 
 
+class Predictions:
+    """The class of every example of a split [n], and the probability that the model gives it [n]."""
+
+    def __init__(self, examples: int) -> None:
+        self.classes, self.confidence = np.empty(examples, dtype=np.int64), np.empty(examples)
+
+    def add(self, places: np.ndarray, logits: Tensor) -> None:
+        best = logits.double().softmax(dim=-1).max(dim=-1)
+        self.classes[places], self.confidence[places] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+
+
 @torch.inference_mode()
-def evaluate(model: Model, split: Split, batch: int, *, precision: Precision) -> Score:
-    """Score every example of the split; nothing is drawn, and the counts are integers."""
+def evaluate(model: Model, split: Split, batch: int, *, precision: Precision, keep: Predictions | None = None) -> Score:
+    """Score every example of the split; nothing is drawn, and the counts are integers. `keep` takes the predictions
+    of a classification."""
     model.eval()
     correct, predictions, losses = 0, 0, []
-    examples = np.arange(len(split))
-    for places, length in cuts(model, split, examples, batch):
-        logits, labels = predict(model, split, examples[places], length, precision)
+    for places, length in cuts(model, split, np.arange(len(split)), batch):
+        logits, labels = predict(model, split, places, length, precision)
+        if keep is not None:
+            keep.add(places, logits)
         correct += int((logits.argmax(dim=-1) == labels).sum())
         predictions += len(labels)
         losses.append(cross_entropy(logits, labels, reduction="sum").item())

@@ -16,9 +16,10 @@ from lra import checkpoint, faults, record, streams
 from lra.checkpoint import Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
+from lra.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
 from lra.errors import UserError
 from lra.files import write_atomic
-from lra.fit import Diverged, Measurement, Recipe, Score, Tokens, Training, evaluate, fit
+from lra.fit import Diverged, Measurement, Predictions, Recipe, Score, Tokens, Training, evaluate, fit
 from lra.generate import write_sample
 from lra.model import Model
 from lra.settings import Checkpoints, Generate, Settings, System
@@ -72,7 +73,9 @@ def train_and_test(
         say(f"{title}: diverged: {diverged}")
         results["reason"] = str(diverged)
     else:
-        results["test"] = _test(model, task, recipe, settings.precision, course)
+        results["test"], predictions = _test(model, task, recipe, settings.precision, course)
+        if predictions is not None:
+            results |= _diagnosed(predictions, system, task, folder)
         chosen = results["test"][recipe.selection]
         found = f"test {task.metric} {chosen[task.metric]:.2f} ({recipe.selection}, step {chosen['step']})"
         print(f"{title}: {found}, {clock.read():.0f} s", flush=True)
@@ -239,20 +242,42 @@ def _entry(score: Score, step: int) -> dict[str, Any]:
     }
 
 
-def _test(model: Model, task: Task, recipe: Recipe, precision: str, course: _Course) -> dict[str, Any]:
+def _test(
+    model: Model, task: Task, recipe: Recipe, precision: str, course: _Course
+) -> tuple[dict[str, Any], Predictions | None]:
     """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
 
-    The model is left with the weights that the protocol selects.
+    The model is left with the weights that the protocol selects; the predictions, of a classification, are theirs.
     """
+
+    def look() -> tuple[Score, Predictions | None]:
+        keep = Predictions(len(task.test)) if task.objective == "classify" else None
+        return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep), keep
+
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    last = best = evaluate(model, task.test, recipe.eval_batch, precision=precision)
+    last = best = look()
     model.load_state_dict(course.best_weights)
     if course.best["step"] != recipe.steps:
-        best = evaluate(model, task.test, recipe.eval_batch, precision=precision)
+        best = look()
     if recipe.selection == "last":
         model.load_state_dict(last_weights)
-    test = {"last": _entry(last, recipe.steps), "best_val": _entry(best, course.best["step"])}
-    return {**test, "best_test": test["best_val"]} if task.validates_on_test else test
+    test = {"last": _entry(last[0], recipe.steps), "best_val": _entry(best[0], course.best["step"])}
+    if task.validates_on_test:
+        test["best_test"] = test["best_val"]
+    return test, (last if recipe.selection == "last" else best)[1]
+
+
+def _diagnosed(predictions: Predictions, system: System, task: Task, folder: Path) -> dict[str, Any]:
+    """Keep the test predictions; their accuracy by group of examples, and their calibration."""
+    labels = task.test.labels
+    _save_array(folder / PREDICTIONS, packed(predictions.classes, labels))
+    groups, guesses = system.builder.groups(task.test), system.builder.guesses(task)
+    bins = calibration(predictions.confidence, predictions.classes == labels)
+    return {
+        "diagnostics": diagnose(groups, predictions.classes, labels, guesses),
+        "calibration": bins,
+        "calibration_error": calibration_error(bins),
+    }
 
 
 def describe(system: System) -> dict[str, Any]:

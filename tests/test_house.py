@@ -24,14 +24,16 @@ ALLOWED = {
     "sweep": {"configure", "settings", "report"},
     "prepare": {"configure", "tasks"},
     "train": {"configure", "settings", "checkpoint", "record", "signals", "tasks", "run"},
-    "run": {"settings", "checkpoint", "record", "signals", "tasks", "fit", "model", "generate"},
+    "diagnostics": {"tasks"},
+    "run": {"diagnostics", "settings", "checkpoint", "record", "signals", "tasks", "fit", "model", "generate"},
     "checkpoint": set(),
     "signals": set(),
-    "bench": {"configure", "settings", "record", "tasks", "model", "attention"},
+    "bench": {"configure", "settings", "record", "tasks", "model", "attention", "fit", "run", "train", "report"},
     "generate": {"settings", "tasks", "model"},
 }
-HYDRA = {"train", "prepare", "sweep", "settings", "configure"}
+HYDRA = {"bench", "train", "prepare", "sweep", "settings", "configure"}
 NO_TORCH = {
+    "diagnostics",
     "signals",
     "faults",
     "tasks",

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lra.errors import UserError
+from lra.tasks.groups import Group, by_size, by_value
 
 PADDING = 0
 
@@ -181,6 +182,14 @@ class Builder(ABC):
     @abstractmethod
     def build(self, place: Place) -> Task:
         """Open the prepared task, preparing it first where it is not there yet."""
+
+    def groups(self, split: Split) -> dict[str, Group]:
+        """What is known of the examples of a split, for tasks that classify."""
+        return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
+
+    def guesses(self, task: Task) -> np.ndarray | None:
+        """A trivial baseline's answers on test [n], for tasks where one is worth comparing group by group."""
+        return None
 
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, for tasks that have such a layout."""

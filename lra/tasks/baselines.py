@@ -36,39 +36,49 @@ def bag_of_words(train: list[str], train_labels: np.ndarray, test: list[str], te
 
 
 def pair_cosine(train: Split, test: Split) -> float:
-    """Are two documents of bytes alike? Cosine of their TF-IDF of words, above the threshold that is best on train.
+    """Are two documents of bytes alike? Their `Overlap` as known from train, above the threshold that is best there."""
+    overlap = Overlap(train)
+    threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
+    right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
+    return 100 * int(right.sum()) / len(test)
 
-    Only words that at least two and at most a fifth of train's documents have, hashed into 2^20 buckets. At most
-    COSINE_PAIRS pairs of train, evenly spaced, give the document frequencies and the threshold; test is read in blocks
-    of as many: memory does not grow with the data.
+
+class Overlap:
+    """How alike the two documents of a pair are: cosine of their TF-IDF of words, 0 to 1.
+
+    Only words that at least two and at most a fifth of the known documents have, hashed into 2^20 buckets. Known are
+    those of at most COSINE_PAIRS pairs `rows` of a split, evenly spaced. Pairs are read in blocks of as many: memory
+    does not grow with the data.
     """
-    from sklearn.feature_extraction.text import HashingVectorizer
-    from sklearn.preprocessing import normalize
 
-    words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
+    def __init__(self, known: Split) -> None:
+        from sklearn.feature_extraction.text import HashingVectorizer
 
-    def counts(split: Split, rows: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Word counts of the documents of these pairs, each once, and where those of each pair stand."""
-        documents, places = np.unique(split.index.reshape(-1, 2)[rows], return_inverse=True)
-        return words.transform(_texts(split, documents)), places.reshape(-1, 2)
+        self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
+        self.rows = np.linspace(0, len(known) - 1, min(len(known), COSINE_PAIRS)).astype(np.int64)
+        bags, _ = self._counts(known, self.rows)
+        frequency = bags.getnnz(axis=0)
+        kept = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
+        self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
 
-    def cosines(bags: Any, places: np.ndarray) -> np.ndarray:
+    def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        """Of these examples [n]."""
+        blocks = range(0, len(examples), COSINE_PAIRS)
+        return np.concatenate([self._cosines(split, examples[start : start + COSINE_PAIRS]) for start in blocks])
+
+    def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        from sklearn.preprocessing import normalize
+
+        bags, places = self._counts(split, examples)
         np.log(bags.data, out=bags.data)
         bags.data += 1
-        bags = normalize(bags.multiply(rarity).tocsr())
+        bags = normalize(bags.multiply(self._rarity).tocsr())
         return np.asarray(bags[places[:, 0]].multiply(bags[places[:, 1]]).sum(axis=1)).ravel()
 
-    rows = np.linspace(0, len(train) - 1, min(len(train), COSINE_PAIRS)).astype(np.int64)
-    bags, places = counts(train, rows)
-    frequency = bags.getnnz(axis=0)
-    known = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
-    rarity = np.where(known, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
-    threshold = best_threshold(cosines(bags, places), train.labels[rows])
-    correct = 0
-    for start in range(0, len(test), COSINE_PAIRS):
-        rows = np.arange(start, min(start + COSINE_PAIRS, len(test)))
-        correct += int(np.sum((cosines(*counts(test, rows)) >= threshold) == test.labels[rows]))
-    return 100 * correct / len(test)
+    def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Word counts of the documents of these pairs, each once, and where those of each pair stand."""
+        documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
+        return self._words.transform(_texts(split, documents)), places.reshape(-1, 2)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -17,6 +17,8 @@ from lra import streams
 from lra.errors import UserError, did_you_mean
 from lra.files import write_atomic
 from lra.tasks import Builder, Facts, Place, Progress, Split, Task, titled
+from lra.tasks.baselines import majority
+from lra.tasks.groups import Group, by_value
 from lra.tasks.listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 from lra.tasks.storage import SPLITS, Splits, Writer, prepared
 
@@ -36,7 +38,23 @@ PUBLISHED = {
 CHECKED_LABELS = 1_000
 
 
-class ListOps(Builder):
+class Expressions(Builder):
+    """What is known of expressions, wherever they come from."""
+
+    def groups(self, split: Split) -> dict[str, Group]:
+        """Also by the operator at the root, and by depth: the levels of the tree, digits included."""
+        return {
+            "root operator": by_value(_roots(split), lambda root: WORDS[root - 1].removeprefix("[")),
+            "depth": by_value(depths(split)),
+            **super().groups(split),
+        }
+
+    def guesses(self, task: Task) -> np.ndarray:
+        """For each root operator its most frequent class in train."""
+        return by_root(task.train, task.test)
+
+
+class ListOps(Expressions):
     """Generated expressions with `min_length` < length < `max_length`, all different, split in order."""
 
     def __init__(
@@ -114,7 +132,7 @@ class ListOps(Builder):
         return export(task, folder)
 
 
-class ListOpsFiles(Builder):
+class ListOpsFiles(Expressions):
     """Expressions from a folder of LRA's files basic_{train,val,test}.tsv; every label is recomputed."""
 
     def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
@@ -214,13 +232,31 @@ def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, se
 def baselines(splits: Splits) -> dict[str, float]:
     """Test accuracy (percent) of answers that need no reading: fitted on train, read off on test."""
     train, test = splits["train"], splits["test"]
-    roots = [split.tokens[split.offsets[split.index]].astype(np.int64) for split in (train, test)]
-    counts = np.bincount(roots[0] * 10 + train.labels, minlength=VOCABULARY * 10).reshape(VOCABULARY, 10)
-    by_root = counts.argmax(axis=1)[roots[1]]
     return {
-        "majority class": float(100 * np.mean(test.labels == counts.sum(axis=0).argmax())),
-        "root operator": float(100 * np.mean(test.labels == by_root)),
+        "majority class": majority(train, test),
+        "root operator": float(100 * np.mean(test.labels == by_root(train, test))),
     }
+
+
+def by_root(train: Split, test: Split) -> np.ndarray:
+    """For each expression of test [n] the most frequent class of train under its root; 0 for one never seen."""
+    pairs = _roots(train) * 10 + train.labels
+    counts = np.bincount(pairs, minlength=VOCABULARY * 10).reshape(VOCABULARY, 10)
+    return counts.argmax(axis=1)[_roots(test)]
+
+
+def _roots(split: Split) -> np.ndarray:
+    """The first token of each expression [n]."""
+    return split.tokens[split.offsets[split.index]].astype(np.int64)
+
+
+def depths(split: Split) -> np.ndarray:
+    """Levels of the tree of each expression [n], digits included: a digit alone has one."""
+    steps = np.zeros(VOCABULARY, dtype=np.int8)
+    steps[[IDS[word] for word in OPERATORS]] = 1
+    steps[IDS[CLOSE]] = -1
+    inside = np.cumsum(steps[split.tokens], dtype=np.int32)  # 0 after each expression: all of them are balanced
+    return 1 + np.maximum.reduceat(inside, split.offsets[:-1])[split.index]
 
 
 def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Task, sources, titled
-from lra.tasks.baselines import majority, pair_cosine
+from lra.tasks import Builder, Facts, Place, Split, Task, sources, titled
+from lra.tasks.baselines import Overlap, majority, pair_cosine
+from lra.tasks.groups import Group, by_size
 from lra.tasks.sampling import sampled
 from lra.tasks.storage import SPLITS, Splits, Writer, prepared
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
@@ -110,6 +111,11 @@ class Pairs(Builder):
         task = prepared(place, self.facts, identity, make, baselines)
         found = tuple(task.source["rows"][split] for split in SPLITS)
         return task if found == self.rows else replace(task, name=self._name(f"{'/'.join(map(str, found))} examples"))
+
+    def groups(self, split: Split) -> dict[str, Group]:
+        """Also by the overlap of the two documents, in percent."""
+        overlap = Overlap(split)(split, np.arange(len(split)))
+        return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 
 
 class Matching(Pairs):

@@ -1,0 +1,312 @@
+"""Diagnostics: counts and calibration against other libraries and by hand, groups against the texts themselves."""
+
+import ast
+import json
+import lzma
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.calibration import calibration_curve
+from sklearn.feature_extraction.text import TfidfVectorizer
+from support import composed, options, stub_task
+
+from lra import configure
+from lra.diagnostics import calibration, calibration_error, diagnose, packed
+from lra.tasks import Builder, Place, Split, Task
+from lra.tasks.acl_matching import AclMatching
+from lra.tasks.baselines import Overlap
+from lra.tasks.groups import by_size, by_value
+from lra.tasks.listops import ListOps, ListOpsFiles, words
+from lra.tasks.tokenise import text_of
+
+OVERRIDES = {"listops_files": ["task.folder=files"]}
+
+
+def place(tmp_path: Path, data: Path | None = None) -> Place:
+    return Place(cache=tmp_path, data_dir=data, workers=1, progress=lambda done, total: None)
+
+
+def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
+    sizes = {"train_size": 1_009, "val_size": 53, "test_size": 307}
+    builder = ListOps(**sizes, min_length=7, max_length=43, max_depth=4, max_args=5, seed=5)
+    return builder, builder.build(place(tmp_path))
+
+
+def builders() -> dict[str, Builder]:
+    """Every task of conf/ that classifies."""
+    found = {}
+    for name in options("task"):
+        values = configure.plain(composed(f"task={name}", *OVERRIDES.get(name, [])))["task"]
+        found[name] = configure.build(values, "task", [])()
+    return {name: builder for name, builder in found.items() if builder.facts.objective == "classify"}
+
+
+# ---------------------------------------------------------------- groups
+
+
+@pytest.mark.parametrize("name", builders())
+def test_every_example_has_one_value_in_each_group(name: str, tmp_path: Path) -> None:
+    builder = builders()[name]
+    split = stub_task(211, documents=builder.facts.documents).test
+    if name.startswith("listops"):
+        split = expressions(tmp_path)[1].test
+    groups = builder.groups(split)
+    assert {"length", "class"} <= groups.keys()
+    for group in groups.values():
+        assert sorted(np.concatenate(list(group.values()))) == list(range(len(split)))
+        assert all(isinstance(value, str) and len(examples) > 0 for value, examples in group.items())
+    for value, examples in groups["class"].items():
+        assert set(split.labels[examples]) == {int(value)}
+    for value, examples in groups["length"].items():
+        lengths = [sum(len(split.document(example, place)) for place in range(split.documents)) for example in examples]
+        assert value == (f"{min(lengths)}-{max(lengths)}" if len(set(lengths)) > 1 else f"{lengths[0]}")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([9, 1, 8, 0, 7, 2, 6, 3, 5, 4], {"0-1": 2, "2-3": 2, "4-5": 2, "6-7": 2, "8-9": 2}),
+        ([7] * 9, {"7": 9}),
+        ([3, 8, 8, 8, 8, 8, 8, 2, 8, 8, 8, 8], {"2-3": 2, "8": 10}),
+        ([100, 9, 10], {"9": 1, "10": 1, "100": 1}),
+        ([5], {"5": 1}),
+    ],
+)
+def test_ranges_are_fifths_that_never_part_equals(sizes: list[int], groups: dict[str, int]) -> None:
+    found = by_size(np.array(sizes))
+    assert list(found) == list(groups)  # ascending as numbers
+    assert {value: len(examples) for value, examples in found.items()} == groups
+
+
+def test_ranges_of_different_sizes_are_even() -> None:
+    sizes = np.random.default_rng(3).permutation(1_003)
+    counts = [len(examples) for examples in by_size(sizes).values()]
+    assert len(counts) == 5
+    assert max(counts) - min(counts) <= 1
+
+
+def tree(expression: str) -> list | int:
+    """An expression as nested Python lists: [operator, argument, ...]."""
+    text = re.sub(r"\[([A-Z]+)", r"['\1',", re.sub(r"(\d|\])", r"\1,", expression))
+    [parsed] = ast.literal_eval(f"[{text}]")
+    return parsed
+
+
+def levels(node: list | int) -> int:
+    return 1 + max(map(levels, node[1:])) if isinstance(node, list) else 1
+
+
+def assert_groups_are_those_of_the_texts(builder: Builder, split: Split, texts: list[str]) -> None:
+    trees = [tree(text) for text in texts]
+    groups = builder.groups(split)
+    assert list(groups) == ["root operator", "depth", "length", "class"]
+    for value, examples in groups["root operator"].items():
+        assert list(examples) == [row for row, node in enumerate(trees) if node[0] == value]
+    for value, examples in groups["depth"].items():
+        assert list(examples) == [row for row, node in enumerate(trees) if levels(node) == int(value)]
+    for value, examples in groups["length"].items():
+        low, high = map(int, value.split("-"))
+        assert list(examples) == [row for row, text in enumerate(texts) if low <= len(text.split()) <= high]
+    assert list(groups["root operator"]) == ["MIN", "MAX", "MED", "SM"]
+    assert list(groups["depth"]) == sorted(groups["depth"], key=int)
+
+
+def test_groups_of_generated_expressions(tmp_path: Path) -> None:
+    builder, task = expressions(tmp_path)
+    texts = [" ".join(words(task.test.document(row))) for row in range(len(task.test))]
+    assert_groups_are_those_of_the_texts(builder, task.test, texts)
+    assert list(builder.groups(task.test)["depth"]) == ["3", "4"]
+
+
+def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
+    rows = ["[SM [MIN 2 1 ] 3 ]\t4", "7\t7", "[SM [MIN 2 1 ] 3 ]\t4", "[MAX 1 [MED 9 9 ] [MIN 0 [SM 5 5 ] ] ]\t9"]
+    text = "\n".join(["Source\tTarget", *rows, ""])
+    for split in ("train", "val", "test"):
+        (tmp_path / f"basic_{split}.tsv").write_text(text)
+    builder = ListOpsFiles(folder=str(tmp_path), max_length=100)
+    groups = builder.groups(builder.build(place(tmp_path / "cache")).test)
+    found = {name: {value: list(rows) for value, rows in group.items()} for name, group in groups.items()}
+    assert found == {
+        "root operator": {"7": [1], "MAX": [3], "SM": [0, 2]},
+        "depth": {"1": [1], "3": [0, 2], "4": [3]},
+        "length": {"1": [1], "7": [0, 2], "14": [3]},
+        "class": {"4": [0, 2], "7": [1], "9": [3]},
+    }
+
+
+def test_groups_of_the_original_expressions(tmp_path: Path, real_data: Path) -> None:
+    with lzma.open(real_data / "listops" / "test_d20s.tsv.xz", "rt") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file][:3_001]
+    content = "".join(f"{expression}\t{label}\n" for label, expression in [("Target", "Source"), *rows])
+    for split in ("train", "val", "test"):
+        (tmp_path / f"basic_{split}.tsv").write_text(content)
+    builder = ListOpsFiles(folder=str(tmp_path), max_length=3_000)
+    task = builder.build(place(tmp_path / "cache"))
+    texts = [expression.replace("(", "").replace(")", "") for _, expression in rows]
+    assert_groups_are_those_of_the_texts(builder, task.test, texts)
+    assert len(builder.groups(task.test)["depth"]) > 5
+
+
+def tf_idf_cosines(split: Split) -> np.ndarray:
+    """By scikit-learn's own TF-IDF, which has the same formula but no hashing."""
+    texts = [
+        text_of(split.tokens[start:stop]).decode(errors="replace")
+        for start, stop in zip(split.offsets, split.offsets[1:], strict=False)
+    ]
+    vectors = TfidfVectorizer(sublinear_tf=True, min_df=2, max_df=0.2).fit_transform(texts)
+    pairs = split.index.reshape(-1, 2)
+    return np.asarray(vectors[pairs[:, 0]].multiply(vectors[pairs[:, 1]]).sum(axis=1)).ravel()
+
+
+def test_overlap_of_pairs_of_few_words() -> None:
+    rng = np.random.default_rng(7)
+    draws = [rng.geometric(0.04, rng.integers(3, 17)) for _ in range(149)]  # the first words stand in many texts
+    texts = [" ".join(f"word{number}" for number in draw) for draw in draws]
+    texts += ["?", texts[0]]
+    split = Split(
+        tokens=np.frombuffer("".join(texts).encode(), dtype=np.uint8).astype(np.uint16) + 1,
+        offsets=np.cumsum([0, *map(len, texts)]),
+        index=np.concatenate([np.arange(150), [0, 150, 3, 3]]),
+        labels=np.zeros(77, dtype=np.uint8),
+    )
+    found = Overlap(split)(split, np.arange(77))
+    np.testing.assert_allclose(found, tf_idf_cosines(split), atol=1e-6)
+    assert found[-3] == 0  # the last of the 149 and one without words
+    assert found[-2:] == pytest.approx([1, 1])
+    again = AclMatching(max_length=999, limit=None).groups(split)["overlap (%)"]
+    assert {value: list(rows) for value, rows in again.items()} == {
+        value: list(rows) for value, rows in by_size(np.rint(100 * found).astype(int)).items()
+    }
+
+
+def test_overlap_of_the_real_pairs(tmp_path: Path, real_data: Path) -> None:
+    builder = AclMatching(max_length=4_000, limit=2_003)
+    split = builder.build(place(tmp_path, real_data)).test
+    cosines = tf_idf_cosines(split)
+    found = Overlap(split)(split, np.arange(len(split)))
+    np.testing.assert_allclose(found, cosines, atol=0.02)  # words that share a bucket
+    assert np.median(np.abs(found - cosines)) < 1e-3
+    groups = builder.groups(split)
+    assert list(groups) == ["overlap (%)", "length", "class"]
+    assert len(groups["overlap (%)"]) > 3
+    shares = []
+    for value, examples in groups["overlap (%)"].items():
+        low, high = int(value.split("-")[0]), int(value.split("-")[-1])
+        assert np.all((cosines[examples] > low / 100 - 0.025) & (cosines[examples] < high / 100 + 0.025))
+        shares.append(split.labels[examples].mean())
+    assert shares == sorted(shares), "papers that cite each other have more words in common"
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_counts_by_hand() -> None:
+    groups = {
+        "operator": by_value(np.array([3, 1, 1, 3, 3])),
+        "class": by_value(np.array([0, 0, 1, 1, 10]), "c{}".format),
+    }
+    predicted, labels, guessed = np.array([0, 1, 1, 1, 2]), np.array([0, 0, 1, 1, 10]), np.array([1, 1, 1, 1, 1])
+    found = diagnose(groups, predicted, labels, guessed)
+    assert json.dumps(found) == json.dumps(
+        {
+            "operator": {
+                "1": {"examples": 2, "correct": 1, "baseline": 1},
+                "3": {"examples": 3, "correct": 2, "baseline": 1},
+            },
+            "class": {
+                "c0": {"examples": 2, "correct": 1, "baseline": 0},
+                "c1": {"examples": 2, "correct": 2, "baseline": 2},
+                "c10": {"examples": 1, "correct": 0, "baseline": 0},
+            },
+        }
+    )
+    assert diagnose(groups, predicted, labels, None)["operator"]["3"] == {"examples": 3, "correct": 2}
+
+
+def test_each_group_adds_up_and_the_order_of_the_examples_is_nothing(tmp_path: Path) -> None:
+    builder, task = expressions(tmp_path)
+    split, rng = task.test, np.random.default_rng(2)
+    predicted = np.where(rng.random(len(split)) < 0.4, split.labels, rng.integers(0, 10, len(split)))
+    guessed = builder.guesses(task)
+    found = diagnose(builder.groups(split), predicted, split.labels, guessed)
+    for group in found.values():
+        assert sum(counts["examples"] for counts in group.values()) == len(split)
+        assert sum(counts["correct"] for counts in group.values()) == np.sum(predicted == split.labels)
+        baseline = sum(counts["baseline"] for counts in group.values())
+        assert 100 * baseline / len(split) == pytest.approx(task.baselines["root operator"], abs=1e-12)
+    order = rng.permutation(len(split))
+    moved = Split(tokens=split.tokens, offsets=split.offsets, index=split.index[order], labels=split.labels[order])
+    again = diagnose(builder.groups(moved), predicted[order], moved.labels, guessed[order])
+    assert json.dumps(again) == json.dumps(found)
+
+
+def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) -> None:
+    builder, task = expressions(tmp_path)
+    answers: dict[str, list[int]] = {}
+    for row, label in enumerate(task.train.labels.tolist()):
+        answers.setdefault(words(task.train.document(row))[0], []).append(label)
+    expected = {
+        root: min(set(labels), key=lambda label: (-labels.count(label), label)) for root, labels in answers.items()
+    }
+    assert builder.guesses(task).tolist() == [
+        expected[words(task.test.document(row))[0]] for row in range(len(task.test))
+    ]
+
+
+def test_other_tasks_compare_with_nothing() -> None:
+    assert AclMatching(max_length=11, limit=None).guesses(stub_task(documents=2)) is None
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def test_calibration_by_hand() -> None:
+    confidence = np.array([0.95, 0.3, 0.21, 0.99, 1.0, 0.2, 0.25, 0.0])
+    correct = np.array([True, True, False, True, False, False, True, False])
+    found = calibration(confidence, correct)
+    assert [line["examples"] for line in found] == [1, 1, 3, 3]  # 0.2 ends its bin, 0.3 ends its own
+    assert [line["confidence"] for line in found] == pytest.approx([0.0, 0.2, 0.76 / 3, 2.94 / 3])
+    assert [line["accuracy"] for line in found] == pytest.approx([0, 0, 200 / 3, 200 / 3])
+    assert calibration_error(found) == pytest.approx((0 + 20 + (200 - 76) + (294 - 200)) / 8)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("bins", [7, 10, 15])
+def test_calibration_is_that_of_scikit_learn(bins: int) -> None:
+    rng = np.random.default_rng(bins)
+    confidence = rng.beta(5, 2, 5_003).astype(np.float32)
+    correct = rng.random(5_003) < confidence**2
+    found = calibration(confidence, correct, bins)
+    accuracy, mean = calibration_curve(correct, confidence.astype(np.float64), n_bins=bins)
+    np.testing.assert_allclose([line["accuracy"] for line in found], 100 * accuracy)
+    np.testing.assert_allclose([line["confidence"] for line in found], mean)
+    assert sum(line["examples"] for line in found) == 5_003
+    hits = sum(line["accuracy"] / 100 * line["examples"] for line in found)
+    assert hits == pytest.approx(correct.sum())
+    order = rng.permutation(5_003)
+    assert calibration(confidence[order], correct[order], bins) == found
+
+
+def test_calibration_error_of_known_models() -> None:
+    """None where confidence is the chance to be right; where it is p and the chance p^2, the mean of p - p^2."""
+    rng = np.random.default_rng(11)
+    confidence = rng.uniform(0.3, 1, 200_000)
+    honest, proud = (rng.random(200_000) < chance for chance in (confidence, confidence**2))
+    assert calibration_error(calibration(confidence, honest)) < 0.5
+    expected = 100 * ((1 - 0.3**2) / 2 - (1 - 0.3**3) / 3) / 0.7
+    assert calibration_error(calibration(confidence, proud)) == pytest.approx(expected, abs=0.5)
+    sure = np.ones(8)
+    assert calibration_error(calibration(sure, np.arange(8) % 2 == 0)) == 50
+    assert calibration_error(calibration(sure, sure == 1)) == 0
+
+
+# ---------------------------------------------------------------- predictions
+
+
+@pytest.mark.parametrize(("most", "dtype"), [(2, np.uint8), (255, np.uint8), (256, np.uint16)])
+def test_predictions_are_kept_in_few_bytes(most: int, dtype: type) -> None:
+    found = packed(np.array([0, most, 1], dtype=np.int64), np.array([0, 1, 1], dtype=np.uint16))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, [[0, most, 1], [0, 1, 1]])
