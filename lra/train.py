@@ -62,7 +62,7 @@ def run(settings: Settings, cell: Cell, title: str) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
-            FileLock(folder / ".run.lock", timeout=0),
+            FileLock(folder / ".run.lock", timeout=1),  # lra-report --watch holds it for an instant
             Requests(system.recipe.minutes, settings.sweep_minutes) as requests,
         ):
             return _run_in(folder, settings, system, cell, title, requests)

@@ -6,19 +6,50 @@ from pathlib import Path
 
 from lra.errors import UserError
 from lra.report import write_report
+from lra.report.records import RULES
+from lra.report.verify import verify
+from lra.report.watch import watch
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="lra-report", description="Write the report of a results folder.")
+    parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the report of a results folder.")
     parser.add_argument("folder", type=Path, help="a folder with records below it, as lra-train's out=...")
+    parser.add_argument(
+        "--selection", choices=RULES, help="show this test result; default: what each run's recipe says"
+    )
+    parser.add_argument(
+        "--published", type=Path, action="append", default=[], metavar="FILE",
+        help="more published numbers, in the form of lra/report/published.yaml; also read from DIR/published.yaml",
+    )  # fmt: skip
+    parser.add_argument(
+        "--verify", action="store_true",
+        help="write nothing; recompute the report, say what in the folder does not match it, exit 1 if anything does",
+    )  # fmt: skip
+    parser.add_argument("--watch", action="store_true", help="show a running sweep in the terminal; write nothing")
+    parser.add_argument("--once", action="store_true", help="with --watch: one frame, then end")
     arguments = parser.parse_args()
+    chosen = (arguments.folder, arguments.selection, arguments.published)
     try:
-        page = write_report(arguments.folder)
+        if arguments.watch:
+            watch(arguments.folder, arguments.once)
+            return
+        if arguments.verify:
+            sys.exit(_verify(*chosen))
+        page = write_report(*chosen)
     except (UserError, OSError) as error:
         print(f"lra-report: error: {error}", file=sys.stderr)
         sys.exit(2)
     print(page.read_text())
-    print(f"lra-report: wrote {page}, table1.csv and seeds.csv", file=sys.stderr)
+    print(f"lra-report: wrote {page}, and the tables, figures and index.html beside it", file=sys.stderr)
+
+
+def _verify(folder: Path, selection: str | None, published: list[Path]) -> int:
+    report, mismatches = verify(folder, selection, published)
+    for line in mismatches:
+        print(line)
+    runs = sum(len(cell.runs) for cell in report.cells)
+    print(f"{folder}: {runs} records, {len(mismatches)} mismatches")
+    return 1 if mismatches else 0
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
-"""Table 1 from cells: one row per attention and variant, trivial baselines among them, published values beside."""
+"""What Table 1 says: a summary of each cell, the comparisons in each column, and which row may be bold.
 
-import csv
-import io
-import statistics
+A column is one task under one protocol and selection rule; a section is all columns of a protocol and rule.
+"""
+
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations, groupby
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
 
-import yaml
+import numpy as np
 
 from lra.errors import UserError
-from lra.report.records import Cell, Key
+from lra.report import statistics
+from lra.report.published import Published, Source
+from lra.report.records import Cell, predictions
+from lra.report.statistics import Discordant, Paired
 
-RULES = ("last", "best_val", "best_test")
-PUBLISHED = Path(__file__).with_name("published.yaml")
+MAJORITY = "majority class"
+COLLAPSED = "collapsed"
+OUTLIER = "outlier"
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,9 @@ class Summary:
     best: float | None
     mean: float | None
     sd: float | None
+    interval: tuple[float, float] | None
+    minimum: float | None
+    maximum: float | None
     done: int
     declared: int | None
     problems: dict[str, int]
@@ -31,42 +41,26 @@ class Summary:
     published_mean: float | None
 
     @property
-    def above_best(self) -> float | None:
-        return _minus(self.best, self.published_best)
+    def mean_minus_published(self) -> float | None:
+        return _minus(self.mean, self.published_best)
 
     @property
-    def above_mean(self) -> float | None:
-        return _minus(self.mean, self.published_mean)
+    def gain_of_best(self) -> float | None:
+        """How much better the best seed is than the mean."""
+        return None if self.best is None else abs(self.best - self.mean)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """What best-of-n would gain if the seeds were normal with this standard deviation."""
+        return None if self.sd is None else self.sd * statistics.expected_maximum(self.done)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        return None if self.sd is None else statistics.seeds_needed(self.sd, pairs=False)
 
 
 def _minus(own: float | None, other: float | None) -> float | None:
     return None if own is None or other is None else own - other
-
-
-class Published:
-    """The published rows, in the paper's order."""
-
-    def __init__(self) -> None:
-        text = yaml.safe_load(PUBLISHED.read_text())
-        self.source: str = text["source"]
-        self._rows: dict[tuple[str, str], dict[str, Any]] = {
-            (row["attention"], row["variant"]): row for row in text["rows"]
-        }
-        self._order = list(self._rows)
-
-    def name(self, key: Key) -> str:
-        row = self._rows.get((key.attention, key.variant))
-        name = row["name"] if row else f"{key.attention}, {key.variant}"
-        return f"{name} ({key.settings})" if key.settings else name
-
-    def order(self, key: Key) -> tuple:
-        place = (key.attention, key.variant)
-        return (self._order.index(place) if place in self._order else len(self._order), *place, key.settings)
-
-    def value(self, key: Key, which: str) -> float | None:
-        """`which`: best or mean. Settings that a sweep varied are not the paper's."""
-        row = None if key.settings else self._rows.get((key.attention, key.variant))
-        return row.get(which, {}).get(key.task) if row else None
 
 
 def summarise(cell: Cell, published: Published) -> Summary:
@@ -75,8 +69,11 @@ def summarise(cell: Cell, published: Published) -> Summary:
     states = Counter(cell.status(seed) for seed in cell.seeds())
     return Summary(
         best=best(values, default=None),
-        mean=statistics.fmean(values) if values else None,
-        sd=statistics.stdev(values) if len(values) > 1 else None,
+        mean=fmean(values) if values else None,
+        sd=stdev(values) if len(values) > 1 else None,
+        interval=statistics.mean_interval(values),
+        minimum=min(values, default=None),
+        maximum=max(values, default=None),
         done=len(values),
         declared=None if cell.declared is None else len(cell.seeds()),
         problems={state: count for state, count in sorted(states.items()) if state != "finished"},
@@ -85,7 +82,217 @@ def summarise(cell: Cell, published: Published) -> Summary:
     )
 
 
-def baselines(cells: list[Cell]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Row:
+    """A cell in its column. `predictions`: classes and labels [2, n] by seed; `flags`: what is odd about a seed."""
+
+    name: str
+    order: tuple
+    complexity: str
+    cell: Cell
+    summary: Summary
+    predictions: dict[int, np.ndarray]
+    flags: dict[int, list[str]]
+
+    def correct(self, seed: int) -> np.ndarray:
+        """Which test examples [n] a seed gets right."""
+        predicted, labels = self.predictions[seed]
+        return predicted == labels
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two rows, or a row and a trivial baseline (`other` has no cell then), paired by seed: first minus other.
+
+    `holm`: p after Holm's correction, of the tests that decide about bold.
+    """
+
+    first: str
+    other: str
+    is_baseline: bool
+    difference: Paired
+    discordant: dict[int, Discordant]
+    holm: float | None = None
+
+    @property
+    def seeds_needed(self) -> int | None:
+        sd = self.difference.sd
+        return None if sd is None else statistics.seeds_needed(sd, pairs=True)
+
+
+@dataclass(frozen=True)
+class Column:
+    key: tuple[str, str, str]
+    title: str
+    metric: str
+    baselines: dict[str, float]
+    rows: list[Row]
+    source: Source | None
+    against: list[Comparison] = field(default_factory=list)
+
+    @property
+    def task(self) -> str:
+        return self.key[2]
+
+    @cached_property
+    def leader(self) -> Row | None:
+        """The row with the best mean, the first of equals."""
+        sign = -1 if self.metric == "perplexity" else 1
+        rows = [row for row in self.rows if row.summary.mean is not None]
+        return max(rows, key=lambda row: sign * row.summary.mean, default=None)
+
+    @property
+    def not_tested(self) -> str | None:
+        """Why no test decides about bold here; None where one does."""
+        if self.leader is None or len(self.rows) < 2:
+            return "there are no two systems to compare"
+        incomplete = [row.name for row in self.rows if not row.cell.complete]
+        if incomplete:
+            return f"not all seeds that a sweep declared are done of {', '.join(incomplete)}"
+        if len({tuple(row.cell.scores()) for row in self.rows}) > 1:
+            return "the systems were run with different seeds"
+        if any(comparison.difference.p is None for comparison in self.against):
+            return "a paired test needs at least two seeds, and differences that vary"
+        return None
+
+    @property
+    def bold(self) -> str | None:
+        """The row that is better than every other of the column."""
+        if self.not_tested or not all(self._won(comparison) for comparison in self.against):
+            return None
+        return self.leader.name
+
+    def _won(self, comparison: Comparison) -> bool:
+        ahead = comparison.difference.mean < 0 if self.metric == "perplexity" else comparison.difference.mean > 0
+        return ahead and comparison.holm is not None and comparison.holm < statistics.ALPHA
+
+    @property
+    def verdict(self) -> str:
+        """Why a row is bold, or why none is."""
+        if self.not_tested:
+            return f"No row is bold: {self.not_tested}."
+        weakest = max(self.against, key=lambda comparison: (not self._won(comparison), comparison.holm))
+        found = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.holm)} after Holm"
+        if self.bold:
+            return f"{self.bold} is better than every other row (the closest call: {found})."
+        return f"No row is bold: {self.leader.name} has the best mean, but {found}."
+
+    @cached_property
+    def pairs(self) -> list[Comparison]:
+        """All pairs of rows; those that the table tests carry Holm's p."""
+        tested = {(one.first, one.other): one for one in self.against if not one.is_baseline}
+        found = []
+        for first, other in combinations(self.rows, 2):
+            if (other.name, first.name) in tested:
+                first, other = other, first
+            found.append(tested.get((first.name, other.name)) or _compare(first, other))
+        return found
+
+
+@dataclass(frozen=True)
+class Section:
+    protocol: str
+    selection: str
+    columns: list[Column]
+
+
+def sections(folder: Path, cells: list[Cell], published: Published) -> list[Section]:
+    """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
+    found = []
+    for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
+        by_task: dict[str, list[Cell]] = {}
+        for cell in group:
+            by_task.setdefault(cell.key.task, []).append(cell)
+        columns = [_column(folder, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
+        found.append(Section(protocol, selection, _corrected(columns)))
+    return found
+
+
+def _column(folder: Path, cells: list[Cell], published: Published) -> Column:
+    task = cells[0].key.task
+    trivial = baselines(cells)
+    cells = sorted(cells, key=lambda cell: published.order(cell.key))
+    column = Column(
+        key=cells[0].key.column,
+        title=published.title(task),
+        metric=next((cell.metric for cell in cells if cell.runs), cells[0].metric),
+        baselines=trivial,
+        rows=[_row(folder, cell, published, trivial.get(MAJORITY)) for cell in cells],
+        source=published.source(task),
+    )
+    _refuse_other_labels(column.rows)
+    if column.leader is None:
+        return column
+    others = [_compare(column.leader, row) for row in column.rows if row is not column.leader]
+    return replace(
+        column, against=others + [_beside(column.leader, name, value) for name, value in sorted(trivial.items())]
+    )
+
+
+def _row(folder: Path, cell: Cell, published: Published, majority: float | None) -> Row:
+    found = {seed: predictions(folder, cell.runs[seed], cell.key.selection) for seed in cell.scores()}
+    known = {seed: array for seed, array in found.items() if array is not None}
+    return Row(
+        name=published.name(cell.key),
+        order=published.order(cell.key),
+        complexity=published.complexity(cell.key),
+        cell=cell,
+        summary=summarise(cell, published),
+        predictions=known,
+        flags=_flags(cell.scores(), known, majority),
+    )
+
+
+def _flags(
+    scores: dict[int, float], predictions: dict[int, np.ndarray], majority: float | None
+) -> dict[int, list[str]]:
+    """Runs at the majority class to two decimals or with one answer for all, and outliers among the seeds."""
+    flags = {}
+    odd = statistics.outliers(list(scores.values()))
+    for (seed, score), is_outlier in zip(scores.items(), odd, strict=True):
+        at_majority = majority is not None and abs(score - majority) < 0.005
+        one_answer = seed in predictions and np.ptp(predictions[seed][0]) == 0
+        flags[seed] = [COLLAPSED] * bool(at_majority or one_answer) + [OUTLIER] * is_outlier
+    return flags
+
+
+def _refuse_other_labels(rows: list[Row]) -> None:
+    known = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
+    for path, labels in known[1:]:
+        if not np.array_equal(labels, known[0][1]):
+            raise UserError(f"{path} and {known[0][0]} were tested on different labels, yet share a column")
+
+
+def _compare(first: Row, other: Row) -> Comparison:
+    one, two = first.cell.scores(), other.cell.scores()
+    seeds = [seed for seed in one if seed in two]
+    discordant = {
+        seed: statistics.mcnemar(first.correct(seed), other.correct(seed))
+        for seed in seeds
+        if seed in first.predictions and seed in other.predictions
+    }
+    difference = statistics.paired([one[seed] for seed in seeds], [two[seed] for seed in seeds])
+    return Comparison(first.name, other.name, False, difference, discordant)
+
+
+def _beside(row: Row, name: str, value: float) -> Comparison:
+    scores = list(row.cell.scores().values())
+    return Comparison(row.name, name, True, statistics.paired(scores, [value] * len(scores)), {})
+
+
+def _corrected(columns: list[Column]) -> list[Column]:
+    """Holm's correction over every test that decides about bold in these columns: one family a table."""
+    family = [comparison for column in columns if not column.not_tested for comparison in column.against]
+    adjusted = iter(statistics.holm([comparison.difference.p for comparison in family]))
+    return [
+        column
+        if column.not_tested
+        else replace(column, against=[replace(comparison, holm=next(adjusted)) for comparison in column.against])
+        for column in columns
+    ]
+
+
+def baselines(cells: Iterable[Cell]) -> dict[str, float]:
     """The trivial baselines that the records of one column carry; they must agree."""
     found: dict[str, float] = {}
     for cell in cells:
@@ -96,122 +303,5 @@ def baselines(cells: list[Cell]) -> dict[str, float]:
     return found
 
 
-def markdown(cells: list[Cell], published: Published) -> str:
-    """The table of one protocol and selection rule."""
-    tasks = sorted({cell.key.task for cell in cells})
-    compared = {task for task in tasks if any(published.value(c.key, "best") for c in cells if c.key.task == task)}
-    header, units = ["system"], ["---"]
-    for task in tasks:
-        metric = next(cell.metric for cell in cells if cell.key.task == task)
-        columns = [f"{task}: best{' perplexity' * (metric == 'perplexity')}", "mean ± sd", "seeds"]
-        columns += ["published", "best - published"] if task in compared else []
-        header += columns
-        units += ["---:"] * len(columns)
-    lines = [header, units]
-    trivial = {task: baselines([cell for cell in cells if cell.key.task == task]) for task in tasks}
-    for name in sorted({name for found in trivial.values() for name in found}):
-        line = [f"*baseline: {name}*"]
-        for task in tasks:
-            line += ["", _percent(trivial[task].get(name)), ""] + ["", ""] * (task in compared)
-        lines.append(line)
-    rows: dict[tuple, dict[str, Cell]] = {}
-    for cell in cells:
-        rows.setdefault(published.order(cell.key), {})[cell.key.task] = cell
-    for order in sorted(rows):
-        line = [published.name(next(iter(rows[order].values())).key)]
-        for task in tasks:
-            line += _columns(rows[order].get(task), published, task in compared)
-        lines.append(line)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _columns(cell: Cell | None, published: Published, compared: bool) -> list[str]:
-    if cell is None:
-        return ["missing", "missing", "0"] + ["", ""] * compared
-    summary = summarise(cell, published)
-    count = str(summary.done) if summary.declared is None else f"{summary.done}/{summary.declared}"
-    count += "".join(f", {number} {state}" for state, number in summary.problems.items())
-    spread = "" if summary.sd is None else f" ± {summary.sd:.2f}"
-    best = "missing" if summary.best is None else _percent(summary.best)
-    mean = "missing" if summary.mean is None else _percent(summary.mean) + spread
-    if not compared:
-        return [best, mean, count]
-    difference = "" if summary.above_best is None else f"{summary.above_best:+.2f}"
-    return [best, mean, count, _percent(summary.published_best), difference]
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def table_csv(cells: list[Cell], published: Published) -> str:
-    """One line per cell, all protocols."""
-    lines = []
-    for cell in cells:
-        summary = summarise(cell, published)
-        lines.append(
-            {
-                "protocol": cell.key.protocol,
-                "selection": cell.key.selection,
-                **_names(cell, published),
-                "best": summary.best,
-                "mean": summary.mean,
-                "sd": summary.sd,
-                "done": summary.done,
-                "declared": summary.declared,
-                "problems": " ".join(f"{count} {state}" for state, count in summary.problems.items()),
-                "published_best": summary.published_best,
-                "published_mean": summary.published_mean,
-                "best_minus_published": summary.above_best,
-                "mean_minus_published": summary.above_mean,
-            }
-        )
-    return _csv(lines)
-
-
-def seeds_csv(cells: list[Cell], published: Published) -> str:
-    """One line per run, declared ones included."""
-    lines = []
-    for cell in cells:
-        for seed in cell.seeds():
-            run = cell.runs.get(seed, {})
-            best = run.get("validation", {}).get("best", {})
-            provenance = run.get("provenance", {})
-            test = {rule: run.get("test", {}).get(rule, {}).get(cell.metric) for rule in RULES}
-            lines.append(
-                {
-                    "protocol": cell.key.protocol,
-                    **_names(cell, published),
-                    "seed": seed,
-                    "status": cell.status(seed),
-                    **{f"test_{rule}": value for rule, value in test.items()},
-                    "best_val": best.get(cell.metric),
-                    "best_val_step": best.get("step"),
-                    "steps": run.get("steps"),
-                    "train_seconds": run.get("seconds", {}).get("train"),
-                    "tokens_per_second": run.get("tokens_per_second"),
-                    "commit": provenance.get("commit"),
-                    "dirty": provenance.get("dirty"),
-                    "record": run.get("path"),
-                }
-            )
-    return _csv(lines)
-
-
-def _names(cell: Cell, published: Published) -> dict[str, str]:
-    return {
-        "task": cell.key.task,
-        "metric": cell.metric,
-        "system": published.name(cell.key),
-        "attention": cell.key.attention,
-        "variant": cell.key.variant,
-        "settings": cell.key.settings,
-    }
-
-
-def _csv(lines: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+def p_text(p: float) -> str:
+    return f"p = {p:.3f}" if p >= 0.0005 else "p < 0.001"

@@ -1,0 +1,659 @@
+const data = JSON.parse(document.getElementById("data").textContent);
+const table = document.getElementById("cells");
+const rows = [...table.tBodies[0].rows];
+const filters = document.getElementById("filters");
+const sheet = document.getElementById("sheet");
+const tray = document.getElementById("tray");
+const COLOURS = ["currentColor", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"]; // Okabe and Ito
+const DASHES = [[], [8, 3], [2, 2], [8, 3, 2, 3]];
+const MISSING = "–";
+
+/** An element; attributes whose value is null are left out, children may be text, elements, null or lists of them. */
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null));
+  return element;
+}
+
+const number = (value, digits = 2) => (value == null ? MISSING : value.toFixed(digits));
+const signed = (value) => (value < 0 ? "" : "+") + value.toFixed(2);
+const whole = (value) => (value == null ? MISSING : Math.round(value).toLocaleString("en"));
+const text = (value) => (value === undefined ? MISSING : typeof value === "string" ? value : JSON.stringify(value));
+const minutes = (seconds) => (seconds === undefined ? MISSING : `${(seconds / 60).toFixed(1)} min`);
+
+/** A table in a frame that scrolls; a body cell that is a number stands right. */
+function grid(caption, headings, lines) {
+  const cell = (value, place) => {
+    if (place === 0) return make("th", {scope: "row"}, value);
+    return make("td", {class: typeof value === "string" && /^[+\d–-]/.test(value) ? "number" : null}, value);
+  };
+  return make(
+    "section",
+    {class: "scroll", tabindex: "0", "aria-label": caption},
+    make(
+      "table",
+      null,
+      make("caption", null, caption),
+      make(
+        "thead",
+        null,
+        make(
+          "tr",
+          null,
+          headings.map((heading) => make("th", {scope: "col"}, heading)),
+        ),
+      ),
+      make(
+        "tbody",
+        null,
+        lines.map((line) => make("tr", null, line.map(cell))),
+      ),
+    ),
+  );
+}
+
+function list(entries) {
+  return make(
+    "dl",
+    null,
+    entries.map(([term, value]) => make("div", null, make("dt", null, term), make("dd", null, value))),
+  );
+}
+
+/** Nested objects as {"model.depth": 6}. */
+function flat(value, prefix = "") {
+  return Object.entries(value).reduce((found, [name, item]) => {
+    const nested = item !== null && typeof item === "object" && !Array.isArray(item);
+    return Object.assign(found, nested ? flat(item, `${prefix}${name}.`) : {[prefix + name]: item});
+  }, {});
+}
+
+// The table: filters and sorting.
+
+function filter() {
+  const wanted = Object.fromEntries(new FormData(filters));
+  const words = wanted.text.toLowerCase().split(/\s+/).filter(Boolean);
+  let shown = 0;
+  for (const row of rows) {
+    const cell = data.cells[row.dataset.cell];
+    const chosen = ["task", "protocol", "attention", "variant"].every(
+      (name) => !wanted[name] || cell[name] === wanted[name],
+    );
+    const content = words.length
+      ? `${row.textContent} ${cell.task} ${cell.protocol} ${cell.attention} ${cell.variant}`.toLowerCase()
+      : "";
+    row.hidden = !(chosen && words.every((word) => content.includes(word)));
+    shown += !row.hidden;
+  }
+  filters.querySelector("output").value = `${shown} of ${rows.length} shown`;
+}
+
+/** By numbers where cells have them, else by text; what has no value stands last either way. */
+function sort(heading) {
+  const descending = heading.getAttribute("aria-sort") === "ascending";
+  const column = heading.cellIndex;
+  const value = (row) => {
+    const cell = row.cells[column];
+    return cell.dataset.value === undefined
+      ? (cell.querySelector("a") ?? cell).textContent
+      : Number(cell.dataset.value);
+  };
+  const keyed = rows.map((row) => [value(row), row]);
+  const order = (a, b) =>
+    typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", {numeric: true});
+  const numbers = keyed.some(([key]) => typeof key === "number");
+  const absent = (key) => (numbers ? typeof key !== "number" : key === "");
+  keyed.sort(([a], [b]) => absent(a) - absent(b) || (descending ? -order(a, b) : order(a, b)));
+  table.tBodies[0].append(...keyed.map(([, row]) => row));
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+}
+
+// Charts.
+
+const charts = new Set();
+const colour = (place) => COLOURS[place % COLOURS.length];
+const resolved = (name) => (name === "currentColor" ? getComputedStyle(document.body).color : name);
+
+/**
+ * Lines [{label, x, y, dash}] over the steps, and their numbers as a table. A `band` [[low], [high]] lies around a line.
+ */
+function chart(title, lines) {
+  const host = make("div");
+  const figure = make("figure", null, make("figcaption", null, title), host);
+  const tables = [],
+    series = [{label: "step"}],
+    bands = [];
+  lines.forEach(({label, x, y, band, shade, dash}) => {
+    const stroke = () => resolved(colour(shade));
+    tables.push([x, y]);
+    series.push({
+      label,
+      stroke,
+      width: 1.5,
+      dash: DASHES[dash % DASHES.length],
+      spanGaps: true,
+      points: {show: x.length < 2},
+    });
+    if (!band) return;
+    const place = series.length;
+    for (const edge of band) {
+      tables.push([x, edge]);
+      series.push({label: `${label}, band`, stroke, width: 0, spanGaps: true, points: {show: false}});
+    }
+    bands.push({series: [place + 1, place], fill: () => `color-mix(in srgb, ${stroke()} 15%, transparent)`});
+  });
+  const aligned = uPlot.join(tables);
+  const axis = {
+    stroke: () => resolved("currentColor"),
+    grid: {stroke: "#8884", width: 1},
+    ticks: {stroke: "#8884", width: 1},
+  };
+  const drawn = new uPlot(
+    {
+      width: 400,
+      height: 240,
+      series,
+      bands,
+      axes: [axis, axis],
+      scales: {x: {time: false}},
+      legend: {live: true},
+      cursor: {drag: {x: true, y: true, uni: 20}},
+    },
+    aligned,
+    host,
+  );
+  for (const [place, row] of [...host.querySelectorAll(".u-legend .u-series")].entries()) {
+    row.hidden = series[place].label.endsWith(", band");
+  }
+  new ResizeObserver(() => host.clientWidth && drawn.setSize({width: host.clientWidth, height: 240})).observe(host);
+  charts.add(drawn);
+  const numbers = make("details", null, make("summary", null, "numbers"));
+  numbers.addEventListener(
+    "toggle",
+    () =>
+      numbers.append(
+        grid(
+          title,
+          ["step", ...lines.map((line) => line.label)],
+          aligned[0].map((step, at) => [
+            String(step),
+            ...lines.map((line) => {
+              const value = line.y[line.x.indexOf(step)];
+              return value == null ? MISSING : String(value);
+            }),
+          ]),
+        ),
+      ),
+    {once: true},
+  );
+  figure.append(numbers);
+  return figure;
+}
+
+const NAMES = {
+  val_accuracy: "validation accuracy (%)",
+  val_perplexity: "validation perplexity",
+  val_loss: "validation loss",
+  train_loss: "training loss",
+};
+
+function quantities(cell) {
+  return [`val_${cell.metric}`, "val_loss", "train_loss"];
+}
+
+/** One line of a run's curve; null where it has none. */
+function line(run, name, label, shade, dash = shade) {
+  if (!run.curve?.[name]) return null;
+  return {label, x: data.steps[run.curve.step], y: run.curve[name], shade, dash};
+}
+
+/** The mean of a cell's finished runs at the steps that all of them have, within their range. */
+function course(cell, name, label, shade) {
+  const lines = cell.runs
+    .filter((run) => run.score != null)
+    .map((run) => line(run, name, label, shade))
+    .filter(Boolean);
+  if (lines.length < 2) return lines[0] ?? null;
+  const x = lines[0].x.filter((step) => lines.every((other) => other.y[other.x.indexOf(step)] != null));
+  const columns = x.map((step) => lines.map((other) => other.y[other.x.indexOf(step)]));
+  const mean = columns.map((values) => values.reduce((sum, value) => sum + value) / values.length);
+  const edges = [columns.map((values) => Math.min(...values)), columns.map((values) => Math.max(...values))];
+  return {label, x, y: mean, band: edges, shade, dash: shade};
+}
+
+function curveCharts(cell) {
+  const found = quantities(cell).map((name) => {
+    const lines = cell.runs.map((run, place) => line(run, name, `seed ${run.seed}`, place)).filter(Boolean);
+    return lines.length ? chart(NAMES[name], lines) : null;
+  });
+  const measured = cell.runs.find((run) => run.curve?.attention_std?.some(Boolean));
+  if (measured) {
+    const values = measured.curve.attention_std;
+    const blocks = values.find(Boolean).map((_, block) => ({
+      label: `block ${block + 1}`,
+      x: data.steps[measured.curve.step],
+      y: values.map((value) => value?.[block] ?? null),
+      shade: block,
+      dash: block,
+    }));
+    found.push(chart(`standard deviation of attention outputs, seed ${measured.seed}`, blocks));
+  }
+  const drawn = found.filter(Boolean);
+  return drawn.length ? [make("h3", null, "Curves"), make("div", {class: "charts"}, drawn)] : [];
+}
+
+// What is chosen to compare: "3" is a cell, "3.1" the seed 1 of it.
+
+let chosen = [];
+
+function item(id) {
+  const [place, seed] = id.split(".");
+  const cell = data.cells[place];
+  const run = cell.runs.find((one) => String(one.seed) === seed);
+  const name = `${cell.name}${run ? `, seed ${run.seed}` : ""}`;
+  return {cell, run, name, title: `${name} (${cell.task}, ${cell.protocol})`, runs: run ? [run] : cell.runs};
+}
+
+function choose(id, wanted) {
+  chosen = chosen.filter((other) => other !== id);
+  if (wanted) chosen = [...chosen.slice(-1), id];
+  showChosen();
+}
+
+function showChosen() {
+  for (const box of document.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
+  for (const place of document.querySelectorAll(".tray")) {
+    place.hidden = !chosen.length;
+    place.replaceChildren(
+      make(
+        "span",
+        {role: "status"},
+        chosen.length < 2
+          ? `${item(chosen[0] ?? "0").title}: tick another one to compare with`
+          : chosen.map((id) => item(id).title).join(" against "),
+      ),
+      make(
+        "button",
+        {
+          type: "button",
+          disabled: chosen.length < 2 ? "" : null,
+          onclick: () => {
+            location.hash = `compare/${chosen.join("/")}`;
+          },
+        },
+        "compare",
+      ),
+      make(
+        "button",
+        {
+          type: "button",
+          onclick: () => {
+            chosen = [];
+            showChosen();
+          },
+        },
+        "clear",
+      ),
+    );
+  }
+}
+
+function box(id, label) {
+  return make("input", {type: "checkbox", value: id, "aria-label": label});
+}
+
+document.addEventListener("change", ({target}) => {
+  if (target.type === "checkbox") choose(target.value, target.checked);
+});
+
+// The sheet: one cell, or two things compared.
+
+function open(title, subtitle, ...content) {
+  sheet.setAttribute("aria-label", title);
+  sheet.append(
+    make(
+      "header",
+      null,
+      make("div", null, make("h2", {tabindex: "-1", autofocus: ""}, title), make("p", null, subtitle)),
+      make("button", {type: "button", onclick: leave}, "close"),
+    ),
+    ...content.flat(Infinity).filter((part) => part !== null),
+    make("section", {class: "tray", "aria-label": "Comparison"}),
+  );
+  showChosen();
+  sheet.showModal();
+  sheet.scrollTop = 0;
+}
+
+function close() {
+  for (const drawn of charts) drawn.destroy();
+  charts.clear();
+  sheet.close();
+  sheet.replaceChildren();
+}
+
+function leave() {
+  history.replaceState(null, "", location.pathname + location.search);
+  close();
+}
+
+/** A link to a file beside the record of a run. */
+function beside(run, name, label) {
+  const folder = run.path
+    .slice(0, run.path.lastIndexOf("/") + 1)
+    .split("/")
+    .map(encodeURIComponent)
+    .join("/");
+  return make("a", {href: folder + name}, label);
+}
+
+function seeds(place, cell) {
+  const rules = ["last", "best_val", "best_test"].filter((rule) =>
+    cell.runs.some((run) => run.test && rule in run.test),
+  );
+  const headings = [
+    "seed",
+    "compare",
+    "status",
+    ...rules.map((rule) => `test, ${rule}`),
+    "best validation",
+    "at step",
+    "steps",
+    "training",
+    "tokens/s",
+    "memory",
+    "files",
+  ];
+  const lines = cell.runs.map((run) => {
+    const odd = run.status !== "finished" || run.flags.length > 0;
+    const status = make(
+      "span",
+      {class: odd ? "bad" : null},
+      [run.status, ...run.flags].join(", "),
+      run.reason ? `: ${run.reason}` : "",
+    );
+    if (!run.path) return [String(run.seed), "", status, ...headings.slice(3).map(() => "")];
+    return [
+      beside(run, "record.json", String(run.seed)),
+      box(`${place}.${run.seed}`, `compare seed ${run.seed}`),
+      status,
+      ...rules.map((rule) => number(run.test[rule])),
+      number(run.best_val),
+      whole(run.best_val_step),
+      whole(run.steps),
+      minutes(run.seconds?.train),
+      whole(run.tokens_per_second),
+      run.peak_memory_bytes == null ? MISSING : `${(run.peak_memory_bytes / 2 ** 20).toFixed(0)} MiB`,
+      [beside(run, "metrics.jsonl", "metrics"), " ", beside(run, "config.json", "config")],
+    ];
+  });
+  return [
+    make("h3", null, "Seeds"),
+    grid(`Every seed, with its record; ${cell.selection} is what the table shows`, headings, lines),
+  ];
+}
+
+function measured(cell) {
+  const bar = (value) => [
+    make("meter", {min: "0", max: "100", value: String(value), "aria-hidden": "true"}),
+    ` ${number(value)}`,
+  ];
+  const groups = Object.entries(cell.diagnostics).map(([group, values]) =>
+    grid(
+      `Test accuracy by ${group}`,
+      [group, "accuracy", "baseline"],
+      Object.entries(values).map(([value, found]) => [value, bar(found.accuracy), number(found.baseline)]),
+    ),
+  );
+  if (cell.calibration.length) {
+    groups.push(
+      grid(
+        "Calibration",
+        ["mean confidence", "accuracy", "predictions"],
+        cell.calibration.map((point) => [number(point.confidence), bar(point.accuracy), whole(point.examples)]),
+      ),
+    );
+  }
+  return groups.length
+    ? [
+        make("h3", null, "What was learned"),
+        make("p", null, "All finished seeds together."),
+        make("div", {class: "charts"}, groups),
+      ]
+    : [];
+}
+
+function settings(title, values) {
+  return make(
+    "details",
+    null,
+    make("summary", null, title),
+    grid(
+      title,
+      ["key", "value"],
+      Object.entries(flat(values)).map(([name, value]) => [name, make("span", null, text(value))]),
+    ),
+  );
+}
+
+function provenance(cell) {
+  const own = cell.runs.filter((run) => run.path);
+  const names = [...new Set(own.flatMap((run) => Object.keys(flat(run.provenance))))];
+  return make(
+    "details",
+    null,
+    make("summary", null, "Provenance"),
+    grid(
+      "The same for all seeds",
+      ["what", "value"],
+      Object.entries(flat(cell.provenance)).map(([name, value]) => [name, make("span", null, text(value))]),
+    ),
+    names.length
+      ? grid(
+          "By seed",
+          ["seed", ...names],
+          own.map((run) => [
+            String(run.seed),
+            ...names.map((name) => make("span", null, text(flat(run.provenance)[name]))),
+          ]),
+        )
+      : null,
+  );
+}
+
+function openCell(place) {
+  const cell = data.cells[place];
+  open(
+    cell.name,
+    `${cell.task}; protocol ${cell.protocol}. ${data.verdicts[cell.column]}`,
+    list(Object.entries(cell.facts).filter(([, value]) => value)),
+    seeds(place, cell),
+    curveCharts(cell),
+    measured(cell),
+    make("h3", null, "Receipts"),
+    settings("Configuration", cell.config),
+    provenance(cell),
+  );
+}
+
+// Comparisons.
+
+function openComparison(one, two) {
+  const pair = [one, two].map(item);
+  const [a, b] = pair;
+  const same = a.cell.task === b.cell.task && a.cell.metric === b.cell.metric && a.cell.protocol === b.cell.protocol;
+  const names = a.name === b.name ? pair.map((side) => side.title) : pair.map((side) => side.name);
+  const overlay = quantities(a.cell)
+    .filter((name) => quantities(b.cell).includes(name))
+    .map((name) => {
+      const lines = pair
+        .map(({cell, run}, shade) =>
+          run ? line(run, name, names[shade], shade) : course(cell, name, names[shade], shade),
+        )
+        .filter(Boolean);
+      return lines.length ? chart(NAMES[name], lines) : null;
+    })
+    .filter(Boolean);
+  open(
+    "Comparison",
+    same
+      ? `${names.join(" against ")}; ${a.cell.task}, protocol ${a.cell.protocol}`
+      : pair.map((side) => side.title).join(" against "),
+    same
+      ? paired(a, b, names)
+      : make("p", {class: "bad"}, "Not the same task and protocol: these numbers cannot be compared."),
+    differences(a, b, names),
+    overlay.length
+      ? [
+          make("h3", null, "Curves"),
+          make("p", null, "Of a system: the mean over its seeds, within their range."),
+          make("div", {class: "charts"}, overlay),
+        ]
+      : null,
+  );
+}
+
+/** Of two runs: both scores, and the examples that only one gets right. Of systems: differences by seed. */
+function paired(a, b, names) {
+  const heading = make("h3", null, "Scores");
+  if (a.run && b.run) {
+    const difference = a.run.score == null || b.run.score == null ? MISSING : signed(a.run.score - b.run.score);
+    const found = discordant(a.run.right, b.run.right);
+    return [
+      heading,
+      grid(
+        `Test ${a.cell.metric}`,
+        ["split", ...names, "difference"],
+        [["test", number(a.run.score), number(b.run.score), difference]],
+      ),
+      found
+        ? make(
+            "p",
+            null,
+            `Only the first is right on ${found.first} test examples, only the second on ${found.second}: McNemar's exact p = ${found.p.toPrecision(2)}.`,
+          )
+        : make("p", null, "The predictions of both were not kept, so there is no test of the examples."),
+    ];
+  }
+  const scores = (side) => new Map(side.runs.filter((run) => run.score != null).map((run) => [run.seed, run.score]));
+  const [first, second] = [scores(a), scores(b)];
+  const common = [...first.keys()].filter((seed) => second.has(seed));
+  const differences = common.map((seed) => first.get(seed) - second.get(seed));
+  const lines = common.map((seed, at) => [
+    String(seed),
+    number(first.get(seed)),
+    number(second.get(seed)),
+    signed(differences[at]),
+  ]);
+  return [
+    heading,
+    make("p", null, verdict(differences)),
+    grid(`Test ${a.cell.metric}, by seed`, ["seed", ...names, "difference"], lines),
+  ];
+}
+
+function verdict(differences) {
+  const n = differences.length;
+  if (n === 0) return "They have no finished seed in common.";
+  const mean = differences.reduce((sum, value) => sum + value) / n;
+  if (n === 1) return `Difference ${signed(mean)}, of one seed.`;
+  const sd = Math.sqrt(differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
+  const half = (data.quantiles[n - 2] * sd) / Math.sqrt(n);
+  return `Paired by seed, first minus second: ${signed(mean)} ± ${sd.toFixed(2)} (sd), 95 % t-interval ${signed(mean - half)} to ${signed(mean + half)}, n = ${n}. One comparison; nothing is corrected for looking at several.`;
+}
+
+/** McNemar's exact test of two packed arrays of bits: twice the smaller tail of a fair coin. */
+function discordant(one, two) {
+  if (!one || !two) return null;
+  const [a, b] = [one, two].map((packed) => Uint8Array.from(atob(packed), (character) => character.charCodeAt(0)));
+  const bits = (byte) => byte.toString(2).replaceAll("0", "").length;
+  let first = 0,
+    second = 0;
+  a.forEach((byte, place) => {
+    first += bits(byte & ~b[place]);
+    second += bits(~byte & b[place]);
+  });
+  const n = first + second;
+  let term = -n * Math.LN2,
+    tail = Math.exp(term);
+  for (let k = 1; k <= Math.min(first, second); k++) {
+    term += Math.log((n - k + 1) / k);
+    tail += Math.exp(term);
+  }
+  return {first, second, p: Math.min(1, 2 * tail)};
+}
+
+function differences(a, b, names) {
+  const [one, two] = [a, b].map(({cell, run}) =>
+    flat({
+      task: cell.task,
+      protocol: cell.protocol,
+      attention: cell.attention,
+      variant: cell.variant,
+      config: cell.config,
+      provenance: {...cell.provenance, ...run?.provenance},
+      ...(run ? {seed: run.seed} : {}),
+    }),
+  );
+  const keys = [...new Set([...Object.keys(one), ...Object.keys(two)])].filter(
+    (key) => JSON.stringify(one[key]) !== JSON.stringify(two[key]),
+  );
+  return [
+    make("h3", null, "Configuration and provenance"),
+    keys.length
+      ? grid(
+          "What differs",
+          ["key", ...names],
+          keys.map((key) => [key, make("span", null, text(one[key])), make("span", null, text(two[key]))]),
+        )
+      : make("p", null, "No difference."),
+  ];
+}
+
+// The address says what is open, so that links and the browser's back button work.
+
+function route() {
+  close();
+  const [kind, ...ids] = location.hash.slice(1).split("/");
+  const known = ids.every((id) => data.cells[id.split(".")[0]]);
+  if (kind === "cell" && ids.length === 1 && known) openCell(ids[0]);
+  else if (kind === "compare" && ids.length === 2 && known) openComparison(...ids);
+}
+
+const root = document.documentElement;
+
+function setTheme(theme) {
+  root.dataset.theme = theme;
+  for (const drawn of charts) drawn.redraw(false);
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  setTheme(dark ? "light" : "dark");
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const drawn of charts) drawn.redraw(false);
+});
+filters.addEventListener("input", filter);
+filters.addEventListener("reset", () => setTimeout(filter));
+filters.addEventListener("submit", (event) => event.preventDefault());
+table.tHead.addEventListener("click", ({target}) => {
+  if (target.tagName === "BUTTON") sort(target.closest("th"));
+});
+table.tBodies[0].addEventListener("click", ({target}) => {
+  const row = target.closest("tr");
+  if (!target.closest("a, input, td:first-child")) location.hash = `cell/${row.dataset.cell}`;
+});
+sheet.addEventListener("cancel", (event) => {
+  event.preventDefault();
+  leave();
+});
+addEventListener("hashchange", route);
+filter();
+showChosen();
+route();

@@ -1,0 +1,59 @@
+"""Learning curves: the lines of `metrics.jsonl` beside each record, by name, and their course over the seeds."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lra import record
+from lra.errors import UserError
+from lra.report.records import Record
+
+Curve = dict[str, list[Any]]
+"""One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The evaluations in a `metrics.jsonl`, none where there is no file; a last line that is being written is left out.
+
+    Raises UserError.
+    """
+    if not path.exists():
+        return []
+    *complete, _ = path.read_text().split("\n")
+    lines = []
+    for number, text in enumerate(complete, start=1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number}: expected a JSON object, found {error}") from None
+        if not isinstance(line, dict) or "step" not in line:
+            raise UserError(f"{path}, line {number}: expected an object with a step, found {text[:40]!r}")
+        lines.append(line)
+    return lines
+
+
+def read(folder: Path, run: Record) -> Curve:
+    """The curve of a run; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
+    lines = read_lines((folder / run["path"]).with_name(record.METRICS))
+    curve = {
+        name: [line.get(name) for line in lines] for name in dict.fromkeys(name for line in lines for name in line)
+    }
+    if "val_loss" in curve:
+        curve["val_perplexity"] = [None if loss is None else math.exp(min(loss, 700)) for loss in curve["val_loss"]]
+    return curve
+
+
+def over_seeds(curves: Iterable[Curve], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values [seeds, steps, ...]) of one quantity, at the steps where every curve that measured it has it."""
+    measured = [
+        {step: value for step, value in zip(curve["step"], curve[name], strict=True) if value is not None}
+        for curve in curves
+        if name in curve
+    ]
+    steps = sorted(set.intersection(*map(set, measured))) if measured else []
+    values = [[points[step] for step in steps] for points in measured]
+    return np.array(steps), np.array(values, dtype=float)

@@ -1,0 +1,180 @@
+"""The numbers of a report for other programs: table1.csv, table1.json, seeds.csv and pairs.csv.
+
+Numbers have ten significant digits, which is what two machines agree about.
+"""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra.report.published import Published
+from lra.report.records import RULES
+from lra.report.table import Column, Comparison, Row, Section
+
+SCHEMA = 1
+PAIRS = (
+    *("protocol", "selection", "task", "metric", "system", "other", "seeds", "mean_difference", "sd", "low", "high"),
+    *("p", "p_holm", "seeds_needed", "only_system_right", "only_other_right", "mcnemar_p"),
+)
+
+
+def table_csv(sections: list[Section]) -> str:
+    """One line per cell, all protocols."""
+    return _csv([_cell(column, row) for column, row in _rows(sections)])
+
+
+def seeds_csv(folder: Path, sections: list[Section]) -> str:
+    """One line per run, declared ones included."""
+    return _csv(
+        [_names(column, row) | _seed(folder, row, seed) for column, row in _rows(sections) for seed in row.cell.seeds()]
+    )
+
+
+def pairs_csv(sections: list[Section]) -> str:
+    """One line per pair of systems of a column; McNemar's p by seed."""
+    lines = [
+        _pair(column, pair)
+        | {
+            "only_system_right": sum(one.only_first for one in pair.discordant.values()) if pair.discordant else None,
+            "only_other_right": sum(one.only_second for one in pair.discordant.values()) if pair.discordant else None,
+            "mcnemar_p": " ".join(f"{seed}:{number(one.p)}" for seed, one in pair.discordant.items()),
+        }
+        for section in sections
+        for column in section.columns
+        for pair in column.pairs
+    ]
+    return _csv(lines, PAIRS)
+
+
+def table_json(
+    folder: Path, sections: list[Section], published: Published, selection: str | None, figures: Sequence[Path]
+) -> str:
+    """Everything. `selection`: what --selection asked for, or null; `figures`: their paths."""
+    columns = [column for section in sections for column in section.columns]
+    value = {
+        "schema": SCHEMA,
+        "selection": selection,
+        "figures": [path.as_posix() for path in figures],
+        "sources": [source.model_dump(include={"name", "reference", "numbers"}) for source in published.sources],
+        "columns": [
+            _place(column) | {"title": column.title, "baselines": column.baselines, "verdict": column.verdict}
+            for column in columns
+        ],
+        "cells": [
+            _cell(column, row) | {"seeds": [_seed(folder, row, seed) for seed in row.cell.seeds()]}
+            for column, row in _rows(sections)
+        ],
+        "pairs": [
+            _pair(column, pair)
+            | {
+                "mcnemar": [
+                    {"seed": seed, "only_system": one.only_first, "only_other": one.only_second, "p": number(one.p)}
+                    for seed, one in pair.discordant.items()
+                ]
+            }
+            for column in columns
+            for pair in column.pairs
+        ],
+    }
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def number(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.10g}")
+
+
+def _rows(sections: list[Section]) -> Iterator[tuple[Column, Row]]:
+    return ((column, row) for section in sections for column in section.columns for row in column.rows)
+
+
+def _place(column: Column) -> dict[str, Any]:
+    protocol, selection, task = column.key
+    return {"protocol": protocol, "selection": selection, "task": task, "metric": column.metric}
+
+
+def _names(column: Column, row: Row) -> dict[str, Any]:
+    key = row.cell.key
+    return _place(column) | {
+        "system": row.name,
+        "attention": key.attention,
+        "variant": key.variant,
+        "settings": key.settings,
+    }
+
+
+def _cell(column: Column, row: Row) -> dict[str, Any]:
+    summary = row.summary
+    low, high = summary.interval or (None, None)
+    return _names(column, row) | {
+        "complexity": row.complexity,
+        "best": number(summary.best),
+        "mean": number(summary.mean),
+        "sd": number(summary.sd),
+        "low": number(low),
+        "high": number(high),
+        "minimum": number(summary.minimum),
+        "maximum": number(summary.maximum),
+        "done": summary.done,
+        "declared": summary.declared,
+        "problems": " ".join(f"{count} {state}" for state, count in summary.problems.items()),
+        "bold": row.name == column.bold,
+        "best_minus_mean": number(summary.gain_of_best),
+        "expected_best_minus_mean": number(summary.expected_gain),
+        "seeds_needed": summary.seeds_needed,
+        "published_source": column.source.name if column.source else None,
+        "published_best": summary.published_best,
+        "published_mean": summary.published_mean,
+        "mean_minus_published": number(summary.mean_minus_published),
+    }
+
+
+def _seed(folder: Path, row: Row, seed: int) -> dict[str, Any]:
+    cell, run = row.cell, row.cell.runs.get(seed, {})
+    best = run.get("validation", {}).get("best", {})
+    provenance = run.get("provenance", {})
+    test = {rule: run.get("test", {}).get(rule, {}).get(cell.metric) for rule in RULES}
+    return {
+        "seed": seed,
+        "status": cell.status(seed),
+        "flags": " ".join(row.flags.get(seed, [])),
+        **{f"test_{rule}": value for rule, value in test.items()},
+        "best_val": best.get(cell.metric),
+        "best_val_step": best.get("step"),
+        "steps": run.get("steps"),
+        "train_seconds": run.get("seconds", {}).get("train"),
+        "tokens_per_second": run.get("tokens_per_second"),
+        "commit": provenance.get("commit"),
+        "dirty": provenance.get("dirty"),
+        "record": run.get("path"),
+        "record_sha256": hashlib.sha256((folder / run["path"]).read_bytes()).hexdigest() if run else None,
+    }
+
+
+def _pair(column: Column, pair: Comparison) -> dict[str, Any]:
+    found = pair.difference
+    low, high = found.interval or (None, None)
+    return _place(column) | {
+        "system": pair.first,
+        "other": pair.other,
+        "seeds": found.seeds,
+        "mean_difference": number(found.mean),
+        "sd": number(found.sd),
+        "low": number(low),
+        "high": number(high),
+        "p": number(found.p),
+        "p_holm": number(pair.holm),
+        "seeds_needed": pair.seeds_needed,
+    }
+
+
+def _csv(lines: list[dict[str, Any]], names: Sequence[str] = ()) -> str:
+    """`names`: the columns, where there may be no line to read them from."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=names or list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()

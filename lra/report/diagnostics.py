@@ -1,0 +1,45 @@
+"""What the records say of whether anything was learned, all seeds of a cell together."""
+
+import math
+from collections.abc import Iterable
+
+from lra.report.records import Record
+
+BINS = 10
+
+
+def accuracy_by(runs: Iterable[Record]) -> dict[str, dict[str, dict[str, float]]]:
+    """Test accuracy in percent by what an example is: {"root operator": {"MIN": {"accuracy": 61.2}, ...}, ...}.
+
+    Beside it, where the records have it, that of the trivial `baseline`.
+    """
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for run in runs:
+        for group, values in run.get("diagnostics", {}).items():
+            for value, found in values.items():
+                total = counts.setdefault(group, {}).setdefault(value, {})
+                for name, count in found.items():
+                    total[name] = total.get(name, 0) + count
+    names = {"correct": "accuracy", "baseline": "baseline"}
+    return {
+        group: {
+            value: {names[name]: 100 * total[name] / total["examples"] for name in names if name in total}
+            for value, total in values.items()
+        }
+        for group, values in counts.items()
+    }
+
+
+def reliability(runs: Iterable[Record]) -> list[dict[str, float]]:
+    """Mean confidence and accuracy in percent, and examples, of the predictions in each tenth of confidence."""
+    bins: dict[int, list[dict[str, float]]] = {}
+    for run in runs:
+        for found in run.get("calibration", []):
+            bins.setdefault(math.ceil(found["confidence"] * BINS), []).append(found)
+    points = []
+    for _, members in sorted(bins.items()):
+        examples = sum(member["examples"] for member in members)
+        confidence = sum(100 * member["confidence"] * member["examples"] for member in members) / examples
+        accuracy = sum(member["accuracy"] * member["examples"] for member in members) / examples
+        points.append({"confidence": confidence, "accuracy": accuracy, "examples": examples})
+    return points

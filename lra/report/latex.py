@@ -1,0 +1,100 @@
+r"""table1.tex: the tables for a paper, to be \input where the packages booktabs and graphicx are loaded."""
+
+import re
+from collections.abc import Iterator
+
+from lra.report import layout
+from lra.report.layout import Grid, Text
+from lra.report.table import Column, Section
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "²": "$^2$",
+    "³": "$^3$",
+    "√": r"$\surd$",
+    "–": "--",
+    "—": "---",
+    **{character: f"${character}$" for character in "<>|"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+MATHS = {"²": "^2", "³": "^3", "√": r"\surd ", "log": r"\log"}
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # smaller only where it is too wide
+NOTE = (
+    "Intervals: Student's t; seeds: done/declared. Bold: better than every other row, baselines included (two-sided "
+    "paired t-tests over the seeds, best mean against each other row, p < 0.05 after Holm's correction over all these "
+    "tests under one protocol and selection)."
+)
+
+
+def document(sections: list[Section]) -> Iterator[str]:
+    """The lines of the file."""
+    yield r"% By lra-report from records; needs \usepackage{booktabs,graphicx}."
+    for section in sections:
+        where = f"protocol {section.protocol}, selection {section.selection}"
+        place = f"{section.protocol}-{section.selection}"
+        if len(section.columns) > 1:
+            caption = f"Test accuracy in percent, mean ± sd over the seeds (done/declared); {where}. {NOTE}"
+            yield from _table(layout.overview(section), caption, f"tab:{_label(place)}")
+        for column in section.columns:
+            yield from _table(
+                layout.table(column), _caption(column, where), f"tab:{_label(column.task)}-{_label(place)}"
+            )
+
+
+def _caption(column: Column, where: str) -> str:
+    metric = "test perplexity" if column.metric == "perplexity" else "test accuracy in percent"
+    published = f" Published: {column.source.name} ({column.source.numbers})." if column.source else ""
+    return f"{column.title}: {metric}; {where}. {NOTE}{published}"
+
+
+def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:
+    columns = "l" * grid.numbers + "r" * (len(grid.header) - grid.numbers)
+    yield ""
+    yield r"\begin{table}"
+    yield r"\centering\footnotesize\setlength{\tabcolsep}{3pt}"
+    yield f"\\caption{{{escape(caption)}}}"
+    yield f"\\label{{{label}}}\\smallskip"
+    yield FIT
+    yield f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    yield r"\toprule"
+    yield " & ".join(map(escape, grid.header)) + r" \\"
+    yield r"\midrule"
+    for number, row in enumerate(grid.rows):
+        if 0 < number == grid.baselines:
+            yield r"\midrule"
+        yield " & ".join(map(_text, row)) + r" \\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}}"
+    yield r"\end{table}"
+
+
+def _text(text: Text) -> str:
+    if re.fullmatch(r"O\(.*\)", text.text):
+        return _order(text.text)
+    shown = re.sub(r"^([+-])(?=\d)", r"$\1$", escape(text.text))
+    command = r"\textbf" if text.bold else r"\textit" if text.italic else ""
+    return f"{command}{{{shown}}}" if command else f"{{{shown}}}" if shown.startswith("[") else shown
+
+
+def _order(text: str) -> str:
+    """A complexity, as in O(L log L)."""
+    shown = re.sub("|".join(MATHS), lambda found: MATHS[found[0]], text.removeprefix("O"))
+    return f"$\\mathcal{{O}}{shown}$"
+
+
+def escape(text: str) -> str:
+    """Text for LaTeX; what its default fonts do not have is named by its code point."""
+    shown = "".join(SPECIAL.get(character) or _plain(character) for character in text)
+    return shown.replace(" - ", " $-$ ")
+
+
+def _plain(character: str) -> str:
+    known = character.isascii() or ("À" <= character <= "ÿ" and character not in "ÐÞðþ")
+    return character if known else f"U+{ord(character):04X}"
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")

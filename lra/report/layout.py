@@ -1,0 +1,184 @@
+"""The tables of a report as rows of text, before they become Markdown or LaTeX."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lra.report import statistics
+from lra.report.published import Published, Source
+from lra.report.records import Cell
+from lra.report.table import Column, Comparison, Row, Section, Summary, p_text
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands in one place of a table."""
+
+    text: str
+    bold: bool = False
+    italic: bool = False
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: columns from `numbers` on are aligned to the right; the first rows are `baselines`."""
+
+    header: list[str]
+    rows: list[list[Text]]
+    numbers: int = 1
+    baselines: int = 0
+
+
+def table(column: Column) -> Grid:
+    """Table 1 of one task: everything about every cell."""
+    compared = column.source is not None
+    best = "best perplexity" if column.metric == "perplexity" else "best"
+    header = ["system", "complexity", best, "mean ± sd", "95 % interval", "seeds"]
+    header += ["published", "mean - published"] * compared
+    rows = [
+        [Text(f"baseline: {name}", italic=True), *_texts("", "", decimals(value), "", ""), *_texts("", "") * compared]
+        for name, value in sorted(column.baselines.items())
+    ]
+    for row in column.rows:
+        summary = row.summary
+        line = _texts(row.name, row.complexity, decimals(summary.best) or "missing")
+        line.append(Text(mean_sd(summary) or "missing", bold=row.name == column.bold))
+        line += _texts(interval(summary.interval), count(summary))
+        line += _texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
+        rows.append(line)
+    return Grid(header, rows, numbers=2, baselines=len(column.baselines))
+
+
+def overview(section: Section) -> Grid:
+    """Table 1 in the paper's shape: one row a system, one column a task."""
+    header = ["system", "complexity"]
+    header += [column.title + " (perplexity)" * (column.metric == "perplexity") for column in section.columns]
+    names = sorted({name for column in section.columns for name in column.baselines})
+    rows = [
+        [Text(f"baseline: {name}", italic=True), Text("")]
+        + _texts(*(decimals(column.baselines.get(name)) for column in section.columns))
+        for name in names
+    ]
+    systems = {row.order: row for column in section.columns for row in column.rows}
+    for order in sorted(systems):
+        line = _texts(systems[order].name, systems[order].complexity)
+        for column in section.columns:
+            row = next((row for row in column.rows if row.order == order), None)
+            line.append(_short(row, column) if row else Text(""))
+        rows.append(line)
+    return Grid(header, rows, numbers=2, baselines=len(names))
+
+
+def _short(row: Row, column: Column) -> Text:
+    found = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
+    return Text(found, bold=row.name == column.bold)
+
+
+def every_seed(column: Column) -> Grid:
+    """Each seed's number with a link to its record, or why there is none."""
+    seeds = sorted({seed for row in column.rows for seed in row.cell.seeds()})
+    rows = [[Text(row.name), *(_seed(row, seed) for seed in seeds)] for row in column.rows]
+    return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows)
+
+
+def _seed(row: Row, seed: int) -> Text:
+    cell: Cell = row.cell
+    link = cell.runs[seed]["path"] if seed in cell.runs else None
+    if seed not in cell.seeds():
+        return Text("")
+    if seed not in cell.scores():
+        return Text(cell.status(seed), link=link)
+    return Text(" ".join([decimals(cell.scores()[seed]), *row.flags[seed]]), link=link)
+
+
+def spread(column: Column) -> Grid:
+    """What the seeds of each system say about each other."""
+    header = ["system", "lowest", "highest", "best - mean", "expected", f"seeds to see {statistics.POINTS}"]
+    rows = []
+    for row in column.rows:
+        summary = row.summary
+        sizes = [summary.minimum, summary.maximum, summary.gain_of_best, summary.expected_gain]
+        rows.append(_texts(row.name, *map(decimals, sizes), _whole(summary.seeds_needed)))
+    return Grid(header, rows)
+
+
+def differences(column: Column) -> Grid:
+    """The row with the best mean beside every other, paired by seed."""
+    predicted = any(comparison.discordant for comparison in column.against)
+    header = [f"{column.leader.name} minus", "mean ± sd", "95 % interval", "p", "p (Holm)", "seeds"]
+    header += [f"seeds to see {statistics.POINTS}"] + ["McNemar"] * predicted
+    rows = []
+    for one in column.against:
+        found = one.difference
+        sd = "" if found.sd is None else f" ± {found.sd:.2f}"
+        line = [Text(f"baseline: {one.other}", italic=True) if one.is_baseline else Text(one.other)]
+        line += _texts(signed(found.mean) + sd, interval(found.interval), _p(found.p), _p(one.holm), str(found.seeds))
+        line += _texts("" if one.is_baseline else _whole(one.seeds_needed)) + _texts(_mcnemar(one)) * predicted
+        rows.append(line)
+    return Grid(header, rows)
+
+
+def _mcnemar(comparison: Comparison) -> str:
+    """In how many seeds the test predictions differ, after Holm's correction over the seeds."""
+    found = comparison.discordant.values()
+    if not found:
+        return ""
+    clear = sum(p < statistics.ALPHA for p in statistics.holm([one.p for one in found]))
+    return f"{clear}/{len(found)}"
+
+
+def field(columns: list[Column], published: Published) -> Grid:
+    """Our means under each protocol and rule beside all published numbers for one task."""
+    task = columns[0].task
+    sources = covering(task, published)
+    known = list(published.systems(task))
+    others = {row.order: row.name for column in columns for row in column.rows if row.name not in known}
+    rows = []
+    for name in [*known, *(others[order] for order in sorted(others))]:
+        ours = [next((_short(row, column) for row in column.rows if row.name == name), Text("")) for column in columns]
+        rows.append([Text(name), *ours, *_texts(*(_number(source, name, task) for source in sources))])
+    header = [f"ours: {column.key[0]}, {column.key[1]}" for column in columns]
+    return Grid(["system", *header, *(source.name for source in sources)], rows)
+
+
+def covering(task: str, published: Published) -> list[Source]:
+    return [source for source in published.sources if source.covers(task)]
+
+
+def _number(source: Source, name: str, task: str) -> str:
+    best, mean = source.number(name, task), source.number(name, task, "mean")
+    return decimals(best) + ("" if mean is None else f" (mean {mean:.2f})")
+
+
+def _texts(*texts: str) -> list[Text]:
+    return [Text(text) for text in texts]
+
+
+def decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+
+
+def mean_sd(summary: Summary) -> str:
+    return decimals(summary.mean) + ("" if summary.sd is None else f" ± {summary.sd:.2f}")
+
+
+def count(summary: Summary) -> str:
+    """Seeds done of seeds declared, and what became of the others."""
+    done = str(summary.done) if summary.declared is None else f"{summary.done}/{summary.declared}"
+    return done + "".join(f", {number} {state}" for state, number in summary.problems.items())
+
+
+def _whole(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else p_text(p).removeprefix("p = ").removeprefix("p ")

@@ -1,0 +1,223 @@
+"""index.html: one page of a results folder, for reading and comparing; it needs no network and no server."""
+
+import base64
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from lra.files import write_atomic
+from lra.report import curves, diagnostics, layout
+from lra.report.records import RULES, Record
+from lra.report.statistics import LEVEL
+from lra.report.table import Column, Row, Section
+
+NAME = "index.html"
+ASSETS = Path(__file__).with_name("assets")
+POINTS = 60  # of a curve: as many as a small chart can show
+DIGITS = 5  # of a number in a curve
+CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", "attention_std")
+FILTERS = ("task", "protocol", "attention", "variant")
+
+Steps = dict[tuple[int, ...], int]
+"""Each list of steps with its number; most runs share one."""
+
+
+def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path]) -> Path:
+    """Write the page into `folder`; `figures` are paths below it. Raises UserError."""
+    columns = [column for section in sections for column in section.columns]
+    rows = [(number, column, row) for number, column in enumerate(columns) for row in column.rows]
+    steps: Steps = {}
+    cells = [{"column": number, **_cell(folder, column, row, steps)} for number, column, row in rows]
+    data = {
+        "cells": cells,
+        "verdicts": [column.verdict for column in columns],
+        "steps": list(steps),
+        "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),
+    }
+    choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
+    common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
+    runs = sum("path" in run for cell in cells for run in cell["runs"])
+    headings, lines = _table(cells, [_columns(column, row) for _, column, row in rows])
+    page = Template(_asset("page.html")).substitute(
+        name=escape(folder.resolve().name),
+        facts=escape("; ".join([f"{len(cells)} cells, {runs} runs", *common])),
+        style=_asset("uPlot.min.css") + _asset("page.css"),
+        filters="\n".join(_filter(name, values) for name, values in choices.items() if len(values) > 1),
+        headings=headings,
+        rows=lines,
+        figures=_figures([path for path in figures if path.suffix == ".svg"]),
+        data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
+        licence=_asset("uPlot.LICENSE"),
+        uplot=_asset("uPlot.iife.min.js"),
+        script=_asset("page.js"),
+    )
+    write_atomic(folder / NAME, page.encode())
+    return folder / NAME
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _quantiles(seeds: int) -> list[float]:
+    """Student's t of a two-sided interval for 1, 2, ... degrees of freedom."""
+    from scipy.stats import t
+
+    return [float(t.ppf((1 + LEVEL) / 2, freedom)) for freedom in range(1, seeds)]
+
+
+# The data that the page's script reads.
+
+
+def _cell(folder: Path, column: Column, row: Row, steps: Steps) -> dict[str, Any]:
+    """A cell; what all its runs share stands once."""
+    key = row.cell.key
+    runs = list(row.cell.runs.values())
+    finished = [row.cell.runs[seed] for seed in row.cell.scores()]
+    shared = _shared([run["provenance"] for run in runs])
+    baselines = {f"baseline: {name}": layout.decimals(value) for name, value in sorted(column.baselines.items())}
+    return {
+        "name": row.name,
+        "bold": column.bold == row.name,
+        "task": key.task,
+        "protocol": f"{key.protocol}, {key.selection}",
+        "selection": key.selection,
+        "attention": key.attention,
+        "variant": key.variant,
+        "metric": column.metric,
+        "facts": {name: text for name, (_, text) in _columns(column, row).items() if name not in FILTERS}
+        | {"complexity": row.complexity, **baselines},
+        "diagnostics": diagnostics.accuracy_by(finished),
+        "calibration": diagnostics.reliability(finished),
+        "config": {name: value for name, value in runs[0]["config"].items() if name != "seed"} if runs else {},
+        "provenance": shared,
+        "runs": [_run(folder, row, seed, shared, steps) for seed in row.cell.seeds()],
+    }
+
+
+def _shared(provenance: list[dict[str, Any]]) -> dict[str, Any]:
+    first, *others = provenance or [{}]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def _run(folder: Path, row: Row, seed: int, shared: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    """One seed; a declared one that never ran has no `path`. `right`: a bit for each test example, packed."""
+    shown: dict[str, Any] = {"seed": seed, "status": row.cell.status(seed), "flags": row.flags.get(seed, [])}
+    run = row.cell.runs.get(seed)
+    if run is None:
+        return shown
+    if seed in row.predictions:
+        shown["right"] = base64.b64encode(np.packbits(row.correct(seed)).tobytes()).decode()
+    best = run.get("validation", {}).get("best", {})
+    return shown | {
+        "path": run["path"],
+        "score": row.cell.scores().get(seed),
+        "reason": run.get("reason"),
+        "test": {rule: run["test"][rule][row.cell.metric] for rule in RULES if rule in run.get("test", {})},
+        "best_val": best.get(row.cell.metric),
+        "best_val_step": best.get("step"),
+        **{name: run.get(name) for name in ("steps", "seconds", "tokens_per_second", "peak_memory_bytes", "resumes")},
+        "provenance": {name: value for name, value in run["provenance"].items() if name not in shared},
+        "curve": _curve(folder, run, steps),
+    }
+
+
+def _curve(folder: Path, run: Record, steps: Steps) -> dict[str, Any]:
+    """The curve of a run at no more than POINTS of its evaluations, the first and the last among them."""
+    curve = curves.read(folder, run)
+    if not curve:
+        return {}
+    count = len(curve["step"])
+    kept = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int)).tolist()
+    found: dict[str, Any] = {"step": steps.setdefault(tuple(curve["step"][place] for place in kept), len(steps))}
+    return found | {name: [_rounded(curve[name][place]) for place in kept] for name in CURVES if name in curve}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+# The table.
+
+
+def _columns(column: Column, row: Row) -> dict[str, tuple[float | None, str]]:
+    """What the table shows of a cell: by heading, the number that sorts it, if one does, and the text."""
+    summary, key = row.summary, row.cell.key
+    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    strongest = (min if column.metric == "perplexity" else max)(column.baselines.values(), default=None)
+    parameters = next((run["parameters"] for run in runs if "parameters" in run), None)
+    minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
+    return {
+        "task": (None, key.task),
+        "mean ± sd": (summary.mean, layout.mean_sd(summary) or "missing"),
+        "95 % interval": (summary.interval and summary.interval[0], layout.interval(summary.interval)),
+        "best": (summary.best, layout.decimals(summary.best)),
+        "seeds": (summary.done, layout.count(summary)),
+        "published": (summary.published_best, layout.decimals(summary.published_best)),
+        "mean − published": (summary.mean_minus_published, layout.signed(summary.mean_minus_published)),
+        "best baseline": (strongest, layout.decimals(strongest)),
+        "parameters": (parameters, "" if parameters is None else f"{parameters:,}"),
+        "minutes a run": (minutes, "" if minutes is None else f"{minutes:.1f}"),
+        "protocol": (None, f"{key.protocol}, {key.selection}"),
+    }
+
+
+def _table(cells: list[dict[str, Any]], lines: list[dict[str, tuple[float | None, str]]]) -> tuple[str, str]:
+    """Headings and rows in HTML, without the columns that say nothing: empty, or a filter with one choice."""
+    texts = {name: {line[name][1] for line in lines} for name in lines[0]}
+    kept = [name for name, found in texts.items() if len(found) > 1 or not (found == {""} or name in FILTERS)]
+    headings = "\n".join(_heading(name) for name in ("system", *kept))
+    rows = (
+        _row(number, cell, {name: line[name] for name in kept})
+        for number, (cell, line) in enumerate(zip(cells, lines, strict=True))
+    )
+    return headings, "\n".join(rows)
+
+
+def _heading(name: str) -> str:
+    return f'<th scope="col"{_wide(name)}><button type="button">{name}</button></th>'
+
+
+def _wide(name: str) -> str:
+    """On a narrow screen the task stands under the system's name."""
+    return ' class="wide"' if name == "task" else ""
+
+
+def _row(number: int, cell: dict[str, Any], columns: dict[str, tuple[float | None, str]]) -> str:
+    name = f"<strong>{escape(cell['name'])}</strong>" if cell["bold"] else escape(cell["name"])
+    label = escape(f"compare {cell['name']}, {cell['task']}, {cell['protocol']}")
+    task = f'<small class="narrow">{escape(cell["task"])}</small>' if "task" in columns else ""
+    values = []
+    for heading, (value, text) in columns.items():
+        sorted_by = "" if value is None else f' data-value="{value!r}"'
+        values.append(f"<td{_wide(heading)}{sorted_by}>{escape(text)}</td>")
+    return (
+        f'<tr data-cell="{number}"><td><input type="checkbox" value="{number}" aria-label="{label}"></td>'
+        f'<th scope="row"><a href="#cell/{number}">{name}</a>{task}</th>{"".join(values)}</tr>'
+    )
+
+
+def _filter(name: str, values: list[str]) -> str:
+    options = "".join(f"<option>{escape(value)}</option>" for value in values)
+    return f'<label>{name} <select name="{name}"><option value="">all</option>{options}</select></label>'
+
+
+def _figures(paths: list[Path]) -> str:
+    if not paths:
+        return ""
+    shown = "\n".join(map(_figure, paths))
+    return f'<details id="figures"><summary>Figures</summary><div class="charts">\n{shown}\n</div></details>'
+
+
+def _figure(path: Path) -> str:
+    name, svg, png = escape(path.stem.replace("_", " ")), path.as_posix(), path.with_suffix(".png").as_posix()
+    caption = f'{name} (<a href="{svg}">SVG</a>, <a href="{png}">PNG</a>)'
+    return f'<figure><img src="{svg}" alt="{name}" loading="lazy"><figcaption>{caption}</figcaption></figure>'

@@ -1,0 +1,130 @@
+"""Published numbers, and the names and the order that the paper gives to rows and columns: `published.yaml`."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from lra.errors import UserError
+from lra.report.records import Key
+
+NAME = "published.yaml"
+OWN = Path(__file__).with_name(NAME)
+
+Text = Annotated[str, Field(min_length=1)]
+Numbers = dict[Text, dict[Text, FiniteFloat]]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class System(_Strict):
+    """A row: its name in tables, and which of our runs stand there, if any do."""
+
+    name: Text
+    attention: Text | None = None
+    variant: Text | None = None
+    complexity: str = ""
+
+
+class Source(_Strict):
+    """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too."""
+
+    name: Text
+    reference: Text
+    numbers: Text
+    best: Numbers
+    mean: Numbers = {}
+
+    def number(self, system: str, task: str, which: str = "best") -> float | None:
+        return getattr(self, which).get(system, {}).get(task)
+
+    def covers(self, task: str) -> bool:
+        return any(task in numbers for numbers in self.best.values())
+
+
+class _File(_Strict):
+    tasks: dict[Text, Text] = {}
+    systems: list[System] = []
+    sources: list[Source] = []
+
+
+class Published:
+    """The published tables that come with this package, and those of further files."""
+
+    def __init__(self, *files: Path) -> None:
+        self._tasks: dict[str, str] = {}
+        self._systems: dict[str, System] = {}
+        self.sources: list[Source] = []
+        for path in (OWN, *files):
+            found = _read(path)
+            self._tasks |= found.tasks
+            for system in found.systems:
+                if system.name in self._systems:
+                    raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
+                self._systems[system.name] = system
+            for source in found.sources:
+                if source.name in (known.name for known in self.sources):
+                    raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
+                self.sources.append(source)
+        self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
+        self._order = list(self._rows)
+
+    def name(self, key: Key) -> str:
+        row = self._rows.get((key.attention, key.variant))
+        name = row.name if row else f"{key.attention}, {key.variant}"
+        return f"{name} ({key.settings})" if key.settings else name
+
+    def complexity(self, key: Key) -> str:
+        """Of the attention; the variants do not change it."""
+        rows = [row for (attention, _), row in self._rows.items() if attention == key.attention]
+        return rows[0].complexity if rows else ""
+
+    def order(self, key: Key) -> tuple:
+        """Sorts rows as the paper does, others after them."""
+        place = (key.attention, key.variant)
+        return (self._order.index(place) if place in self._order else len(self._order), *place, key.settings)
+
+    def title(self, task: str) -> str:
+        return self._tasks.get(task, task)
+
+    def task_order(self, task: str) -> tuple:
+        """Sorts columns as the paper does, others after them; derived data beside those they derive from."""
+        known = list(self._tasks)
+        base = task.split(" (")[0]
+        return (known.index(base) if base in known else len(known), task)
+
+    def source(self, task: str) -> Source | None:
+        """The first source that has numbers for this task: the one that Table 1 is compared with."""
+        return next((source for source in self.sources if source.covers(task)), None)
+
+    def value(self, key: Key, which: str) -> float | None:
+        """`which`: best or mean."""
+        source = self.source(key.task)
+        return source.number(self.name(key), key.task, which) if source else None
+
+    def systems(self, task: str) -> Iterator[str]:
+        """The names of all systems that some source has a number for, in order."""
+        named = [name for source in self.sources for name, numbers in source.best.items() if task in numbers]
+        yield from (name for name in self._systems if name in named)
+        yield from dict.fromkeys(name for name in named if name not in self._systems)
+
+
+def files(folder: Path, more: Iterable[Path]) -> list[Path]:
+    """A user's own files of published numbers: that of the results folder, where there is one, and `more`."""
+    own = folder / NAME
+    return [*([own] if own.exists() else []), *more]
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate(yaml.safe_load(path.read_text()) or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {place or 'the file'}: {first['msg']}, found {first['input']!r}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not a readable file of published numbers: {' '.join(str(error).split())}") from None

@@ -1,0 +1,191 @@
+"""lra-report DIR --watch: a running sweep in the terminal, from what its runs leave as they go."""
+
+import fcntl
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lra import record
+from lra.errors import UserError
+from lra.report import curves
+
+SECONDS = 2.0  # between two looks
+LOCK, CONFIG = ".run.lock", "config.json"  # as lra.train names them
+ENDED = ("finished", "diverged", "failed")
+STATES = {
+    "running": "bold cyan",
+    "failed": "bold red",
+    "diverged": "red",
+    "paused": "yellow",
+    "stopped": "yellow",
+    "waiting": "dim",
+    "finished": "green",
+}
+"""In the order in which cells are shown. `stopped`: it began, and no process is at work on it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed as it stands. `spent`: seconds of its steps so far; `accuracy`: the last validation."""
+
+    cell: str
+    seed: int
+    state: str
+    step: int = 0
+    steps: int = 0
+    spent: float = 0.0
+    accuracy: float | None = None
+
+    @property
+    def whole(self) -> float | None:
+        """Seconds from its start to its end at the pace so far, None where there is no pace yet."""
+        return self.spent / self.step * self.steps if self.step else None
+
+    @property
+    def part(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        if self.state in ENDED:
+            return 1.0
+        return self.step / self.steps if self.steps else 0.0
+
+
+def watch(folder: Path, once: bool) -> None:
+    """Show the sweep below `folder` until all its runs have ended, or one frame of it. Raises UserError."""
+    console = Console()
+    if once:
+        console.print(frame(look(folder)))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            runs = look(folder)
+            while not all(run.state in ENDED for run in runs):
+                live.update(frame(runs, most=max(1, console.height - 6)), refresh=True)
+                time.sleep(SECONDS)
+                runs = look(folder)
+            live.update(frame(runs), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def look(folder: Path) -> list[Run]:
+    """Every run below `folder` that was declared or has begun. Raises UserError."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    places = {path.parent for path in folder.rglob(CONFIG)} | set(_declared(folder))
+    if not places:
+        raise UserError(f"{folder}: no run and no sweep.json below it; start lra-train with out={folder} first")
+    found = [_run(folder, place) for place in places]
+    return sorted(found, key=lambda run: (run.cell, run.seed))
+
+
+def _declared(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("sweep.json"):
+        for cell in json.loads(path.read_text())["cells"]:
+            yield from (path.parent / cell["folder"] / f"seed{seed}" for seed in cell["seeds"])
+
+
+def _run(folder: Path, place: Path) -> Run:
+    begun, metrics = (place / CONFIG).exists(), place / record.METRICS
+    step, spent, accuracy = _progress(metrics, metrics.stat().st_mtime_ns) if metrics.exists() else (0, 0.0, None)
+    return Run(
+        cell=place.parent.relative_to(folder).as_posix(),
+        seed=int(place.name.removeprefix("seed")),
+        state=_state(place, begun),
+        step=step,
+        steps=json.loads((place / CONFIG).read_text())["train"]["steps"] if begun else 0,
+        spent=spent,
+        accuracy=accuracy,
+    )
+
+
+@cache
+def _progress(metrics: Path, changed: int) -> tuple[int, float, float | None]:
+    """Step, seconds and accuracy of the last evaluation; read again only when the file has `changed`."""
+    lines = curves.read_lines(metrics)
+    if not lines:
+        return 0, 0.0, None
+    return lines[-1]["step"], sum(line["seconds"] for line in lines), lines[-1]["val_accuracy"]
+
+
+def _state(place: Path, begun: bool) -> str:
+    if _at_work(place):
+        return "running"
+    try:
+        return record.read(place / record.NAME)["status"]
+    except ValueError as error:
+        if (place / record.NAME).exists():
+            raise UserError(str(error)) from None
+    return "stopped" if begun else "waiting"
+
+
+def _at_work(place: Path) -> bool:
+    """Whether a process holds the lock of a run; it is tried with a shared lock, which is given back at once."""
+    try:
+        with open(place / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def seconds_left(runs: list[Run]) -> float | None:
+    """Until all have ended, if as many as now go on side by side; None where nothing runs or no pace is known.
+
+    A run without a pace of its own takes as long as those of its cell do, or else as all do.
+    """
+    at_once = sum(run.state == "running" for run in runs)
+    known = [run for run in runs if run.whole is not None]
+    if not at_once or not known:
+        return None
+    left = 0.0
+    for run in runs:
+        if run.state not in ENDED:
+            alike = [other.whole for other in known if other.cell == run.cell] or [other.whole for other in known]
+            left += (run.whole or fmean(alike)) * (1 - run.part)
+    return left / at_once
+
+
+def frame(runs: list[Run], most: int | None = None) -> Group:
+    """What is shown: a line for all, and a line for each cell, those at work first, `most` of them."""
+    cells = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
+    cells.sort(key=lambda cell: min(list(STATES).index(run.state) for run in cell))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("cell", overflow="fold")
+    table.add_column("runs")
+    table.add_column("done")
+    table.add_column("validation accuracy", overflow="fold")
+    for cell in cells[:most]:
+        scores = " ".join(f"{run.accuracy:.1f}" for run in cell if run.accuracy is not None)
+        bar = ProgressBar(total=len(cell), completed=sum(run.part for run in cell), width=12)
+        table.add_row(cell[0].cell, _counts(cell), bar, scores)
+    left = seconds_left(runs)
+    summary = _counts(runs).append("" if left is None else f"; about {_duration(left)} left")
+    hidden = len(cells) - len(cells[:most])
+    return Group(summary, table, *([Text(f"and {hidden} more cells", style="dim")] if hidden else []))
+
+
+def _counts(runs: list[Run]) -> Text:
+    counts = Counter(run.state for run in runs)
+    parts = [Text(f"{counts[state]} {state}", style=style) for state, style in STATES.items() if counts[state]]
+    return Text(", ").join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,228 @@
+"""The figures: what they draw against the records, what is left out, and that they are the same to the byte."""
+
+import itertools
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from furnish import BLOCKS, EVALUATIONS, EVERY, curve, evaluation, furnish, results
+from golden.folder import make
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from scipy import stats
+
+from lra import record
+from lra.errors import UserError
+from lra.report import Report, curves, diagnostics, figures
+from lra.report.figures import System
+from lra.report.table import Column
+
+LISTOPS = "listops_paper_best_val"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two columns: ListOps by accuracy, books by perplexity."""
+    whole, root = tmp_path_factory.mktemp("golden"), tmp_path_factory.mktemp("figures") / "two"
+    make(whole)
+    for part in ("listops/paper", "books/paper"):
+        shutil.copytree(whole / part, root / part)
+    furnish(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> list[Path]:
+    return figures.write_figures(folder, Report(folder).sections)
+
+
+def drawn(
+    folder: Path, name: str, task: str = "listops", protocol: str = "paper"
+) -> tuple[Figure, Column, list[System]]:
+    """The figure of a column, and its column and systems."""
+    columns = {column.key: column for section in Report(folder).sections for column in section.columns}
+    column = columns[protocol, "best_val", task]
+    systems = [figures.system(folder, row, number) for number, row in enumerate(column.rows)]
+    return figures.DRAWINGS[name](column, systems), column, systems
+
+
+def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
+    stems = {path.stem for path in written}
+    assert {f"{name}_{LISTOPS}" for name in figures.DRAWINGS} <= stems
+    assert len(stems) == 2 * len(figures.DRAWINGS)
+    assert sorted(written) == sorted(path.relative_to(folder) for path in (folder / "figures").iterdir())
+    for path in written:
+        data = (folder / path).read_bytes()
+        if path.suffix == ".svg":
+            assert ElementTree.fromstring(data).tag.endswith("svg")
+            assert b"<dc:date>" not in data
+        else:
+            assert data.startswith(b"\x89PNG")
+
+
+def test_what_the_records_do_not_hold_is_not_drawn(folder: Path) -> None:
+    _, column, systems = drawn(folder, "seeds")
+    bare = [replace(system, runs=[], curves=[]) for system in systems]
+    assert [draw(column, bare) for draw in figures.DRAWINGS.values()] == [None] * len(figures.DRAWINGS)
+
+
+def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path: Path) -> None:
+    """In another process, with another hash seed and another matplotlibrc; and without pyplot's state, or torch."""
+    (tmp_path / "matplotlibrc").write_text("axes.facecolor: red\nfigure.dpi: 50\n")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("figures"))
+    program = (
+        "import sys; from pathlib import Path; from lra.report import Report, figures\n"
+        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).sections)\n"
+        "assert not {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    environment = {"PYTHONHASHSEED": "7", "MATPLOTLIBRC": str(tmp_path), "PATH": "", "HOME": str(Path.home())}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert [path.name for path in written if (folder / path).read_bytes() != (copy / path).read_bytes()] == []
+
+
+def test_curves_are_the_mean_and_the_range_of_the_seeds(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "curves")
+    panel = figure.axes[0]
+    for system, line, band in zip(systems, panel.lines, panel.collections, strict=True):
+        seeds = list(system.row.cell.scores())
+        values = np.array([[evaluation(seed, n)["val_accuracy"] for n in range(1, EVALUATIONS + 1)] for seed in seeds])
+        np.testing.assert_array_equal(line.get_xdata(), EVERY * np.arange(1, EVALUATIONS + 1))
+        np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
+        assert isinstance(band, PolyCollection)
+        [shape] = band.get_paths()
+        assert shape.vertices[:, 1].min() == pytest.approx(values.min())
+        assert shape.vertices[:, 1].max() == pytest.approx(values.max())
+
+
+def test_more_systems_than_can_be_told_apart_have_a_panel_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "TOGETHER", 3)
+    figure, _, systems = drawn(folder, "curves")
+    assert [panel.get_title() for panel in figure.axes] == [system.name for system in systems]
+
+
+def test_seed_strips_show_every_seed_and_students_interval(folder: Path) -> None:
+    figure, column, systems = drawn(folder, "seeds")
+    rings = [line for line in figure.axes[0].lines if line.get_fillstyle() == "none" and len(line.get_xdata())]
+    assert [sorted(line.get_xdata()) for line in rings] == [sorted(s.row.cell.scores().values()) for s in systems]
+    intervals = [line for line in figure.axes[0].lines if "interval" in line.get_label()]
+    for system, line in zip(systems, intervals, strict=True):
+        values = list(system.row.cell.scores().values())
+        expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        np.testing.assert_allclose(line.get_xdata(), expected)
+    labels = " ".join(text.get_text() for text in figure.legends[0].get_texts())
+    for name, value in column.baselines.items():
+        assert f"baseline: {name}, {value:.2f}" in labels
+
+
+def test_costs_are_those_of_the_records(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "cost")
+    assert [panel.get_xlabel() for panel in figure.axes] == ["parameters", "training time (s)", "tokens computed"]
+    for system, bar in zip(systems, figure.axes[1].containers, strict=True):
+        runs = [system.row.cell.runs[seed] for seed in system.row.cell.scores()]
+        [seconds], [mean] = bar.lines[0].get_data()
+        assert seconds == pytest.approx(np.mean([run["seconds"]["train"] for run in runs]))
+        assert mean == pytest.approx(np.mean(list(system.row.cell.scores().values())))
+
+
+def test_attention_outputs_have_a_line_for_each_block(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "attention_std")
+    seeds = list(systems[0].row.cell.scores())
+    assert len(figure.axes[0].lines) == BLOCKS
+    for block, line in enumerate(figure.axes[0].lines):
+        assert line.get_ydata()[0] == pytest.approx(np.mean([(block + 1) / (1 + seed) for seed in seeds]))
+
+
+def test_diagnostics_stand_beside_the_baseline(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "diagnostics")
+    first = figure.axes[0]
+    assert [panel.get_xlabel() for panel in figure.axes] == ["root operator", "length"]
+    assert [text.get_text() for text in first.get_xticklabels()] == ["MIN", "MAX"]
+    seeds = list(systems[0].row.cell.scores())
+    np.testing.assert_allclose(first.lines[0].get_ydata(), [np.mean([200 + seed for seed in seeds]) / 5, 40])
+    bars = [bar.get_segments()[0][0, 1] for bar in first.collections if isinstance(bar, LineCollection)]
+    np.testing.assert_allclose(bars, [30, 100 * 550 / 1500])
+
+
+def test_accuracy_by_group_pools_the_counts() -> None:
+    found = diagnostics.accuracy_by([results(1), results(3), {}])
+    assert found["root operator"]["MIN"] == {"accuracy": 100 * (201 + 203) / 1000, "baseline": 30.0}
+    assert found["length"] == {"500-999": {"accuracy": 100 * 500 / 1200}, "1000-1999": {"accuracy": 30.0}}
+    assert diagnostics.accuracy_by([{}]) == {}
+
+
+def test_reliability_by_hand() -> None:
+    low, high = diagnostics.reliability([results(1), results(3)])
+    assert low["examples"] == 3000
+    assert low["confidence"] == pytest.approx((2 * 15 * 1000 + 2 * 20 * 500) / 3000)
+    assert low["accuracy"] == pytest.approx((11 * 1000 + 13 * 1000 + 2 * 30 * 500) / 3000)
+    assert high == {"confidence": pytest.approx(95), "accuracy": pytest.approx(80), "examples": 1000}
+
+
+def test_seeds_are_taken_together_where_all_of_them_were_measured() -> None:
+    one = {"step": [10, 20, 30], "val_loss": [3.0, None, 1.0]}
+    two = {"step": [10, 20, 30, 40], "val_loss": [5.0, 4.0, 3.0, 2.0]}
+    steps, values = curves.over_seeds([one, two, {"step": [5]}], "val_loss")
+    assert steps.tolist() == [10, 30]
+    assert values.tolist() == [[3.0, 1.0], [5.0, 3.0]]
+    assert [part.size for part in curves.over_seeds([], "val_loss")] == [0, 0]
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    curve(tmp_path, seed=1, evaluations=3)
+    path = tmp_path / record.METRICS
+    whole = curves.read(tmp_path, {"path": record.NAME})
+    path.write_text(path.read_text() + '{"step": 40, "val_l')
+    assert curves.read(tmp_path, {"path": record.NAME}) == whole
+    assert whole["step"] == [10, 20, 30]
+    assert whole["val_perplexity"] == [math.exp(loss) for loss in whole["val_loss"]]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_line_is_named(tmp_path: Path, text: str) -> None:
+    curve(tmp_path, seed=1, evaluations=2)
+    path = tmp_path / record.METRICS
+    path.write_text(path.read_text() + text + "\n")
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 3: expected"):
+        curves.read_lines(path)
+
+
+def test_styles_differ() -> None:
+    """Colour and marker together, for as many systems as there are pairs of them."""
+    pairs = {(n % len(figures.COLOURS), n % len(figures.MARKERS)) for n in range(50)}
+    assert len(pairs) == 50
+
+
+# What dichromats see of linear RGB, after Machado, Oliveira and Fernandes (2009), table 1, severity 1.
+DICHROMACY = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+@pytest.mark.parametrize("kind", DICHROMACY)
+def test_colours_can_be_told_apart_without_one_kind_of_cone(kind: str) -> None:
+    """CIE 1976 distances of ten and more; red and green of equal lightness do not have it."""
+
+    def seen(colours: list) -> list[np.ndarray]:
+        rgb = np.array([to_rgb(colour) for colour in colours])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        linear = np.clip(linear @ np.array(DICHROMACY[kind]).T, 0, 1)
+        xyz = linear @ np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]).T
+        f = np.cbrt(xyz / [0.9505, 1.0, 1.089])
+        return list(np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1))
+
+    def nearest(colours: list) -> float:
+        return min(float(np.linalg.norm(one - two)) for one, two in itertools.combinations(seen(colours), 2))
+
+    assert nearest(list(figures.COLOURS)) > 10
+    if kind == "deuteranopia":
+        assert nearest([(0.75, 0.35, 0.0), (0.48, 0.5, 0.0)]) < 10

@@ -1,0 +1,176 @@
+"""lra-report DIR --watch: what it says of a sweep whose runs wait, go on, stop and end."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from furnish import EVERY, curve
+from rich.console import Console
+
+from lra import record
+from lra.errors import UserError
+from lra.files import write_json
+from lra.report import watch as view
+
+STEPS = 10 * EVERY
+CELL = "listops/paper/simple/simple"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sweep of five seeds that has not begun."""
+    write_json(tmp_path / "sweep.json", {"schema": 1, "cells": [{"folder": CELL, "seeds": [1, 2, 3, 4, 5]}]})
+    return tmp_path
+
+
+def begin(folder: Path, seed: int, evaluations: int, cell: str = CELL) -> Path:
+    """A run with so many of its ten evaluations, and no process at work on it."""
+    place = folder / cell / f"seed{seed}"
+    curve(place, seed, evaluations)
+    write_json(place / "config.json", {"train": {"steps": STEPS}})
+    return place
+
+
+def end(place: Path, status: str) -> None:
+    record.write(place, {"status": status})
+
+
+def states(folder: Path) -> dict[int, str]:
+    return {run.seed: run.state for run in view.look(folder)}
+
+
+def shown(runs: list[view.Run], most: int | None = None) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(view.frame(runs, most))
+    return captured.get()
+
+
+def test_every_state_of_a_run(folder: Path) -> None:
+    assert set(states(folder).values()) == {"waiting"}
+    for seed, status in ((1, "finished"), (2, "failed"), (3, "paused")):
+        end(begin(folder, seed, 4), status)
+    begin(folder, 4, 4)
+    assert states(folder) == {1: "finished", 2: "failed", 3: "paused", 4: "stopped", 5: "waiting"}
+
+
+def test_a_run_is_at_work_while_a_process_holds_its_lock(folder: Path) -> None:
+    """Also one that was paused or failed before and is tried again; and no longer once the process was killed."""
+    place = begin(folder, 1, 4)
+    end(place, "paused")
+    program = (
+        f"import time; from filelock import FileLock; lock = FileLock({str(place / '.run.lock')!r}); lock.acquire(); "
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program + "print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        other.stdout.readline()
+        assert states(folder)[1] == "running"
+    finally:
+        other.kill()
+        other.communicate()
+    assert states(folder)[1] == "paused"
+
+
+def test_looking_leaves_no_lock_behind(folder: Path) -> None:
+    place = begin(folder, 1, 1)
+    (place / ".run.lock").touch()
+    assert states(folder)[1] == "stopped"
+    with FileLock(place / ".run.lock", timeout=0):
+        assert states(folder)[1] == "running"
+
+
+def test_time_left_by_hand(folder: Path) -> None:
+    """Twenty seconds a run, two at a time: 16 and 8 seconds of those at work, 20 of each that waits."""
+    with FileLock(begin(folder, 1, 2) / ".run.lock"), FileLock(begin(folder, 2, 6) / ".run.lock"):
+        end(begin(folder, 3, 10), "finished")
+        end(begin(folder, 4, 3), "failed")
+        assert view.seconds_left(view.look(folder)) == pytest.approx((16 + 8 + 20) / 2)
+    assert view.seconds_left(view.look(folder)) is None
+
+
+def test_a_run_that_waits_takes_as_long_as_those_of_its_cell() -> None:
+    quick = view.Run("quick", 1, "running", step=10, steps=100, spent=1.0)
+    slow = view.Run("slow", 1, "finished", step=100, steps=100, spent=90.0)
+    assert view.seconds_left([quick, slow, view.Run("slow", 2, "waiting")]) == pytest.approx(9 + 90)
+    assert view.seconds_left([quick, slow, view.Run("new", 1, "waiting")]) == pytest.approx(9 + (10 + 90) / 2)
+    assert view.seconds_left([view.Run("quick", 1, "running")]) is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (90, "2 min"), (3600, "1 h 00 min"), (5400, "1 h 30 min")])
+def test_what_the_frame_says(seconds: float, text: str) -> None:
+    runs = [
+        view.Run("a/done", 1, "finished", 100, 100, 50.0, 36.5),
+        view.Run("b/active", 1, "running", 50, 100, seconds, 35.25),
+        view.Run("b/active", 2, "failed", 10, 100, 10.0),
+    ]
+    page = shown(runs)
+    assert page.splitlines()[0] == f"1 running, 1 failed, 1 finished; about {text} left"
+    assert page.index("b/active") < page.index("a/done")
+    assert "35.2" in page
+    assert "more cells" not in page
+
+
+def test_cells_that_have_no_room_are_counted() -> None:
+    page = shown([view.Run(f"cell{number}", 1, "waiting") for number in range(9)], most=4)
+    assert "cell3" in page
+    assert "cell4" not in page
+    assert "and 5 more cells" in page
+
+
+def test_one_frame(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    end(begin(folder, 1, 10), "finished")
+    view.watch(folder, once=True)
+    assert capsys.readouterr().out.startswith("4 waiting, 1 finished\n")
+
+
+def test_goes_on_until_all_have_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ended = iter([(1, "finished"), (2, "diverged"), (3, "failed"), (4, "finished"), (5, "finished")])
+
+    def wait(_: float) -> None:
+        seed, status = next(ended)
+        end(begin(folder, seed, 10), status)
+
+    monkeypatch.setattr(time, "sleep", wait)
+    view.watch(folder, once=False)
+    assert next(ended, None) is None
+    assert "1 failed, 1 diverged, 3 finished" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_it_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    view.watch(folder, once=False)
+
+
+def test_progress_follows_the_file(folder: Path) -> None:
+    """A line that is being written counts when it is whole; runs of no sweep are seen, too."""
+    place = begin(folder, 7, 3, cell="alone")
+    [run] = [run for run in view.look(folder) if run.cell == "alone"]
+    assert (run.step, run.steps, run.spent, run.part) == (3 * EVERY, STEPS, 6.0, 0.3)
+    path = place / record.METRICS
+    path.write_text(path.read_text() + json.dumps({"step": 40, "seconds": 2.0, "val_accuracy": 1.0}))
+    assert next(run.step for run in view.look(folder) if run.cell == "alone") == 30
+    path.write_text(path.read_text() + "\n")
+    assert next(run.step for run in view.look(folder) if run.cell == "alone") == 40
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "no run and no sweep.json")])
+def test_nothing_to_watch(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        view.watch(tmp_path / name, once=True)
+
+
+def test_a_damaged_record_is_named(folder: Path) -> None:
+    (begin(folder, 1, 1) / record.NAME).write_text("{")
+    with pytest.raises(UserError, match=r"seed1/record.json: not a readable record"):
+        view.look(folder)
