@@ -188,6 +188,20 @@ def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
         assert mixer(torch.empty(2, 11, 15, dtype=torch.float64)).shape == (2, 11, 15)
 
 
+@pytest.mark.gpu
+@every
+def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]) -> None:
+    one, two = mixer_of(name, *extra), mixer_of(name, *extra).cuda()
+    two.load_state_dict(one.state_dict())
+    mask = mask_of([11, 4, 7], 11) if one.maskable else None
+    x, y = noise(3, 11, 15).requires_grad_(), noise(3, 11, 15).cuda().requires_grad_()
+    expected, found = one(x, mask), two(y, None if mask is None else mask.cuda())
+    torch.testing.assert_close(found.cpu(), expected)
+    expected.sum().backward()
+    found.sum().backward()
+    torch.testing.assert_close(y.grad.cpu(), x.grad)
+
+
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
     """What a training step keeps for the backward pass, each storage once, parameters left out."""
     mixer = mixer_of(name, *extra, max_len=length, dropout=0.1).float().train()
