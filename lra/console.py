@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 def say(message: str) -> None:
     """One line on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    print(f"{message}\n", end="", file=sys.stderr, flush=True)  # in one piece, also from a thread
 
 
 class Bar:

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,26 +16,31 @@ from lra import __version__, paths
 from lra.errors import UserError
 from lra.files import digest, explained, write_json
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no SHA-256 of its own
 NAME = "record.json"
 METRICS = "metrics.jsonl"
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The record in a file. Raises ValueError with the file's name where it is none."""
+    """The record in a file, without the SHA-256 it was written with. Raises ValueError with the file's name where it
+    is none, or is not what was written."""
     try:
         record = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        if not isinstance(record, dict) or record.get("schema") not in (1, SCHEMA):
+            raise ValueError(f"expected schema {SCHEMA}")
+        sha = record.pop("sha256", None)
+        if sha != (digest(record) if record["schema"] == SCHEMA else None):
+            raise ValueError("its content is not what its SHA-256 says")
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a readable record: {error}") from None
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: not a record of schema {SCHEMA}")
     return record
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:
-    """Write `record.json`; non-finite numbers become null, since JSON has none."""
-    write_json(folder / NAME, _finite({"schema": SCHEMA, **record}))
+    """Write `record.json`, with a SHA-256 of the rest; non-finite numbers become null, since JSON has none."""
+    whole = _finite({**record, "schema": SCHEMA})
+    write_json(folder / NAME, {"sha256": digest(whole), **whole})
 
 
 def _finite(value: Any) -> Any:
@@ -81,11 +87,16 @@ class Metrics:
             raise explained(error, self._path, len(data)) from error
         return self._file.tell()
 
+    def read(self) -> bytes:
+        """What stands in the file."""
+        return self._path.read_bytes()
+
     def __enter__(self) -> "Metrics":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that could not be written, which has been said
+            self._file.close()
 
 
 def now() -> str:

@@ -16,6 +16,7 @@ from lra.tasks import Builder, Facts
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.fit import Recipe
+    from lra.loggers import Logger
     from lra.model import Model
 
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
@@ -44,6 +45,7 @@ class Settings:
     sweep_minutes: PositiveFloat | None
     resume: Literal["exact", "inexact"]
     checkpoint: dict[str, Any]
+    logger: dict[str, Any]
     sweep: dict[str, Any]
     generate: dict[str, Any]
 
@@ -96,7 +98,16 @@ def settings_of(cfg: DictConfig) -> Settings:
     for key in values["protocol"]:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")
-    return Settings(**values)
+    settings = Settings(**values)
+    loggers_of(settings)
+    return settings
+
+
+def loggers_of(settings: Settings) -> "dict[str, Logger]":
+    """The loggers that are wanted, by name."""
+    return {
+        name: configure.build(node, f"logger.{name}", settings.packages)() for name, node in settings.logger.items()
+    }
 
 
 def assemble(settings: Settings) -> System:

@@ -22,12 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from lra.configure import CONFIG_ERROR, FAILED, explain
 from lra.console import say
 from lra.errors import UserError
-from lra.files import write_json
+from lra.files import digest, write_json
 from lra.report import write_report
 from lra.settings import PLACED, assemble, cell_of, settings_of
 
 FILE = "sweep.json"
-SCHEMA = 1
+SCHEMA = 2  # 1 had no SHA-256
 CHOOSERS = ("system", "experiment", "out")  # act through other keys
 
 
@@ -129,8 +129,22 @@ def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with FileLock(out / ".sweep.lock"):
         path = out / FILE
-        declared = {cell["folder"]: cell for cell in json.loads(path.read_text())["cells"]} if path.exists() else {}
+        declared = {cell["folder"]: cell for cell in _declared(path)} if path.exists() else {}
         for cell in cells:
             earlier = declared.get(cell["folder"], cell)["seeds"]
             declared[cell["folder"]] = {**cell, "seeds": sorted({*earlier, *cell["seeds"]})}
-        write_json(path, {"schema": SCHEMA, "cells": [declared[folder] for folder in sorted(declared)]})
+        whole = [declared[folder] for folder in sorted(declared)]
+        write_json(path, {"schema": SCHEMA, "sha256": digest(whole), "cells": whole})
+
+
+def _declared(path: Path) -> list[dict[str, Any]]:
+    """The cells in a `sweep.json`. Raises UserError where it is not what was written."""
+    try:
+        found = json.loads(path.read_text())
+        if found["schema"] not in (1, SCHEMA):
+            raise ValueError(f"expected schema {SCHEMA}")
+        if found.get("sha256") != (digest(found["cells"]) if found["schema"] == SCHEMA else None):
+            raise ValueError("its content is not what its SHA-256 says")
+        return found["cells"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: damaged: {error}; delete it, and what it declares is declared again") from None

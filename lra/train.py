@@ -15,7 +15,8 @@ from lra import checkpoint, configure, record
 from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import explained, write_json
-from lra.settings import Cell, Settings, System, assemble, cell_of, settings_of
+from lra.loggers import Loggers, Run
+from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
 from lra.signals import Paused, Requests
 from lra.tasks import Place
 
@@ -121,7 +122,10 @@ def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title:
             task = system.builder.build(Place.of(settings, progress))
         data_digest = task.digest
         labels["task"] = task.name
-        results = train_and_test(settings, system, task, folder, device, title, requests)
+        with Loggers(loggers_of(settings), _seen_as(settings, cell, folder), title) as loggers:
+            results = train_and_test(settings, system, task, folder, device, title, requests, loggers)
+            if results["status"] == "finished":
+                loggers.tested(results["test"][system.recipe.selection])
     except UserError:
         raise
     except Paused as pause:
@@ -140,6 +144,12 @@ def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title:
     if results["status"] != "failed":
         checkpoint.remove(folder)
     return results["status"]
+
+
+def _seen_as(settings: Settings, cell: Cell, folder: Path) -> Run:
+    names = [cell.task, cell.attention, cell.variant, cell.protocol]
+    names += [f"{key}={value}" for key, value in cell.settings.items()]
+    return Run(folder=folder, group="-".join(names), seed=settings.seed, config=settings.identity)
 
 
 main = configure.command("train")(job)

@@ -5,32 +5,28 @@ what it costs beside `simple` on this machine.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lra import configure, record
-from lra.attention import Mixer, Shape
-from lra.bench.measure import Step, peak_bytes, ratio, take_turns
+from lra.bench.layers import Layer, layer_of, module_of, work
+from lra.bench.measure import Place, Result, side_by_side
+from lra.bench.settings import Settings, settings_of
 from lra.console import say
-from lra.dropout import set_keys
 from lra.files import write_atomic
-from lra.settings import assemble, settings_of
+from lra.settings import assemble
 
 TASKS = ("text", "matching", "listops")
 LENGTHS = (1024, 4096)
-LAYER = {"dim": 256, "qkv_dim": 256, "heads": 4, "bias": True, "out_proj": True, "causal": False, "layer": 0}
+PLACE = Place(device="cpu", threads=1, memory_limit=None)
 BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than the Transformer
 
 
 def page(attentions: list[str], rounds: int) -> Iterator[str]:
     """The lines of the page."""
-    mixers = {name: mixer_of(name, LENGTHS[0], dropout=0.1) for name in attentions}
+    mixers = {name: module_of(layer(name), LENGTHS[0]) for name in attentions}
     yield "# Attentions\n"
     yield "By `bash scripts/attentions.sh`. Every attention takes any length up to the task's.\n"
     yield "## What they are\n"
@@ -53,18 +49,17 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(added)} | {_settings(name)} |"
     yield "\n## Cost beside `simple`\n"
     yield "One layer with its projections, D = 256, 4 heads, batch 1, fp32, dropout 0.1, forward and backward, one"
-    yield "thread; time: median [least, most] of the ratios of turns taken in one process; memory: peak of a fresh"
-    yield "process beyond its weights and input, as a ratio.\n"
+    yield "thread, each in a process of its own; time: median [least, most] of the ratios of turns; memory: peak beyond"
+    yield "weights and input, as a ratio.\n"
     yield f"| `attention=` | {' | '.join(f'time, L = {length} | memory, L = {length}' for length in LENGTHS)} |"
     yield f"|---|{'---:|' * 2 * len(LENGTHS)}"
-    reference = {length: _fresh("simple", length, 1)["peak"] for length in LENGTHS}
     for name in attentions:
         cells = []
         for length in LENGTHS:
             say(f"{name}, L = {length}")
-            found = _fresh(name, length, rounds)
+            found = beside_simple(name, length, rounds)
             middle, least, most = found["ratio"]
-            cells += [f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['peak'] / reference[length]:.2f}"]
+            cells += [f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['memory']:.2f}"]
         yield f"| `{name}` | {' | '.join(cells)} |"
     yield ""
     where = record.provenance({}, None, "cpu", "fp32", record.now())
@@ -72,43 +67,25 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
     yield f"{'with uncommitted changes ' * bool(where['dirty'])}({where['started'][:10]}).\n"
 
 
-def mixer_of(name: str, length: int, dropout: float) -> Mixer:
-    """A mixer as `attention=name` configures it for text, at the size of `LAYER`."""
-    cfg = configure.plain(configure.compose("train", f"attention={name}", "task=text"))
-    build = configure.build(cfg["attention"], "attention", [], supplied=1)
-    return build(Shape(**LAYER, max_len=length, dropout=dropout))
+def layer(name: str) -> Layer:
+    """An attention as it is configured for text, with an output projection if it can have one."""
+    return layer_of(f"{name} variant=transformer", settings(), settings)
 
 
-def training_step(mixer: Mixer, length: int) -> Step:
-    """Forward and backward of one layer on one document."""
-    x = torch.randn(1, length, LAYER["dim"], requires_grad=True)
-    mixer.train()
-
-    def step() -> None:
-        set_keys(mixer, seed=1, step=0, rows=range(1))
-        mixer(x).sum().backward()
-
-    return step
+def settings(*overrides: str) -> Settings:
+    return settings_of(configure.compose("bench", "task=text", *overrides))
 
 
-def measure(name: str, length: int, rounds: int) -> dict[str, Any]:
-    """Peak bytes of the first step, then the ratio of its time to that of `simple`."""
-    torch.set_num_threads(1)
-    step = training_step(mixer_of(name, length, dropout=0.1), length)
-    peak = peak_bytes(step, "cpu")
-    subjects = {"subject": step, "simple": training_step(mixer_of("simple", length, dropout=0.1), length)}
-    seconds = take_turns(subjects, rounds, "cpu")
-    return {"peak": peak, "ratio": ratio(seconds["subject"], seconds["simple"])}
-
-
-def _fresh(name: str, length: int, rounds: int) -> dict[str, Any]:
-    """`measure` in a process of its own, so that no other subject's memory counts."""
-    command = [sys.executable, "-m", "lra.bench.catalogue", "--measure", name, str(length), str(rounds)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def beside_simple(name: str, length: int, rounds: int) -> Result:
+    """Every measure of one layer on one document, `memory` beside that of `simple`, too."""
+    arguments = (length, 1, "train", "cpu")
+    subjects = {"simple": (work, (layer("simple"), *arguments)), "subject": (work, (layer(name), *arguments))}
+    found = side_by_side(subjects, PLACE, rounds, "fp32")
+    return {**found["subject"], "memory": found["subject"]["peak_bytes"] / found["simple"]["peak_bytes"]}
 
 
 def _parameters(name: str, task: str) -> int:
-    system = assemble(settings_of(configure.compose("train", f"attention={name}", f"task={task}")))
+    system = assemble(settings(f"attention={name}", f"task={task}"))
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in system.model(system.builder.facts).parameters())
 
@@ -120,7 +97,7 @@ def _added(count: int, base: int) -> str:
 
 
 def _settings(name: str) -> str:
-    node = configure.plain(configure.compose("train", f"attention={name}", "task=text"))["attention"]
+    node = settings(f"attention={name}").attention
     return ", ".join(f"{key} {value}" for key, value in node.items() if not key.startswith("_"))
 
 
@@ -134,16 +111,9 @@ def _yes(flag: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lra.bench.catalogue", description="Write the page of attentions.")
-    parser.add_argument("page", type=Path, nargs="?", help="where to write it")
+    parser.add_argument("page", type=Path, help="where to write it")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each pair")
-    parser.add_argument("--measure", nargs=3, metavar=("NAME", "LENGTH", "ROUNDS"), help="print one measurement")
     arguments = parser.parse_args()
-    if arguments.measure:
-        name, length, rounds = arguments.measure
-        print(json.dumps(measure(name, int(length), int(rounds))))
-        return
-    if arguments.page is None:
-        parser.error("say where to write the page")
     lines = page(configure.options("attention"), arguments.rounds)
     write_atomic(arguments.page, "\n".join(lines).encode())
 

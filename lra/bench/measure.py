@@ -1,34 +1,187 @@
-"""How time and memory are measured.
+"""How time, memory and work are measured.
 
-Machines are shared and noisy: subjects take turns in one process, and what counts is the ratio within a turn.
+Machines are shared and noisy: subjects take turns, each in a process of its own, and what counts is the ratio within
+a turn. A subject that runs out of memory is a result, not a crash.
 """
 
+import ctypes
+import multiprocessing
+import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from lra.errors import UserError
 from lra.record import PeakMemory
 
-Step = Callable[[], object]
+GIB = 1 << 30
+MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
+PRELOADED = ["lra.bench.layers", "lra.bench.steps", "torch._dynamo"]  # PyTorch imports the latter when it needs it
+PRODUCT = {"cpu": (1024, 10), "cuda": (8192, 10)}  # size and times of the products that show what the machine can do
+
+Result = dict[str, Any]
+Subject = tuple[Callable[..., "Work"], tuple]
+"""What builds a work in its process, and from what."""
 
 
-def take_turns(subjects: Mapping[str, Step], rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each subject in each round, after one round that does not count.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a process measures: `step(turn)`.
 
-    On a CPU the seconds of this process (all its threads), on an accelerator those of its events.
+    `forward`: the forward pass in it, of `module`, where what it keeps is of interest. `distinct`: after so many turns
+    the amount of work repeats. `facts`: what is known without measuring.
     """
-    clock = _events if device == "cuda" else _process
-    for step in subjects.values():
-        step()
-    seconds: dict[str, list[float]] = {name: [] for name in subjects}
-    for turn in range(rounds):
-        order = list(subjects) if turn % 2 == 0 else list(reversed(subjects))
+
+    step: Callable[[int], object]
+    device: str
+    module: nn.Module
+    forward: Callable[[], Tensor] | None = None
+    distinct: int = 1
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where work is measured. `memory_limit`: GiB that it may take beyond its weights and inputs."""
+
+    device: str
+    threads: int
+    memory_limit: float | None
+
+
+class OutOfMemory(Exception):
+    """The work needs more memory than there is, or than it may have."""
+
+
+class Worker:
+    """A process that builds one work and answers questions about it; a context manager."""
+
+    def __init__(self, place: Place, build: Callable[..., Work], *arguments: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, place, build, arguments), daemon=True)
+        self._process.start()
+        other.close()
+
+    def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """`question(work, *arguments)`, answered there. Raises OutOfMemory, or UserError where the build does."""
+        try:
+            self._pipe.send((question, arguments))
+            error, answer = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            if self._process.exitcode == -signal.SIGKILL:
+                raise OutOfMemory("killed by the system") from None
+            raise RuntimeError(f"a measuring process ended with exit code {self._process.exitcode}") from None
+        if error is not None:
+            raise error(answer)
+        return answer
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def _serve(pipe: Connection, place: Place, build: Callable[..., Work], arguments: tuple) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and closes the pipe
+    torch.set_num_threads(place.threads)
+    work = None
+    while True:
+        try:
+            question, rest = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if work is None:
+                work = build(*arguments)
+                _limit_memory(place)
+            pipe.send((None, question(work, *rest)))
+        except Exception as error:
+            pipe.send(_told(error))
+
+
+def _told(error: Exception) -> tuple[type[Exception], str]:
+    if isinstance(error, UserError):
+        return UserError, str(error)
+    if is_out_of_memory(error):
+        return OutOfMemory, str(error).splitlines()[0]
+    return RuntimeError, "".join(traceback.format_exception(error))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _limit_memory(place: Place) -> None:
+    if place.memory_limit is None:
+        return
+    limit = int(place.memory_limit * GIB)
+    if place.device == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_allocated() + limit) / total))
+        return
+    import resource
+
+    lines = Path("/proc/self/status").read_text().splitlines()
+    own = 1024 * int(next(line for line in lines if line.startswith("VmData:")).split()[1])
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (own + limit, hard))
+
+
+def take_turns(subjects: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each subject in each round, after one round that does not count; every other round runs backwards.
+
+    A subject that runs out of memory drops out, and is not in the result.
+    """
+    found: dict[str, list[float]] = {name: [] for name in subjects}
+    for number in range(-1, rounds):
+        order = list(found) if number % 2 == 0 else list(reversed(found))
         for name in order:
-            seconds[name].append(clock(subjects[name]))
-    return seconds
+            try:
+                taken = subjects[name](max(number, 0))
+            except OutOfMemory:
+                del found[name]
+                continue
+            if number >= 0:
+                found[name].append(taken)
+    return found
+
+
+def seconds(work: Work, turn: int) -> float:
+    """Of one step: on a CPU those of this process (all its threads), on an accelerator those of its events."""
+    if work.device == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work.step(turn)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1000
+    begun = time.process_time()
+    work.step(turn)
+    return time.process_time() - begun
 
 
 def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, float]:
@@ -37,18 +190,23 @@ def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, f
     return median(ratios), min(ratios), max(ratios)
 
 
-def peak_bytes(step: Step, device: str) -> int | None:
-    """What the first call of `step` needs at its peak beyond what is there before; in a fresh process on a CPU."""
-    memory = PeakMemory(device)
-    before = torch.cuda.memory_allocated() if device == "cuda" else memory.read()
-    step()
+def peak(work: Work) -> int | None:
+    """What a step needs at its peak beyond what the process holds between steps, in bytes; ask after another step."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)  # what earlier steps left free
+    memory = PeakMemory(work.device)
+    before = torch.cuda.memory_allocated() if work.device == "cuda" else memory.read()
+    work.step(0)
     after = memory.read()
     return None if before is None or after is None else after - before
 
 
-def saved_bytes(forward: Callable[[], Tensor], own: torch.nn.Module) -> int:
-    """What `forward` keeps for the backward pass, each storage once, without the tensors of `own`."""
-    known = {value.untyped_storage().data_ptr() for value in own.state_dict().values()}
+def saved(work: Work) -> int | None:
+    """What the forward pass keeps for the backward pass in bytes, each storage once, without the module's own."""
+    if work.forward is None:
+        return None
+    known = {value.untyped_storage().data_ptr() for value in work.module.state_dict().values()}
     seen: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -58,20 +216,86 @@ def saved_bytes(forward: Callable[[], Tensor], own: torch.nn.Module) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward()
+        work.forward()
     return sum(seen.values())
 
 
-def _process(step: Step) -> float:
-    start = time.process_time()
-    step()
-    return time.process_time() - start
+def flops(work: Work) -> float:
+    """Operations of a step (the mean of distinct ones) in products and convolutions; a multiplication and its
+    addition are two."""
+    with FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter:
+        for turn in range(work.distinct):
+            work.step(turn)
+    return counter.get_total_flops() / work.distinct
 
 
-def _events(step: Step) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    step()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000
+def _fused(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return sdpa_backward_flop_count(grad, query, key, value)
+
+
+FUSED_ON_CPU = {  # those of accelerators are known to torch's counter
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+}
+
+
+def facts(work: Work) -> dict[str, Any]:
+    return work.facts
+
+
+def product(size: int, times: int, precision: str, device: str) -> Work:
+    """`times` products of two square matrices."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    one, two = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+
+    def step(turn: int) -> None:
+        for _ in range(times):
+            one @ two
+
+    return Work(step=step, device=device, module=nn.Module())
+
+
+def side_by_side(subjects: Mapping[str, Subject], place: Place, rounds: int, precision: str) -> dict[str, Result]:
+    """Every measure of each subject.
+
+    `ratio` compares its time with that of the first, `share` its operations per second with those of a product of
+    large matrices: median, smallest and largest of the rounds.
+    """
+    found: dict[str, Result] = {}
+    with ExitStack() as stack:
+        workers = {}
+        for title, (build, arguments) in subjects.items():
+            worker = stack.enter_context(Worker(place, build, *arguments))
+            try:
+                found[title] = {
+                    "status": MEASURED,
+                    "flops": worker.ask(flops),
+                    "peak_bytes": worker.ask(peak),
+                    "saved_bytes": worker.ask(saved),
+                    **worker.ask(facts),
+                }
+                workers[title] = worker
+            except OutOfMemory as error:
+                worker.stop()
+                found[title] = {"status": OUT_OF_MEMORY, "reason": str(error)}
+        probe = stack.enter_context(Worker(place, product, *PRODUCT[place.device], precision, place.device))
+        turns = {title: partial(worker.ask, seconds) for title, worker in workers.items()}
+        taken = take_turns({**turns, "product": partial(probe.ask, seconds)}, rounds)
+        best = probe.ask(flops)
+    first = next(iter(subjects))
+    for title in workers:
+        if title not in taken:
+            found[title] = {"status": OUT_OF_MEMORY, "reason": "in a later turn"}
+            continue
+        share = ratio(taken["product"], taken[title])
+        found[title] |= {
+            "seconds": taken[title],
+            "ratio": ratio(taken[title], taken[first]) if first in taken else None,
+            "share": [value * found[title]["flops"] / best for value in share],
+            "best_flops_per_second": best / median(taken["product"]),
+        }
+    return found

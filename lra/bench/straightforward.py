@@ -1,9 +1,12 @@
-"""The yardstick: SimpleTRON as one writes it with the building blocks of PyTorch, no thought given to speed.
+"""The yardstick: SimpleTRON and its Transformer as one writes them with the building blocks of PyTorch, no thought
+given to speed.
 
 Every example is padded to the full length, three projections and two products make the attention, the last block
 computes every position, dropout is `nn.Dropout`, the optimiser is `torch.optim.AdamW` as it comes. The names of the
 parameters are those of `lra.model.Model`, so both can hold the same weights.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,36 +14,55 @@ from torch.nn.functional import cross_entropy
 
 
 class Attention(nn.Module):
-    def __init__(self, dim: int, heads: int, max_len: int, dropout: float, out_proj: bool) -> None:
+    """Projections and heads around `attend`."""
+
+    def __init__(self, dim: int, heads: int, dropout: float, out_proj: bool, scale: float) -> None:
         super().__init__()
         self.heads = heads
-        self.scale = max_len**-0.5
+        self.scale = scale
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
         self.out = nn.Linear(dim, dim) if out_proj else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         batch, length, dim = x.shape
         q, k, v = (
             project(x).view(batch, length, self.heads, -1).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
+        return self.out(self.attend(q, k, v, mask).transpose(1, 2).reshape(batch, length, dim))
+
+
+class Simple(Attention):
+    """Q (K^T V), where padding is masked divided by the root of the number of real positions."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         scale = self.scale
         if mask is not None:
             k = k * mask[:, None, :, None]
-            scale = mask.sum(dim=1)[:, None, None, None] ** -0.5
-        state = self.dropout(k.transpose(2, 3) @ v * scale)
-        return self.out((q @ state).transpose(1, 2).reshape(batch, length, dim))
+            scale = mask.sum(dim=1).to(q.dtype)[:, None, None, None] ** -0.5
+        return q @ self.dropout(k.transpose(2, 3) @ v * scale)
+
+
+class Softmax(Attention):
+    """softmax(Q K^T) V, with the weights formed."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(2, 3) * self.scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return self.dropout(scores.softmax(dim=-1)) @ v
+
+
+ATTENTIONS = {"simple": Simple, "softmax": Softmax}
 
 
 class Block(nn.Module):
-    def __init__(
-        self, dim: int, heads: int, hidden: int, max_len: int, dropout: float, out_proj: bool, skip: bool, eps: float
-    ) -> None:
+    def __init__(self, mixer: Attention, dim: int, hidden: int, dropout: float, skip: bool, eps: float) -> None:
         super().__init__()
         self.skip = skip
         self.mixer_norm = nn.LayerNorm(dim, eps)
-        self.mixer = Attention(dim, heads, max_len, dropout, out_proj)
+        self.mixer = mixer
         self.feed_forward_norm = nn.LayerNorm(dim, eps)
         self.feed_forward = nn.Sequential(
             nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
@@ -65,31 +87,33 @@ class Embedding(nn.Module):
 
 
 class Straightforward(nn.Module):
-    """forward(tokens [B * P, max_len]) -> logits [B, classes], with the paper's model and CLS pooling."""
+    """forward(tokens [B * P, max_len]) -> logits [B, classes], with the paper's model and CLS pooling.
+
+    `mixer` makes the attention of a block.
+    """
 
     def __init__(
         self,
+        mixer: Callable[[], Attention],
         *,
         vocabulary: int,
         max_len: int,
         classes: int,
         documents: int,
         dim: int,
-        heads: int,
         depth: int,
         hidden: int,
         dropout: float,
-        out_proj: bool,
         extra_skip: bool,
         norm_eps: float,
+        final_norm: bool,
         mask: bool,
     ) -> None:
         super().__init__()
         self.documents, self.mask = documents, mask
         self.embedding = Embedding(vocabulary, dim, max_len)
-        sizes = (dim, heads, hidden, max_len + 1, dropout, out_proj, extra_skip, norm_eps)
-        self.blocks = nn.ModuleList(Block(*sizes) for _ in range(depth))
-        self.final_norm = nn.LayerNorm(dim, norm_eps)
+        self.blocks = nn.ModuleList(Block(mixer(), dim, hidden, dropout, extra_skip, norm_eps) for _ in range(depth))
+        self.final_norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
         if documents == 1:
             self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, classes))
         else:
@@ -103,11 +127,17 @@ class Straightforward(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         pooled = self.final_norm(x)[:, 0]
-        return self.head(pooled.view(-1, self.documents * pooled.shape[-1]))
+        return self.head(pooled.reshape(-1, self.documents * pooled.shape[-1]))
 
 
 def update(
-    model: Straightforward, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, micro_batch: int
+    model: Straightforward,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    labels: Tensor,
+    micro_batch: int,
+    *,
+    bf16: bool,
 ) -> float:
     """One training step on tokens [B * P, max_len] and labels [B], cut into micro-batches; returns its loss."""
     model.train()
@@ -116,7 +146,9 @@ def update(
     for start in range(0, len(labels), micro_batch):
         part = slice(start, start + micro_batch)
         rows = slice(start * model.documents, (start + micro_batch) * model.documents)
-        loss = cross_entropy(model(tokens[rows]), labels[part], reduction="sum") / len(labels)
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=bf16):
+            logits = model(tokens[rows])
+        loss = cross_entropy(logits, labels[part], reduction="sum") / len(labels)
         loss.backward()
         total += loss.item()
     optimizer.step()

@@ -4,6 +4,7 @@ Nothing here is believed: members of archives are streamed, never extracted by t
 names that leave the folder are errors; every error names the file and the line or member.
 """
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -150,11 +151,12 @@ def columnar_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[st
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO[bytes]]]:
     """(name, stream) of the members of a tar archive (plain or compressed) whose names are wanted, in its order.
 
-    Raises UserError for a wanted member that is no regular file or leaves the folder, and for a damaged archive.
+    Raises UserError for a wanted member that is no regular file or leaves the folder, and for a damaged archive; one
+    that is compressed is compared with its checksums, at its end.
     """
     name = "its start"
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with _uncompressed(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
                 name = member.name
                 if not wanted(name):
@@ -167,8 +169,18 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
                     raise UserError(f"{path}: member {name!r} is a link or a device, expected a regular file")
                 stream = archive.extractfile(member)
                 yield name, stream
+            while file.read(MAX_LINE_BYTES):
+                pass
     except (*DAMAGED, OSError) as error:
         raise UserError(f"{path}: damaged at {name}: {error}") from None
+
+
+def _uncompressed(path: Path) -> IO[bytes]:
+    """The bytes of an archive, compressed or not. (tarfile's own stream does not compare the checksum of gzip.)"""
+    openers = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}
+    with _opened(path, "rb") as file:
+        start = file.read(2)
+    return openers.get(start, open)(path, "rb")
 
 
 def hub(place: Place, dataset: str, *, split: str, size: str, wants: str, config: str | None = None) -> Any:

@@ -1,7 +1,8 @@
 """The cache of prepared tasks: built once, in a staging folder, under a lock, then renamed.
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and
-SHA-256. Its name is a hash of everything that decides its content, so two configurations never share one.
+SHA-256, and one of itself; all are compared whenever the task is opened. The folder's name is a hash of everything
+that decides its content, so two configurations never share one.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import os
 import shutil
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from lra import __version__
 from lra.errors import UserError
 from lra.files import digest, write_json
 from lra.tasks import Facts, Place, Split, Task, Windows
+from lra.tasks.sources import sha256
 
-SCHEMA = 2
+LAYOUT = 2  # of the arrays; a part of the folder's name
+SCHEMA = 3  # of the manifest; 2 had no SHA-256 of its own, nor of other files than arrays
 MANIFEST = "manifest.json"
+ARRAY = ".bin"
+DTYPES = ("|u1", "<u2", "<i4", "<i8")
 SPLITS = ("train", "val", "test")
 LOCK_PATIENCE_SECONDS = 3600
 
@@ -39,7 +45,7 @@ class Writer:
     def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
         self.split = split
         self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
-        self._file = open(folder / f"{split}.tokens.bin", "wb")  # noqa: SIM115
+        self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
         self._seen: dict[bytes, int] = {}
@@ -72,7 +78,8 @@ class Writer:
 
     def discard(self) -> None:
         """Let go of the file; after `close` there is nothing to do."""
-        self._file.close()
+        with suppress(OSError):  # what is still to be written does not fit, or is not wanted
+            self._file.close()
 
     def close(self) -> dict[str, dict[str, Any]]:
         """Finish the files; returns their entries for the manifest."""
@@ -84,7 +91,7 @@ class Writer:
         entries = {f"{self.split}.tokens": tokens}
         for name, (dtype, values) in arrays.items():
             data = np.asarray(values).astype(dtype).tobytes()
-            with open(self._folder / f"{self.split}.{name}.bin", "wb") as file:
+            with open(self._folder / f"{self.split}.{name}{ARRAY}", "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -112,7 +119,7 @@ def prepared(
     An identity with `raw: None` (`sources.stamp` of no file) is met by a cache of any raw data with the same options.
     Parallel jobs build once: the others wait for the lock, which dies with the process that holds it.
     """
-    name = digest({"schema": SCHEMA, **identity})[:12]
+    name = digest({"schema": LAYOUT, **identity})[:12]
     folder = place.cache / identity["task"] / name
     if "raw" in identity and identity["raw"] is None:
         folder = _of_any_raw_data(place.cache / identity["task"], identity) or folder
@@ -131,8 +138,7 @@ def prepared(
 
 def _of_any_raw_data(caches: Path, identity: dict[str, Any]) -> Path | None:
     for path in sorted(caches.glob(f"*/{MANIFEST}")):
-        known = json.loads(path.read_text())
-        if known["schema"] == SCHEMA and {**known["identity"], "raw": None} == identity:
+        if {**_manifest(path.parent)["identity"], "raw": None} == identity:
             return path.parent
     return None
 
@@ -154,6 +160,7 @@ def _build(
     writers = {split: Writer(staging, split, dtype) for split in splits}
     try:
         source = make(writers, staging)
+        beside = [path for path in staging.iterdir() if path.suffix != ARRAY]
         arrays: dict[str, Any] = {}
         for split, writer in writers.items():
             arrays |= writer.close()
@@ -164,11 +171,12 @@ def _build(
             "identity": identity,
             "digest": digest({name: entry["sha256"] for name, entry in arrays.items()}),
             "arrays": arrays,
+            "files": {path.name: sha256(path) for path in sorted(beside)},
             "source": source,
             "created_by": f"lra {__version__}",
         }
         manifest["baselines"] = baselines(_splits(staging, manifest, facts))
-        write_json(staging / MANIFEST, manifest)
+        write_json(staging / MANIFEST, {"sha256": digest(manifest), **manifest})
         verify(staging)
         staging.rename(folder)
     finally:
@@ -178,25 +186,42 @@ def _build(
 
 
 def open_cache(folder: Path, facts: Facts) -> Task:
-    """Map a prepared task; reads the manifest only."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    if manifest["schema"] != SCHEMA:
-        raise UserError(f"{folder}: cache of schema {manifest['schema']}, this version reads {SCHEMA}; delete it")
-    return Task(
-        **vars(facts),
-        **_splits(folder, manifest, facts),
-        baselines=manifest["baselines"],
-        digest=manifest["digest"],
-        folder=folder,
-        source=manifest["source"],
-    )
+    """Map a prepared task, whose files are compared with their SHA-256. Raises UserError where one was changed."""
+    manifest = _manifest(folder)
+    try:
+        splits = _splits(folder, manifest, facts)
+        verify(folder)
+        return Task(
+            **vars(facts),
+            **splits,
+            baselines=manifest["baselines"],
+            digest=manifest["digest"],
+            folder=folder,
+            source=manifest["source"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / MANIFEST}: not that of a prepared task: {error}; delete {folder}") from None
+
+
+def _manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        if manifest["schema"] not in (2, SCHEMA):
+            raise UserError(f"{folder}: cache of schema {manifest['schema']}, this version reads {SCHEMA}; delete it")
+        sha = manifest.pop("sha256", None)
+        if sha != (digest(manifest) if manifest["schema"] == SCHEMA else None):
+            raise ValueError("its content is not what its SHA-256 says")
+        return manifest
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: damaged: {error}; delete {folder} and prepare again") from None
 
 
 def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
     maps: dict[str, dict[str, np.ndarray]] = {}
     for name, entry in manifest["arrays"].items():
         split, array_name = name.split(".")
-        maps.setdefault(split, {})[array_name] = _map(folder / f"{name}.bin", entry)
+        maps.setdefault(split, {})[array_name] = _map(folder / f"{name}{ARRAY}", entry)
     if facts.objective == "next_token":
         strides = {split: 1 if split == "train" else facts.max_len for split in maps}
         splits = {split: Windows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
@@ -206,6 +231,8 @@ def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
 
 
 def _map(path: Path, entry: dict[str, Any]) -> np.ndarray:
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{path.name} has the type {entry['dtype']!r}, expected one of {', '.join(DTYPES)}")
     expected = entry["size"] * np.dtype(entry["dtype"]).itemsize
     found = path.stat().st_size if path.exists() else 0
     if found != expected:
@@ -214,10 +241,10 @@ def _map(path: Path, entry: dict[str, Any]) -> np.ndarray:
 
 
 def verify(folder: Path) -> None:
-    """Compare every array with the SHA-256 it was written with."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    for name, entry in manifest["arrays"].items():
-        with open(folder / f"{name}.bin", "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != entry["sha256"]:
-            raise UserError(f"{folder / name}.bin: SHA-256 {found}, expected {entry['sha256']}; delete {folder}")
+    """Compare every file with the SHA-256 it was written with."""
+    manifest = _manifest(folder)
+    arrays = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()}
+    for name, expected in {**arrays, **manifest.get("files", {})}.items():
+        found = sha256(folder / name)
+        if found != expected:
+            raise UserError(f"{folder / name}: SHA-256 {found}, expected {expected}; delete {folder}")

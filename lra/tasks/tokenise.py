@@ -91,10 +91,13 @@ def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
 
 
 def load(path: Path) -> "Tokenizer":
-    """A tokenizer that was saved as JSON."""
+    """A tokenizer that was saved as JSON. Raises UserError."""
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(path))
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library knows no narrower one
+        raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> list[np.ndarray]:

@@ -1,0 +1,145 @@
+"""Attention layers beside each other: ours, the textbook's, other libraries'."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from lra import configure
+from lra.attention import Shape
+from lra.bench import peers
+from lra.bench.measure import Place, Result, Work, side_by_side
+from lra.bench.settings import Settings
+from lra.bench.straightforward import ATTENTIONS
+from lra.console import say
+from lra.dropout import set_keys
+from lra.errors import UserError, did_you_mean
+
+Again = Callable[..., Settings]
+"""The settings of this command with more overrides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One subject. `kind`: attention (of this library), textbook, or peer."""
+
+    title: str
+    kind: str
+    name: str
+    options: dict[str, Any]
+    settings: Settings
+
+
+def layers(settings: Settings, again: Again) -> list[Layer]:
+    """The subjects that the configuration names."""
+    titles = settings.subjects
+    twice = next((title for title in titles if titles.count(title) > 1), None)
+    if twice:
+        raise UserError(f"subjects: {twice!r} stands there twice")
+    found = [layer_of(title, settings, again) for title in titles]
+    for layer in found:
+        for length in settings.lengths:
+            module_of(layer, length)  # a mistake shows before anything is measured
+    return found
+
+
+def layer_of(title: str, settings: Settings, again: Again) -> Layer:
+    """What a subject means: `NAME key=value ...`, `textbook:NAME key=value ...` or `peer:NAME option=value ...`.
+
+    A name stands for attention=NAME, which brings its variant.
+    """
+    first, *rest = title.split() or [""]
+    kind, _, name = first.rpartition(":")
+    if kind == "peer":
+        options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in rest)}
+        peers.check(name, options)
+        return Layer(title=title, kind=kind, name=name, options=options, settings=settings)
+    if kind not in ("", "textbook"):
+        raise UserError(f"subjects: {title!r}: expected an attention, textbook:NAME or peer:NAME")
+    if kind == "textbook" and name not in ATTENTIONS:
+        raise UserError(f"subjects: {title!r}: no such textbook attention; {did_you_mean(name, ATTENTIONS)}")
+    chosen = [first if "=" in first else f"attention={name}", *rest]
+    return Layer(title=title, kind=kind or "attention", name=name, options={}, settings=again(*chosen))
+
+
+def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> Work:
+    """A layer on `batch` documents: its values and, in training, the gradients of its parameters and its input."""
+    torch.manual_seed(layer.settings.seed)
+    module = module_of(layer, length).to(device)
+    training = direction == "train"
+    module.train(training)
+    x = torch.randn(batch, length, layer.settings.model["dim"], device=device, requires_grad=training)
+    weights = torch.randn_like(x)
+
+    def forward() -> Tensor:
+        set_keys(module, seed=layer.settings.seed, step=0, rows=range(batch))
+        with torch.autocast(device, torch.bfloat16, enabled=layer.settings.precision == "bf16"):
+            return module(x)
+
+    def train(turn: int) -> None:
+        x.grad = None
+        module.zero_grad(set_to_none=True)
+        y = forward()
+        y.backward(weights.to(y.dtype))
+
+    def infer(turn: int) -> None:
+        with torch.inference_mode():
+            forward()
+
+    known = {"parameters": sum(parameter.numel() for parameter in module.parameters())}
+    if layer.kind == "peer":
+        distribution = peers.PEERS[layer.name].distribution
+        known["version"] = f"{distribution} {metadata.version(distribution)}"
+    return Work(
+        step=train if training else infer,
+        device=device,
+        module=module,
+        forward=forward if training else None,
+        facts=known,
+    )
+
+
+def module_of(layer: Layer, length: int) -> nn.Module:
+    """The layer itself."""
+    model = layer.settings.model
+    dim, heads, dropout = model["dim"], model["heads"], model["dropout"]
+    if layer.kind == "peer":
+        return peers.build(layer.name, layer.options, dim=dim, heads=heads, length=length, dropout=dropout)
+    if layer.kind == "textbook":
+        scale = length**-0.5 if layer.name == "simple" else (dim // heads) ** -0.5
+        return ATTENTIONS[layer.name](dim, heads, dropout, model["out_proj"], scale)
+    build = configure.build(layer.settings.attention, "attention", layer.settings.packages, supplied=1)
+    return build(shape_of(layer.settings, length, dropout))
+
+
+def shape_of(settings: Settings, length: int, dropout: float) -> Shape:
+    """What a layer of the configured model is told."""
+    model = settings.model
+    return Shape(
+        dim=model["dim"],
+        qkv_dim=model["qkv_dim"],
+        heads=model["heads"],
+        max_len=length,
+        bias=model["attention_bias"],
+        out_proj=model["out_proj"],
+        dropout=dropout,
+        causal=False,
+        layer=0,
+    )
+
+
+def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
+    """A result for each direction, length and subject."""
+    subjects = layers(settings, again)
+    for direction in settings.directions:
+        for length in settings.lengths:
+            say(f"{direction}, length {length}")
+            arguments = (length, settings.batch, direction, place.device)
+            works = {layer.title: (work, (layer, *arguments)) for layer in subjects}
+            found = side_by_side(works, place, settings.rounds, settings.precision)
+            for title, result in found.items():
+                yield {"subject": title, "direction": direction, "length": length, "batch": settings.batch, **result}

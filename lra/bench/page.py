@@ -1,0 +1,261 @@
+"""What a benchmark leaves: `bench.json` with every raw measurement, and, made of it alone, a page and figures."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from lra.bench.measure import MEASURED, Result
+from lra.files import write_atomic, write_json
+from lra.report.figures import COLOURS, LOOK, MARKERS
+
+NAME, PAGE = "bench.json", "README.md"
+SCHEMA = 1
+MB = 1e6
+
+TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
+
+Record = dict[str, Any]
+
+
+def write(folder: Path, record: Record) -> Path:
+    """Write the record, its figures and its page; returns the path of the page."""
+    write_json(folder / NAME, record)
+    if record["what"] == "layer":
+        for direction, results in _groups(record["results"], "direction"):
+            for suffix, data in figure(results).items():
+                write_atomic(folder / f"{direction}.{suffix}", data)
+    write_atomic(folder / PAGE, "\n".join(page(record)).encode())
+    return folder / PAGE
+
+
+def page(record: Record) -> Iterator[str]:
+    """The lines of the page."""
+    yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
+    yield f"By `{record['command']}`.\n"
+    yield from SECTIONS[record["what"]](record)
+    where = record["provenance"]
+    machine = where["cpu"] if where["device"] == "cpu" else where["device"]
+    yield f"Measured on {machine} ({where['instructions']}), threads: {where['threads']}, {where['precision']},"
+    yield f"torch {where['packages']['torch']}, commit {where['commit']}"
+    yield f"({'with uncommitted changes, ' * bool(where['dirty'])}{where['started'][:10]}). Raw: [{NAME}]({NAME}).\n"
+
+
+def _layers(record: Record) -> Iterator[str]:
+    model, batch = record["config"]["model"], record["config"]["batch"]
+    first = record["results"][0]["subject"]
+    yield f"One layer of width {model['dim']} with {model['heads']} heads, dropout {model['dropout']}, batch {batch}."
+    yield TURNS
+    yield "Exponents are slopes of a straight line through the logarithms.\n"
+    for direction, results in _groups(record["results"], "direction"):
+        lengths = sorted({result["length"] for result in results})
+        rows = list(_groups(results, "subject"))
+        yield f"## {DIRECTIONS[direction]}\n"
+        yield f"![Time and memory against length]({direction}.svg)\n"
+        for title, cell in (
+            (f"Time beside `{first}`", lambda result: _spread(result["ratio"])),
+            ("Milliseconds (microseconds for a token)", _milliseconds),
+            ("Tokens in a second", lambda result: f"{_tokens(result) / median(result['seconds']):,.0f}"),
+            ("Peak memory beyond weights and input, MB", lambda result: _megabytes(result["peak_bytes"])),
+            ("Saved for the backward pass, MB", lambda result: _megabytes(result["saved_bytes"])),
+            ("Counted operations, GFLOP", lambda result: f"{result['flops'] / 1e9:.4g}"),
+            ("Share of the matrix product's speed", lambda result: _percent(result["share"])),
+        ):
+            if direction == "forward" and "Saved" in title:
+                continue
+            yield f"### {title}\n"
+            yield from _table(["subject", *(f"L = {length}" for length in lengths)], _cells(rows, lengths, cell))
+        yield "### Exponents and parameters\n"
+        yield "First over all lengths, then over the last two.\n"
+        kinds = ["time", "peak memory", "saved"]
+        header = ["subject", *kinds, *(f"{kind}, last two" for kind in kinds), "parameters", "version"]
+        yield from _table(header, _exponents(rows))
+
+
+def _steps(record: Record) -> Iterator[str]:
+    base, own = record["results"]
+    model, train = record["config"]["model"], record["config"]["train"]
+    yield f"A training step of {record['attention']}, variant {record['variant']}, on {train['batch_size']} examples of"
+    yield f"{record['data']} in micro-batches of {train['micro_batch']}, dropout {model['dropout']}. `lra` is ours;"
+    yield f"`straightforward` has the same weights and reads the same examples. {TURNS}\n"
+    columns = ("time beside the first", "seconds", "real tokens in a second", "GFLOP", "share of the matrix product")
+    columns += ("peak memory, MB", "tokens computed / real")
+    yield from _table(["step", *columns], [_step(result) for result in (base, own)])
+    for result in (base, own):
+        if result["status"] != MEASURED:
+            yield f"`{result['subject']}`: {result['status']}: {result['reason']}\n"
+            return
+    found, floor = own["ratio"][0], own["flops"] / base["flops"]
+    if record["what"] == "epoch":
+        found = sum(own["seconds"]) / sum(base["seconds"])
+        hours = [fmean(one["seconds"]) * one["examples"] / train["batch_size"] / 3600 for one in (own, base)]
+        yield f"Over {len(own['seconds'])} consecutive batches, the first that seed {record['config']['seed']} sees,"
+        yield f"the ratio of the sums is {found:.3f}; an epoch of {own['examples']} examples would take"
+        yield f"{hours[0]:.2f} hours beside {hours[1]:.2f}.\n"
+    yield f"**Time {found:.3f}, floor {floor:.3f}.** The floor is the ratio of the counted operations: what the time"
+    yield f"would be if both ran at the same speed. The time is {found / floor:.2f} times the floor.\n"
+
+
+def _profiles(record: Record) -> Iterator[str]:
+    base, own = (result["kinds"] for result in record["results"])
+    whole, own_whole = sum(base.values()), sum(own.values())
+    yield "Shares of one step by kind of operation. The last column is in straightforward steps: it adds up to the"
+    yield "ratio of the two.\n"
+    rows = []
+    for kind in dict.fromkeys([*own, *base]):
+        seconds, others = own.get(kind, 0.0), base.get(kind, 0.0)
+        shares = (f"{100 * others / whole:.1f} %", f"{100 * seconds / own_whole:.1f} %", f"{seconds / whole:.3f}")
+        rows.append([kind, *shares])
+    rows.append(["all", "100 %", "100 %", f"{own_whole / whole:.3f}"])
+    yield from _table(["kind", "straightforward", "lra", "lra, in straightforward steps"], rows)
+
+
+def _errors(record: Record) -> Iterator[str]:
+    yield "Relative errors (Frobenius norms; medians over draws) against the textbook form in float64, of the same"
+    yield "weights and inputs, which fp32 holds exactly; no dropout.\n"
+    keys = ("length", "inputs", "precision")
+    rows: dict[tuple, list[str]] = {}
+    for result in record["results"]:
+        row = rows.setdefault(tuple(result[key] for key in keys), [])
+        row += [f"{median(values):.2e}" for values in result["errors"].values()]
+    forms = list(dict.fromkeys(result["form"] for result in record["results"]))
+    header = [*keys, *(f"{form}: {part}" for form in forms for part in record["results"][0]["errors"])]
+    yield from _table(header, [[*map(str, key), *cells] for key, cells in rows.items()])
+
+
+TITLES = {
+    "layer": "Layers",
+    "step": "A training step",
+    "epoch": "An epoch",
+    "profile": "Where a training step's time goes",
+    "accuracy": "Rounding errors of SimpleAttention",
+}
+SECTIONS = {"layer": _layers, "step": _steps, "epoch": _steps, "profile": _profiles, "accuracy": _errors}
+DIRECTIONS = {"train": "Forward and backward", "forward": "Forward, without gradients"}
+
+
+CURVES = {  # what is drawn against the length, and fitted
+    "time (s)": lambda result: median(result["seconds"]),
+    "peak memory (MB)": lambda result: result["peak_bytes"] and result["peak_bytes"] / MB,
+    "saved (MB)": lambda result: result["saved_bytes"] and result["saved_bytes"] / MB,
+}
+DRAWN = ("time (s)", "peak memory (MB)")
+
+
+def exponent(lengths: list[int], values: list[float]) -> float | None:
+    """The slope of the straight line through the logarithms; None below two points."""
+    if len(lengths) < 2:
+        return None
+    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+
+
+def figure(results: list[Result]) -> dict[str, bytes]:
+    """Time and peak memory against the length, as SVG and PNG."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        subjects = list(_groups(results, "subject"))
+        drawing = Figure(figsize=(6.9, 3 + 0.14 * len(subjects)), layout="constrained")
+        for panel, name in zip(drawing.subplots(1, len(DRAWN)), DRAWN, strict=True):
+            for number, (subject, own) in enumerate(subjects):
+                lengths, values = _curve(own, name)
+                label = f"{subject} ({_number(exponent(lengths, values))})"
+                colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+                panel.plot(lengths, values, label=label, color=colour, marker=marker)
+            panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
+            ticks = sorted({result["length"] for result in results})
+            panel.set_xticks(ticks, labels=[f"{tick}" for tick in ticks])
+            panel.set_xticks([], minor=True)
+            panel.legend(
+                title="subject (exponent)", fontsize=6, title_fontsize=6, loc="upper left", bbox_to_anchor=(0, -0.15)
+            )
+        files = {}
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+            file = io.BytesIO()
+            drawing.savefig(file, format=suffix, metadata=metadata)
+            files[suffix] = file.getvalue()
+    return files
+
+
+def _curve(results: list[Result], name: str) -> tuple[list[int], list[float]]:
+    points = [(one["length"], CURVES[name](one)) for one in results if one["status"] == MEASURED]
+    return [length for length, value in points if value], [value for _, value in points if value]
+
+
+def _exponents(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
+    found = []
+    for subject, results in rows:
+        curves = [_curve(results, name) for name in CURVES]
+        slopes = [_number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
+        known = next((one for one in results if one["status"] == MEASURED), {})
+        facts = [f"{known['parameters']:,}", known.get("version", "")] if known else ["", ""]
+        found.append([f"`{subject}`", *slopes, *facts])
+    return found
+
+
+def _cells(rows: list[tuple[str, list[Result]]], lengths: list[int], cell: Callable[[Result], str]) -> list[list[str]]:
+    lines = []
+    for subject, results in rows:
+        found = {one["length"]: cell(one) if one["status"] == MEASURED else one["status"] for one in results}
+        lines.append([f"`{subject}`", *(found[length] for length in lengths)])
+    return lines
+
+
+def _step(result: Result) -> list[str]:
+    if result["status"] != MEASURED:
+        return [f"`{result['subject']}`", result["status"], *[""] * 6]
+    tokens, seconds = result["tokens"], median(result["seconds"])
+    return [
+        f"`{result['subject']}`",
+        _spread(result["ratio"]),
+        f"{seconds:.3f}",
+        f"{tokens['real'] / result['batches'] / seconds:,.0f}",
+        f"{result['flops'] / 1e9:.4g}",
+        _percent(result["share"]),
+        _megabytes(result["peak_bytes"]),
+        f"{tokens['computed'] / tokens['real']:.3f}",
+    ]
+
+
+def _groups(results: list[Result], key: str) -> Iterator[tuple[str, list[Result]]]:
+    """The results by the values of one key, in their order."""
+    for value in dict.fromkeys(result[key] for result in results):
+        yield value, [result for result in results if result[key] == value]
+
+
+def _milliseconds(result: Result) -> str:
+    seconds = median(result["seconds"])
+    return f"{1e3 * seconds:.4g} ({1e6 * seconds / _tokens(result):.3g})"
+
+
+def _tokens(result: Result) -> int:
+    return result["batch"] * result["length"]
+
+
+def _spread(values: list[float] | None) -> str:
+    return "" if values is None else "{:.3g} [{:.3g}, {:.3g}]".format(*values)
+
+
+def _percent(values: list[float]) -> str:
+    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * value for value in values))
+
+
+def _megabytes(count: int | None) -> str:
+    return "" if count is None else f"{count / MB:.4g}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield f"|---|{'---:|' * (len(header) - 1)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""

@@ -1,0 +1,86 @@
+"""Where the time of a step goes, by the kind of operation."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, record_function
+
+from lra.bench.measure import Work
+from lra.dropout import Dropout
+
+DROPOUT, OPTIMISER, REST = "dropout", "optimiser", "the rest"
+KINDS = {  # the first that has a part of an operation's name
+    "matrix products": ("::mm", "::addmm", "::bmm", "::baddbmm", "scaled_dot_product"),
+    "activations": ("gelu", "relu", "softmax"),
+    "norms": ("layer_norm",),
+    "copies and fills": ("copy", "::cat", "::clone", "::fill_", "::zero", "::index_select"),
+    "sums and element-wise": ("::add", "::mul", "::div", "::sum", "::sub", "::masked_fill"),
+}
+
+
+def profile(work: Work) -> dict[str, float]:
+    """Seconds of each kind in one step, the largest first; dropout has its masks and both of its passes."""
+    work.step(0)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if work.device == "cuda" else [])]
+    with _marked(work.module), torch.profiler.profile(activities=activities) as profiler, record_function("step"):
+        work.step(0)
+    return by_kind(profiler.events(), work.device)
+
+
+def by_kind(events: list[FunctionEvent], device: str) -> dict[str, float]:
+    """Seconds of each kind. What autograd evaluates is dropout's where the forward operation is."""
+    events = [event for event in events if event.device_type == DeviceType.CPU]
+    dropped = {event.sequence_nr for event in events if _names(event) & {DROPOUT} and event.sequence_nr >= 0}
+    found: dict[str, float] = defaultdict(float)
+    for event in events:
+        own = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+        found[_kind(event, dropped)] += own / 1e6
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _kind(event: FunctionEvent, dropped: set[int]) -> str:
+    for one in _line(event):
+        if one.name == DROPOUT or ("evaluate_function" in one.name and one.sequence_nr in dropped):
+            return DROPOUT
+        if one.name.startswith("Optimizer."):
+            return OPTIMISER
+    return next((kind for kind, parts in KINDS.items() if any(part in event.name for part in parts)), REST)
+
+
+def _names(event: FunctionEvent) -> set[str]:
+    return {one.name for one in _line(event)}
+
+
+def _line(event: FunctionEvent) -> Iterator[FunctionEvent]:
+    """The event and what it is inside of."""
+    while event is not None:
+        yield event
+        event = event.cpu_parent
+
+
+@contextmanager
+def _marked(module: nn.Module) -> Iterator[None]:
+    """The dropouts of a model under a name of their own in the profile."""
+    open_ranges: list[record_function] = []
+
+    def enter(*_: object) -> None:
+        open_ranges.append(record_function(DROPOUT))
+        open_ranges[-1].__enter__()
+
+    def leave(*_: object) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    drops = [part for part in module.modules() if isinstance(part, nn.Dropout | Dropout)]
+    hooks = [
+        hook for drop in drops for hook in (drop.register_forward_pre_hook(enter), drop.register_forward_hook(leave))
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,48 @@
+"""What a configuration of `lra-bench` means."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from lra import configure
+from lra.fit import Precision
+
+What = Literal["layer", "step", "epoch", "profile", "accuracy"]
+Direction = Literal["forward", "train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The checked configuration; the fields are the keys of `conf/bench.yaml`."""
+
+    what: What
+    subjects: Annotated[list[str], Field(min_length=1)]
+    lengths: Annotated[list[PositiveInt], Field(min_length=1)]
+    directions: Annotated[list[Direction], Field(min_length=1)]
+    batch: PositiveInt
+    data: Literal["random", "real"]
+    rounds: PositiveInt
+    memory_limit: PositiveFloat | None
+    out: str | None
+    task: dict[str, Any]
+    attention: dict[str, Any]
+    protocol: dict[str, str]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    precision: Precision
+    device: Literal["auto", "cpu", "cuda"]
+    threads: PositiveInt
+    cache: str
+    data_dir: str | None
+    workers: PositiveInt | None
+    packages: list[str]
+
+
+def settings_of(cfg: DictConfig) -> Settings:
+    """Check names and types of a composed configuration."""
+    values = configure.plain(cfg)
+    configure.check(Settings, values, "")
+    return Settings(**values)

@@ -1,0 +1,210 @@
+"""Training steps beside each other: ours, and the straightforward one with the same weights on the same examples."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from lra.bench import straightforward
+from lra.bench.measure import Place, Result, Work, Worker, side_by_side
+from lra.bench.profile import profile
+from lra.bench.settings import Settings
+from lra.console import Preparation
+from lra.errors import UserError
+from lra.fit import Tokens, adamw, batches, cuts, update
+from lra.run import initial, keep_memory
+from lra.settings import System, assemble
+from lra.tasks import Facts, Split
+from lra.tasks import Place as Data
+
+KINDS = {"lra.attention.simple.Simple": "simple", "lra.attention.softmax.Softmax": "softmax"}
+ASSUMED = {  # what the straightforward model and its update are
+    "model": {
+        "norm": "pre",
+        "attention_bias": True,
+        "bias": True,
+        "feed_forward_activation": "gelu",
+        "mixer_dropout": False,
+        "embedding_dropout": False,
+        "feed_forward_output_gelu": False,
+        "positions": "learned",
+        "cls_position": False,
+        "pooling": "cls",
+        "head_activation": "gelu",
+        "pair_features": "concat",
+    },
+    "train": {"clip_norm": None},
+}
+
+
+def run(settings: Settings, place: Place) -> Iterator[Result]:
+    """Every measure of both, the straightforward one first."""
+    works = {name: (build, (settings, place.device)) for name, build in SUBJECTS.items()}
+    for subject, result in side_by_side(works, place, settings.rounds, settings.precision).items():
+        yield {"subject": subject, **result}
+
+
+def profiles(settings: Settings, place: Place) -> Iterator[Result]:
+    """Where the time of both goes."""
+    for subject, build in SUBJECTS.items():
+        with Worker(place, build, settings, place.device) as worker:
+            yield {"subject": subject, "kinds": worker.ask(profile)}
+
+
+def prepare(settings: Settings) -> tuple[str, str | None]:
+    """Check that there is a straightforward step, prepare the data; their name and digest."""
+    if settings.what == "epoch" and settings.data != "real":
+        raise UserError(f"data={settings.data}: what=epoch reads real examples; set data=real")
+    system = assemble(settings)
+    straightforward_model(settings, system.builder.facts)
+    if settings.data == "random":
+        return system.builder.facts.name, None
+    with Preparation(system.builder.facts.name) as progress:
+        task = system.builder.build(Data.of(settings, progress))
+    return task.name, task.digest
+
+
+def ours(settings: Settings, device: str) -> Work:
+    """The step of `lra.fit`."""
+    torch.use_deterministic_algorithms(True)  # as every run does
+    keep_memory()
+    system, facts, split, examples = _given(settings)
+    model = initial(system, facts, settings.seed).to(device)
+    optimizer = adamw(model, system.recipe)
+
+    def step(turn: int) -> float:
+        chosen = examples[turn % len(examples)]
+        loss, _ = update(
+            model,
+            optimizer,
+            split,
+            chosen,
+            system.recipe,
+            seed=settings.seed,
+            step=turn,
+            precision=settings.precision,
+        )
+        return loss
+
+    tokens = Tokens()
+    for chosen in examples:
+        for places, length in cuts(model, split, chosen, system.recipe.micro_batch):
+            real = int(split.lengths(chosen[places]).sum())
+            tokens += Tokens(real=real, computed=len(places) * facts.documents * length)
+    return Work(
+        step=step,
+        device=device,
+        module=model,
+        distinct=len(examples),
+        facts=_facts(model, split, len(examples), tokens),
+    )
+
+
+def textbook(settings: Settings, device: str) -> Work:
+    """The straightforward step."""
+    system, facts, split, examples = _given(settings)
+    recipe = system.recipe
+    model = straightforward_model(settings, facts)
+    model.load_state_dict(initial(system, facts, settings.seed).state_dict())
+    model.to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate(1),
+        betas=tuple(recipe.betas),
+        eps=recipe.eps,
+        weight_decay=recipe.weight_decay,
+    )
+
+    def step(turn: int) -> float:
+        chosen = examples[turn % len(examples)]
+        tokens = torch.from_numpy(split.pad(chosen, facts.max_len)).to(device).long()
+        labels = torch.from_numpy(split.targets(chosen)).to(device)
+        bf16 = settings.precision == "bf16"
+        return straightforward.update(model, optimizer, tokens, labels, recipe.micro_batch, bf16=bf16)
+
+    chosen = np.concatenate(examples)
+    documents = len(chosen) * facts.documents
+    tokens = Tokens(real=int(split.lengths(chosen).sum()), computed=documents * facts.max_len)
+    return Work(step=step, device=device, module=model, facts=_facts(model, split, len(examples), tokens))
+
+
+def straightforward_model(settings: Settings, facts: Facts) -> straightforward.Straightforward:
+    """The straightforward form of a configuration. Raises UserError where there is none."""
+    model, attention = settings.model, settings.attention
+    for group, assumed in ASSUMED.items():
+        _compare(group, getattr(settings, group), assumed)
+    if attention["_target_"] not in KINDS:
+        raise UserError(f"attention: the straightforward step knows {' and '.join(KINDS.values())} only")
+    kind = KINDS[attention["_target_"]]
+    dim, heads = model["dim"], model["heads"]
+    if model["qkv_dim"] != dim:
+        raise UserError(f"model.qkv_dim={model['qkv_dim']}: the straightforward step has model.dim={dim}")
+    if kind == "simple":
+        assumed, scale = {"scale": "valid" if model["key_mask"] else "length", "dropout_on": "state"}, facts.max_len + 1
+    else:
+        assumed, scale = {}, dim if attention["scale"] == "qkv_dim" else dim // heads
+    _compare("attention", attention, assumed)
+    mixer = straightforward.ATTENTIONS[kind]
+    return straightforward.Straightforward(
+        lambda: mixer(dim, heads, model["dropout"], model["out_proj"], scale**-0.5),
+        vocabulary=facts.vocab_size,
+        max_len=facts.max_len,
+        classes=facts.classes,
+        documents=facts.documents,
+        dim=dim,
+        depth=model["depth"],
+        hidden=model["mlp_dim"],
+        dropout=model["dropout"],
+        extra_skip=model["extra_skip"],
+        norm_eps=model["norm_eps"],
+        final_norm=model["final_norm"],
+        mask=model["key_mask"],
+    )
+
+
+def _compare(group: str, values: dict[str, Any], assumed: dict[str, Any]) -> None:
+    for key, value in assumed.items():
+        if values[key] != value:
+            raise UserError(
+                f"{group}.{key}={values[key]}: the straightforward step has {value}; use protocol=paper or strict"
+            )
+
+
+def _given(settings: Settings) -> tuple[System, Facts, Split, list[np.ndarray]]:
+    """The system, its facts, the examples there are, and those of each step before it repeats."""
+    system = assemble(settings)
+    recipe = system.recipe
+    if settings.data == "random":
+        facts = system.builder.facts
+        return system, facts, random_split(facts, recipe.batch_size, settings.seed), [np.arange(recipe.batch_size)]
+    task = system.builder.build(Data.of(settings, lambda done, total: None))
+    steps = settings.rounds if settings.what == "epoch" else 1
+    return (
+        system,
+        task,
+        task.train,
+        [chosen for _, chosen in islice(batches(len(task.train), recipe, settings.seed), steps)],
+    )
+
+
+def _facts(model: torch.nn.Module, split: Split, batches: int, tokens: Tokens) -> dict[str, Any]:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"parameters": parameters, "examples": len(split), "batches": batches, "tokens": asdict(tokens)}
+
+
+SUBJECTS = {"straightforward": textbook, "lra": ours}
+
+
+def random_split(facts: Facts, examples: int, seed: int) -> Split:
+    """Documents of full length."""
+    rng = np.random.default_rng(seed)
+    documents = examples * facts.documents
+    return Split(
+        tokens=rng.integers(1, facts.vocab_size, size=documents * facts.max_len).astype(np.uint16),
+        offsets=np.arange(documents + 1) * facts.max_len,
+        index=np.arange(documents),
+        labels=rng.integers(0, facts.classes, size=examples).astype(np.uint8),
+    )

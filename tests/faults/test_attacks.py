@@ -1,0 +1,302 @@
+"""Files that were made to do harm are refused by name, and run nothing."""
+
+import ast
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from faults.runs import command, observe, without_figures
+from safetensors.torch import load_file, save
+from support import Commands
+from test_resume import TINY
+
+from lra import checkpoint, record, train
+from lra import run as lra_run
+from lra.errors import UserError
+from lra.files import digest
+from lra.paths import PACKAGE
+from lra.report.__main__ import main as report
+from lra.report.records import load, predictions
+from lra.tasks import sources, storage
+
+MARK = "executed"
+CANARY = "canary-7f3a9c"
+
+
+class Bomb:
+    """What pickle would run."""
+
+    def __reduce__(self) -> tuple:
+        return os.system, (f"touch {MARK}",)
+
+
+def refused(record_property: Callable, attack: str, file: str, act: Callable, expected: str) -> None:
+    """`act` raises with the file's name; nothing was run and nothing written outside."""
+    before = {path.name for path in Path("..").iterdir()}
+    with pytest.raises((UserError, ValueError), match=expected) as caught:
+        act()
+    assert file in str(caught.value)
+    assert not Path(MARK).exists()
+    seen = "refused, named" if {path.name for path in Path("..").iterdir()} == before else "something was written"
+    observe(record_property, attack, file, "refused, named", seen)
+
+
+# ---------------------------------------------------------------- archives
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname = kind, link
+    found.size = 4 if kind == tarfile.REGTYPE else 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("attack", "made", "expected"),
+    [
+        ("path traversal", member("../outside"), "leaves the folder"),
+        ("deep path traversal", member("a/b/../../../outside"), "leaves the folder"),
+        ("absolute name", member("/tmp/outside"), "leaves the folder"),
+        ("symbolic link", member("a", tarfile.SYMTYPE, "/etc/passwd"), "is a link or a device"),
+        ("hard link", member("a", tarfile.LNKTYPE, "../outside"), "is a link or a device"),
+        ("device", member("a", tarfile.CHRTYPE), "is a link or a device"),
+        ("pipe", member("a", tarfile.FIFOTYPE), "is a link or a device"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_archives(record_property, cli: Commands, attack: str, made: tarfile.TarInfo, expected: str) -> None:
+    with tarfile.open("raw.tar.gz", "w:gz") as tar:
+        tar.addfile(made, io.BytesIO(b"data"))
+    read = sources.members(Path("raw.tar.gz"), lambda name: True)
+    refused(record_property, f"archive with a {attack}", "raw.tar.gz", lambda: list(read), expected)
+
+
+def test_bombs(record_property, cli: Commands) -> None:
+    """100 MB of zeros in 100 kB: no more than the limit is ever in memory."""
+    zeros = bytes(100 * 2**20)
+    Path("raw.tsv.gz").write_bytes(gzip.compress(zeros))
+    lines = sources.lines(Path("raw.tsv.gz"))
+    refused(record_property, "line that explodes", "raw.tsv.gz:1", lambda: list(lines), "a line of more than")
+    with tarfile.open("raw.tar.gz", "w:gz") as tar:
+        large = member("a")
+        large.size = len(zeros)
+        tar.addfile(large, io.BytesIO(zeros))
+    streams = (stream for _, stream in sources.members(Path("raw.tar.gz"), lambda name: True))
+    read = lambda: [sources.contents("raw.tar.gz: a", stream, 2**20) for stream in streams]  # noqa: E731
+    refused(record_property, "member that explodes", "raw.tar.gz: a", read, "more than 1,048,576 bytes")
+
+
+# ---------------------------------------------------------------- records and declarations
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(Bomb()), b"[" * 100_000, b'{"schema": 2, "a": ' + b"9" * 9999 + b"}"])
+def test_records(record_property, cli: Commands, content: bytes) -> None:
+    Path(record.NAME).write_bytes(content)
+    what = {128: "pickle", 91: "deep nesting", 123: "endless number"}[content[0]]
+    refused(
+        record_property, f"record: {what}", record.NAME, lambda: record.read(Path(record.NAME)), "not a readable record"
+    )
+
+
+def test_targets_in_results_are_words(record_property, cli: Commands) -> None:
+    """A record and a configuration that name code to run: nothing instantiates them."""
+    assert command("--multirun", *TINY, "out=runs", inside=without_figures).code == 0
+    folder = next(Path("runs").rglob("seed1"))
+    code = {"_target_": "os.system", "command": f"touch {MARK}"}
+    found = record.read(folder / record.NAME)
+    config = {**found["config"], "task": code, "attention": code}
+    found["config"], found["provenance"]["config_sha256"] = config, digest(config)
+    record.write(folder, found)
+    shown = command("runs", main=report, inside=without_figures)
+    ended = command(*TINY, "out=runs")
+    (folder / "config.json").write_text(json.dumps(config))
+    other = command(*TINY, "out=runs")
+    assert "another configuration" in other.said
+    seen = [shown.code, ended.code, other.code, Path(MARK).exists()]
+    observe(record_property, "_target_ in a record, in config.json", "os.system", [0, 0, 2, False], seen)
+
+
+@pytest.mark.parametrize("target", ["os.system", "lra.record.os.system", "lra.record.subprocess.run", "builtins.eval"])
+def test_targets_on_the_command_line(record_property, cli: Commands, target: str) -> None:
+    """Also those that are reached through what a module of ours imports."""
+    ended = command(*TINY, f"task._target_={target}", f"+task.command=touch {MARK}")
+    assert f"task._target_={target}: " in ended.said
+    assert "trusted" in ended.said
+    observe(record_property, f"_target_={target}", "command line", [2, False], [ended.code, Path(MARK).exists()])
+
+
+def test_predictions_with_objects(record_property, cli: Commands) -> None:
+    assert command(*TINY, "out=runs").code == 0
+    folder = next(Path("runs").rglob("seed1"))
+    path = folder / "predictions.npy"
+    np.save(path, np.array([[Bomb()]], dtype=object), allow_pickle=True)
+    found = record.read(folder / record.NAME)
+    found.get("files", {}).pop(path.name, None)
+    record.write(folder, found)
+    run = next(iter(load(Path("runs"), None)[0].runs.values()))
+    act = lambda: predictions(Path("runs"), run, run["selection"])  # noqa: E731
+    refused(record_property, "predictions with objects", "predictions.npy", act, "not a readable array")
+
+
+# ---------------------------------------------------------------- caches
+
+
+@pytest.mark.parametrize(
+    ("attack", "change"),
+    [
+        ("objects", {"dtype": "O"}),
+        ("no known type", {"dtype": "weird"}),
+        ("size below zero", {"size": -1}),
+        ("immense size", {"size": 2**60}),
+    ],
+)
+def test_caches(record_property, cli: Commands, attack: str, change: dict) -> None:
+    """With a digest that is right: whoever makes such a file can make that, too."""
+    assert command(*TINY, "out=runs", "cache=own").code == 0
+    path = next(Path("own").rglob(storage.MANIFEST))
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    manifest["arrays"]["train.tokens"] |= change
+    path.write_text(json.dumps({"sha256": digest(manifest), **manifest}))
+    ended = command(*TINY, "out=other", "cache=own")
+    assert str(path.parent) in ended.said
+    observe(record_property, f"cache: {attack}", "manifest.json", "2, one line", f"{ended.code}, one line")
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def with_header(header: dict, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+STATE = {"__metadata__": {"state": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("attack", "data"),
+    [
+        ("pickle", pickle.dumps(Bomb())),
+        ("header of 2^63 bytes", struct.pack("<Q", 2**63) + b"{}"),
+        ("header larger than the file", struct.pack("<Q", 10_000) + b"{}"),
+        ("overlapping tensors", with_header({**STATE, "a": TENSOR, "b": TENSOR}, bytes(8))),
+        ("tensor beyond the end", with_header({**STATE, "a": {**TENSOR, "data_offsets": [0, 800]}}, bytes(8))),
+        ("immense shape", with_header({**STATE, "a": {**TENSOR, "shape": [2**62, 2**62]}}, bytes(8))),
+        ("hole between tensors", with_header({**STATE, "a": {**TENSOR, "data_offsets": [8, 16]}}, bytes(16))),
+        ("header without state", with_header({"a": TENSOR}, bytes(8))),
+        ("deep nesting", with_header({"__metadata__": {"state": "[" * 100_000}})),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_checkpoints(record_property, cli: Commands, capfd: pytest.CaptureFixture, attack: str, data: bytes) -> None:
+    """With a digest that is right."""
+    put_checkpoint(Path("."), data)
+    refused(
+        record_property,
+        f"checkpoint: {attack}",
+        "checkpoint.json",
+        lambda: checkpoint.read(Path(".")),
+        "no checkpoint is whole",
+    )
+    assert "checkpoint-5.safetensors: damaged: " in capfd.readouterr().err
+
+
+def put_checkpoint(folder: Path, data: bytes) -> None:
+    path = folder / "checkpoint-5.safetensors"
+    path.write_bytes(data)
+    entry = {"file": path.name, "step": 5, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / checkpoint.INDEX).write_text(json.dumps({"schema": checkpoint.SCHEMA, "generations": [entry]}))
+
+
+@pytest.mark.parametrize("entry", [{"file": "checkpoint-5.safetensors", "step": 5}, {"file": "/etc/passwd", "step": 5}])
+def test_checkpoint_lists(cli: Commands, entry: dict) -> None:
+    Path(checkpoint.INDEX).write_text(json.dumps({"schema": checkpoint.SCHEMA, "generations": [entry]}))
+    Path("checkpoint-5.safetensors").write_bytes(b"data")
+    with pytest.raises(UserError, match="checkpoint.json"):
+        checkpoint.read(Path("."))
+
+
+def other_shape(tensors: dict) -> dict:
+    """An optimiser's state of another shape, which `load_state_dict` would take."""
+    name = next(name for name in tensors if name.endswith("/exp_avg") and tensors[name].dim() == 2)
+    return {**tensors, name: torch.zeros(3, 2)}
+
+
+def other_names(tensors: dict) -> dict:
+    return {name.replace("model/", "model/x"): value for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("change", [other_shape, other_names, lambda tensors: {}], ids=["shape", "names", "nothing"])
+def test_checkpoints_of_other_models(record_property, cli: Commands, change: Callable) -> None:
+    assert command(*TINY, "out=runs", fault="step:9:term").code == 75
+    folder = next(Path("runs").rglob("seed1"))
+    path = max(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime_ns)
+    state = json.dumps(checkpoint.read(folder).state)
+    put_checkpoint(folder, save(change(load_file(path)), metadata={"state": state}))
+    ended = command(*TINY, "out=runs")
+    assert f"{folder}: its checkpoint is not of this run: " in ended.said
+    observe(record_property, "checkpoint of another model", "made by hand", "2, one line", f"{ended.code}, one line")
+
+
+# ---------------------------------------------------------------- the code, and what it writes
+
+
+def test_no_code_comes_from_files() -> None:
+    """No pickle, no loader that runs code, no evaluation of text."""
+    modules = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    calls = {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.unsafe_load", "os.system"}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not modules & {alias.name.split(".")[0] for alias in node.names}, path
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module.split(".")[0] not in modules, path
+            elif isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in calls, f"{path}:{node.lineno}"
+                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert words.get("allow_pickle", "False") == "False", f"{path}:{node.lineno}"
+                assert words.get("shell", "False") == "False", f"{path}:{node.lineno}"
+
+
+def test_no_secret_is_written(record_property, cli: Commands) -> None:
+    """By runs that finish, fail and diverge, by their sweep, and by their report."""
+    names = ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY")
+
+    def secretly() -> None:
+        without_figures()
+        os.environ.update(dict.fromkeys(names, CANARY))
+
+    def burning() -> None:
+        secretly()
+        train_and_test = lra_run.train_and_test
+
+        def fails_for_two(settings, *arguments):
+            if settings.seed == 2:
+                raise RuntimeError("fire")
+            return train_and_test(settings, *arguments)
+
+        lra_run.train_and_test = fails_for_two
+
+    ended = [
+        command("--multirun", *TINY, "out=runs", "cache=own", "seed=1,2", inside=burning),
+        command("runs", main=report, inside=secretly),
+    ]
+    assert [one.code for one in ended] == [1, 0]
+    assert list(Path("runs").rglob(train.ERRORS))
+    files = [path for path in Path(".").rglob("*") if path.is_file()]
+    found = [str(path) for path in files if CANARY.encode() in path.read_bytes()]
+    assert len(files) > 20
+    assert CANARY not in "".join(one.out + one.err for one in ended)
+    observe(record_property, "keys in the environment", ", ".join(names), "in no file: []", f"in no file: {found}")

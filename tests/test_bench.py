@@ -1,0 +1,345 @@
+"""lra-bench: how is measured, and that both sides of every comparison do the same work."""
+
+import json
+import signal
+from functools import cache
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from support import Commands, composed, stub_task
+from torch import nn
+
+from lra.bench import accuracy, page, peers
+from lra.bench.__main__ import main
+from lra.bench.layers import layer_of, work
+from lra.bench.measure import (
+    OutOfMemory,
+    Place,
+    Work,
+    Worker,
+    flops,
+    is_out_of_memory,
+    product,
+    ratio,
+    saved,
+    side_by_side,
+    take_turns,
+)
+from lra.bench.profile import DROPOUT, profile
+from lra.bench.settings import Settings, settings_of
+from lra.bench.steps import ours, straightforward_model, textbook
+from lra.bench.straightforward import update
+from lra.dropout import Dropout, set_keys
+from lra.errors import UserError
+from lra.fit import accumulate
+from lra.run import initial
+from lra.settings import assemble
+
+TINY = ("model.dim=12", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
+SMALL_LISTOPS = ("task=listops", "task.train_size=40", "task.val_size=10", "task.test_size=10", "task.min_length=10")
+SMALL_LISTOPS += ("task.max_length=60", "task.max_depth=5", "task.max_args=5", "train.batch_size=6")
+CPU = Place(device="cpu", threads=1, memory_limit=None)
+
+
+@cache
+def settings(*overrides: str) -> Settings:
+    return settings_of(composed(*overrides, config="bench"))
+
+
+def layer_work(subject: str, *overrides: str, length: int = 29, batch: int = 2, direction: str = "train") -> Work:
+    def again(*words: str) -> Settings:
+        return settings(*TINY, *overrides, *words)
+
+    return work(layer_of(subject, again(), again), length, batch, direction, "cpu")
+
+
+def test_every_other_round_runs_backwards() -> None:
+    calls, clock = [], count()
+    subjects = {name: lambda turn, name=name: (calls.append((name, turn)), next(clock))[1] for name in "abc"}
+    assert take_turns(subjects, 3) == {"a": [3, 8, 9], "b": [4, 7, 10], "c": [5, 6, 11]}
+    assert sorted(calls[:3]) == [("a", 0), ("b", 0), ("c", 0)]
+    assert "".join(name for name, _ in calls[3:]) == "abccbaabc"
+    assert [turn for _, turn in calls[3:]] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_who_runs_out_of_memory_drops_out() -> None:
+    def greedy(turn: int) -> float:
+        if turn == 1:
+            raise OutOfMemory("too much")
+        return 1.0
+
+    assert take_turns({"greedy": greedy, "modest": lambda turn: 2.0}, 3) == {"modest": [2.0, 2.0, 2.0]}
+
+
+def test_ratios_are_of_rounds() -> None:
+    """The ratio of the medians would be 3 / 2."""
+    assert ratio([1.0, 8.0, 3.0], [2.0, 2.0, 1.0]) == (3.0, 0.5, 4.0)
+
+
+def test_counted_operations_of_a_layer() -> None:
+    """Textbook SimpleAttention and softmax, by formula; the backward pass has twice the products of the forward one."""
+    length, dim, head, batch = 29, 12, 4, 2
+    projections = 4 * 2 * batch * length * dim * dim
+    cases = (
+        ("textbook:simple variant=transformer", projections + 4 * batch * length * dim * head, 3),
+        ("textbook:softmax", projections + 4 * batch * length * length * dim, 3),
+        ("softmax model.dropout=0", projections + 4 * batch * length * length * dim, None),
+    )
+    for subject, forward, factor in cases:
+        assert flops(layer_work(subject, direction="forward")) == forward
+        if factor is not None:
+            assert flops(layer_work(subject)) == factor * forward
+    fused = flops(layer_work("softmax model.dropout=0")) - 3 * projections
+    assert fused == (4 + 10) * batch * length * length * dim  # it forms the weights again: five products, not four
+
+
+def test_what_is_saved_for_the_backward_pass() -> None:
+    """A linear map keeps its input once; its weight is its own."""
+    module, x = nn.Linear(7, 5), torch.randn(3, 7, requires_grad=True)
+    linear = Work(step=lambda turn: None, device="cpu", module=module, forward=lambda: module(x) + module(x))
+    assert saved(linear) == 3 * 7 * 4
+
+
+def test_the_exponent_of_a_power() -> None:
+    lengths = [512, 1024, 4096]
+    assert page.exponent(lengths, [3e-9 * length**1.7 for length in lengths]) == pytest.approx(1.7)
+    assert page.exponent([512], [1.0]) is None
+
+
+def test_out_of_memory_is_a_result() -> None:
+    """An allocation that fails, one beyond the limit, and a process that the system kills."""
+    subjects = {
+        "impossible": (product, (10**7, 1, "fp32", "cpu")),
+        "possible": (product, (10, 1, "fp32", "cpu")),
+    }
+    found = side_by_side(subjects, CPU, 1, "fp32")
+    assert found["impossible"]["status"] == "out of memory"
+    assert "can't allocate memory" in found["impossible"]["reason"]
+    assert found["possible"]["status"] == "measured"
+    assert found["possible"]["flops"] == 2 * 10**3
+    assert found["possible"]["ratio"] is None  # there is no reference
+    limited = Place(device="cpu", threads=1, memory_limit=0.01)
+    arguments = (1000, 1, "fp32", "cpu")
+    for place, refused in ((limited, False), (Place(device="cpu", threads=1, memory_limit=0.001), True)):
+        with Worker(place, product, *arguments) as worker:
+            if refused:
+                with pytest.raises(OutOfMemory):
+                    worker.ask(flops)
+            else:
+                assert worker.ask(flops) == 2 * 10**9
+    with pytest.raises(OutOfMemory, match="killed"), Worker(CPU, signal.raise_signal, signal.SIGKILL) as worker:
+        worker.ask(flops)
+
+
+def test_only_failed_allocations_are_out_of_memory() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="negative dimension"), Worker(CPU, product, -1, 1, "fp32", "cpu") as worker:
+        worker.ask(flops)
+
+
+@pytest.mark.parametrize("task", ["text", "matching"])
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+@pytest.mark.parametrize("system", ["simple", "simple_res", "simple_resl", "transformer"])
+def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, system: str) -> None:
+    """Loss and gradients of a whole batch in float64, without dropout; P = 1 and 2."""
+    given = settings(
+        *TINY,
+        f"task={task}",
+        f"protocol={protocol}",
+        f"system={system}",
+        "task.max_length=11",
+        "model.dropout=0",
+        "train.batch_size=5",
+    )
+    assembled = assemble(given)
+    facts = assembled.builder.facts
+    split = stub_task(**vars(facts)).train
+    model = initial(assembled, facts, given.seed).double().train()
+    with torch.no_grad():
+        model.embedding.cls.normal_()
+        model.embedding.positions.normal_()
+    other = straightforward_model(given, facts).double()
+    other.load_state_dict(model.state_dict())
+    examples = np.array([3, 19, 4, 0, 11])
+    loss, _ = accumulate(model, split, examples, 2, seed=1, step=0, precision="fp32")
+    tokens = torch.from_numpy(split.pad(examples, facts.max_len)).long()
+    still = torch.optim.SGD(other.parameters(), lr=0)
+    other_loss = update(other, still, tokens, torch.from_numpy(split.targets(examples)), 2, bf16=False)
+    assert other_loss == pytest.approx(loss, rel=1e-12)
+    found = dict(other.named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name].grad, parameter.grad, rtol=1e-9, atol=1e-13)
+
+
+def test_there_is_no_straightforward_step_for_what_it_is_not() -> None:
+    cases = (
+        ("protocol=lra", r"model\.\w+=.*the straightforward step has"),
+        ("attention=linear", "knows simple and softmax only"),
+        ("train.clip_norm=1.0", "train.clip_norm=1.0"),
+        ("attention.dropout_on=output", "attention.dropout_on=output"),
+    )
+    for override, message in cases:
+        given = settings(*TINY, override)
+        with pytest.raises(UserError, match=message):
+            straightforward_model(given, assemble(given).builder.facts)
+
+
+def test_both_steps_read_the_same_examples() -> None:
+    given = settings(*TINY, "task.max_length=11", "train.batch_size=4")
+    own, other = ours(given, "cpu"), textbook(given, "cpu")
+    assert own.facts == other.facts
+    assert own.facts["tokens"] == {"real": 44, "computed": 44}
+    weights = dict(other.module.named_parameters())
+    for name, parameter in own.module.named_parameters():
+        assert torch.equal(parameter, weights[name])
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("drop", [nn.Dropout(0.5), Dropout(0.5)], ids=["torch", "lra"])
+def test_dropout_is_told_apart_from_other_products(drop: nn.Module) -> None:
+    """Masks and both passes count as dropout, so nothing element-wise is left."""
+    module = nn.Sequential(nn.Linear(64, 64, bias=False), drop)
+    set_keys(module, seed=1, step=0, rows=range(8))
+    x, weights = torch.randn(8, 32, 64), torch.randn(8, 32, 64)
+
+    def step(turn: int) -> None:
+        module.zero_grad()
+        module(x).backward(weights)
+
+    found = profile(Work(step=step, device="cpu", module=module))
+    assert found[DROPOUT] > 0
+    assert found["matrix products"] > 0
+    assert "sums and element-wise" not in found
+
+
+def test_rounding_errors() -> None:
+    """fp32 rounds near 1e-7, bf16 near 1e-3; the Gram form stays near the textbook form."""
+    given = settings(*TINY, "attention=simple", "batch=2")
+    found = {}
+    for precision in accuracy.PRECISIONS:
+        for form in accuracy.FORMS:
+            found[precision, form] = accuracy.errors(given, 301, 1.0, precision, form, 0)
+    for part in accuracy.PARTS:
+        assert 1e-9 < found["fp32", "textbook"][part] < 1e-6
+        assert 1e-4 < found["bf16", "textbook"][part] < 0.1
+        assert found["fp32", "gram"][part] < 3 * found["fp32", "textbook"][part]
+        assert found["bf16", "gram"][part] < 3 * found["bf16", "textbook"][part]
+
+
+def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"performer-pytorch is not installed; pip install 'lra\[peers\]'"):
+        peers.check("performer-pytorch", {})
+    with pytest.raises(UserError, match="did you mean 'linformer'"):
+        peers.check("linfromer", {})
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_peers_are_layers(name: str) -> None:
+    peers.check(name, {})
+    torch.manual_seed(1)
+    layer = peers.build(name, {}, dim=32, heads=4, length=512, dropout=0.0)
+    assert layer(torch.randn(2, 512, 32)).shape == (2, 512, 32)
+
+
+def test_subjects_that_mean_nothing(cli: Commands) -> None:
+    cases = (
+        ("[simpel]", "attention=simpel: no such option; did you mean 'simple'?"),
+        ("[a:b]", "expected an attention, textbook:NAME or peer:NAME"),
+        ("[textbook:linear]", "no such textbook attention"),
+        ("['simple model.dpeth=3']", "did you mean 'model.depth'?"),
+        ("['simple attention.form=fast']", "attention.form=fast"),
+        ("[simple,simple]", "stands there twice"),
+    )
+    for subjects, message in cases:
+        code, _, err = cli(main, "what=layer", f"subjects={subjects}", *TINY)
+        assert code == 2
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+
+
+def read(folder: str) -> tuple[dict, str]:
+    with open(f"{folder}/{page.NAME}") as file:
+        found = json.load(file)
+    with open(f"{folder}/{page.PAGE}") as file:
+        text = file.read()
+    assert "\n".join(page.page(found)) == text  # of the record alone
+    assert found["provenance"]["threads"] == 1
+    return found, text
+
+
+def test_layers_end_to_end(cli: Commands) -> None:
+    subjects = "subjects=[simple,'performer attention.features=5']"
+    command = ("what=layer", subjects, "lengths=[16,32]", "batch=2", "rounds=2", *TINY)
+    code, _, err = cli(main, *command, "memory_limit=1")
+    assert code == 0, err
+    found, text = read("results/bench/layer_text_paper")
+    assert len(found["results"]) == 2 * 2
+    for result in found["results"]:
+        assert result["status"] == "measured"
+        assert len(result["seconds"]) == 2
+        assert result["peak_bytes"] >= 0
+        assert result["saved_bytes"] > 0
+    assert found["results"][0]["ratio"] == [1.0, 1.0, 1.0]
+    assert "`performer attention.features=5`" in text
+    for suffix, data in page.figure(found["results"]).items():
+        with open(f"results/bench/layer_text_paper/train.{suffix}", "rb") as file:
+            assert file.read() == data
+    code, _, err = cli(main, *command)
+    assert code == 2
+    assert "measured before" in err
+    for result in found["results"]:
+        result |= {"direction": "forward", "saved_bytes": None}
+    found["results"][3] = {**found["results"][3], "status": "out of memory", "reason": "too much"}
+    text = "\n".join(page.page(found))
+    assert "Saved" not in text
+    assert text.count("out of memory") == text.count("| L = 32")
+
+
+def test_steps_end_to_end(cli: Commands) -> None:
+    code, _, err = cli(main, *SMALL_LISTOPS, *TINY, "rounds=2", "out=step")
+    assert code == 0, err
+    found, text = read("step")
+    base, own = found["results"]
+    assert (base["subject"], own["subject"]) == ("straightforward", "lra")
+    assert 0 < own["flops"] < base["flops"]
+    assert f"floor {own['flops'] / base['flops']:.3f}" in text
+    assert own["tokens"] == base["tokens"] == {"real": 6 * 60, "computed": 6 * 60}
+
+
+def test_an_epoch_end_to_end(cli: Commands) -> None:
+    """Real batches: both read the same tokens, ours computes fewer and pads each micro-batch to its own longest."""
+    command = ("what=epoch", "protocol=strict", "rounds=3", "train.micro_batch=1", "out=epoch")
+    code, _, err = cli(main, *SMALL_LISTOPS, *TINY, *command)
+    assert code == 2
+    assert "set data=real" in err
+    code, _, err = cli(main, *SMALL_LISTOPS, *TINY, *command, "data=real")
+    assert code == 0, err
+    found, text = read("epoch")
+    base, own = found["results"]
+    assert own["batches"] == base["batches"] == 3
+    assert own["tokens"]["real"] == base["tokens"]["real"]
+    assert base["tokens"]["computed"] == 3 * 6 * 60
+    assert own["tokens"]["real"] <= own["tokens"]["computed"] < base["tokens"]["computed"]
+    assert f"ratio of the sums is {sum(own['seconds']) / sum(base['seconds']):.3f}" in text
+
+
+def test_profile_and_accuracy_end_to_end(cli: Commands) -> None:
+    code, _, err = cli(main, "what=profile", *SMALL_LISTOPS, *TINY, "out=profile")
+    assert code == 0, err
+    found, text = read("profile")
+    for result in found["results"]:
+        assert {"matrix products", "dropout", "norms", "optimiser"} <= set(result["kinds"])
+    assert "| dropout |" in text
+    code, _, err = cli(main, "what=accuracy", *TINY, "lengths=[16]", "rounds=2", "out=accuracy")
+    assert code == 0, err
+    found, _ = read("accuracy")
+    assert len(found["results"]) == 2 * 2 * 2
+    code, _, err = cli(main, "what=accuracy", "attention=softmax")
+    assert code == 2
+    assert "expected attention=simple" in err

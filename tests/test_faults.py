@@ -1,0 +1,508 @@
+"""Whatever happens to a run, no result is lost: what failed says why in one line, and the same command finishes.
+
+`scripts/faults.sh` prints what these tests, and those of resuming, see as a table.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+import torch
+from faults.runs import command, names, observe, read_only, sending, small_disk, when, with_mounts, without_figures
+from support import Commands, composed
+from test_resume import TINY, result
+
+import lra.fit
+import lra.run
+import lra.train
+from lra import checkpoint, prepare, record
+from lra.report.__main__ import main as report
+from lra.settings import assemble, settings_of
+from lra.tasks import sources, storage
+
+WIDE = (*TINY, "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
+DATA = tuple(option for option in TINY if option.startswith("task"))
+AGAIN = "0, the same end"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., dict]:
+    """What runs leave that nothing happened to, by their options."""
+    known: dict[tuple[str, ...], dict] = {}
+
+    def make(*options: str) -> dict:
+        if options not in known:
+            folder = tmp_path_factory.mktemp("whole")
+            ended = command(*options, f"out={folder}", f"cache={cache}")
+            assert ended.code == 0, ended.err
+            known[options] = result(folder)
+        return known[options]
+
+    return make
+
+
+def again(expected: dict, *options: str, out: str = "runs") -> str:
+    """How the same command ends, and whether it leaves what was expected."""
+    ended = command(*options, f"out={out}")
+    return f"{ended.code}, {'the same end' if ended.code == 0 and result(out) == expected else ended.said}"
+
+
+def run_folder(out: str | Path = "runs") -> Path:
+    return next(Path(out).rglob("seed1"))
+
+
+# ---------------------------------------------------------------- disks
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [("size=1m", ""), pytest.param("nr_inodes=12", "no further file fits", marks=pytest.mark.slow)],
+    ids=["bytes", "inodes"],
+)
+def test_a_full_disk_while_saving(record_property, cli: Commands, whole, limits: str, reason: str) -> None:
+    expected = whole(*WIDE)
+
+    def scenario() -> list:
+        small_disk(Path("runs"), limits)
+        ended = command(*WIDE, "out=runs")
+        saved = checkpoint.read(run_folder())
+        small_disk(Path("runs"), "size=64m,nr_inodes=1000")
+        return [ended.code, ended.said, saved.step if saved else 0, again(expected, *WIDE)]
+
+    code, said, step, then = with_mounts(scenario)
+    assert f"cannot be written: no space left on device: {reason}" in said
+    assert "what was there before is intact" in said
+    observe(
+        record_property,
+        "disk full while saving",
+        f"tmpfs of {limits}",
+        f"2, one line, a generation whole; then {AGAIN}",
+        f"{code}, one line, {'a generation whole' if step else 'none'}; then {then}",
+    )
+
+
+@pytest.mark.slow
+def test_a_full_disk_while_measuring(record_property, cli: Commands, whole) -> None:
+    expected = whole(*TINY, "checkpoint.steps=null")
+
+    def scenario() -> list:
+        small_disk(Path("runs"), "size=4k")
+        ended = command(*TINY, "checkpoint.steps=null", "out=runs")
+        small_disk(Path("runs"), "size=64m")
+        return [ended.code, ended.said, again(expected, *TINY, "checkpoint.steps=null")]
+
+    code, said, then = with_mounts(scenario)
+    assert "metrics.jsonl cannot be written: no space left on device" in said
+    observe(
+        record_property,
+        "disk full at an evaluation",
+        "tmpfs of 4 kB",
+        f"2, one line; then {AGAIN}",
+        f"{code}, one line; then {then}",
+    )
+
+
+def test_a_full_disk_while_preparing(record_property, cli: Commands, whole) -> None:
+    expected = whole(*TINY)
+
+    def scenario() -> list:
+        cache = Path("own")
+        small_disk(cache, "size=32k")
+        ended = command(*TINY, "out=runs", "cache=own")
+        left = [path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+        small_disk(cache, "size=64m")
+        return [ended.code, ended.said, left, again(expected, *TINY, "cache=own")]
+
+    code, said, left, then = with_mounts(scenario)
+    assert "cannot prepare listops in own/listops" in said
+    assert "o space left on device" in said
+    observe(
+        record_property,
+        "disk full while preparing",
+        "tmpfs of 32 kB",
+        f"2, one line, nothing left; then {AGAIN}",
+        f"{code}, one line, {left or 'nothing'} left; then {then}",
+    )
+
+
+@pytest.mark.slow
+def test_a_full_disk_while_reporting(record_property, cli: Commands) -> None:
+    assert cli_sweep(cli, "seed=1")[0] == 0
+
+    def scenario() -> list:
+        small_disk(Path("disk"), "size=64m")
+        shutil.copytree("runs", "disk/runs")
+        page = Path("disk/runs/README.md")
+        page.write_text("earlier")
+        used = sum(-(-path.stat().st_size // 4096) for path in Path("disk").rglob("*") if path.is_file())
+        small_disk(Path("disk"), f"size={4096 * used}")
+        ended = command("disk/runs", main=report)
+        record.read(run_folder("disk/runs") / record.NAME)
+        return [ended.code, ended.said, page.read_text()]
+
+    code, said, page = with_mounts(scenario)
+    assert "cannot be written: no space left on device" in said
+    observe(
+        record_property,
+        "disk full while reporting",
+        "tmpfs without a free page",
+        "2, one line, page: earlier",
+        f"{code}, one line, page: {page}",
+    )
+
+
+def test_a_limit_of_file_sizes(record_property, cli: Commands, whole) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    expected = whole(*WIDE)
+    ended = command(*WIDE, "out=runs", inside=limit)
+    assert "safetensors cannot be written: file too large: " in ended.said
+    observe(
+        record_property,
+        "files may not be that large",
+        "RLIMIT_FSIZE of 100 kB",
+        f"2, one line; then {AGAIN}",
+        f"{ended.code}, one line; then {again(expected, *WIDE)}",
+    )
+
+
+@pytest.mark.parametrize("sweep", [(), pytest.param(("--multirun",), marks=pytest.mark.slow)], ids=["run", "sweep"])
+def test_a_results_folder_that_is_read_only(record_property, cli: Commands, sweep: tuple[str, ...]) -> None:
+    def scenario() -> list:
+        Path("runs").mkdir()
+        read_only(Path("runs"))
+        ended = command(*sweep, *TINY, "out=runs", inside=when(lra.run, "initial", 1, sys.exit))
+        return [ended.code, ended.said]
+
+    code, said = with_mounts(scenario)
+    assert "runs" in said
+    assert "ead-only file system" in said
+    observe(
+        record_property,
+        f"results folder is read-only ({'sweep' if sweep else 'run'})",
+        "mounted read-only",
+        "2, one line, no training",
+        f"{code}, one line, no training",
+    )
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_read_only(record_property, cli: Commands) -> None:
+    def scenario() -> list:
+        Path("own").mkdir()
+        command(*DATA, "cache=own", main=prepare.main)
+        read_only(Path("own"))
+        other = command(*TINY, "task.train_size=98", "cache=own", "out=other")
+        return [other.code, other.said, command(*TINY, "cache=own", "out=runs").code]
+
+    code, said, prepared = with_mounts(scenario)
+    assert "cannot prepare listops in own/listops" in said
+    assert "Read-only file system" in said
+    observe(
+        record_property,
+        "cache is read-only",
+        "mounted read-only",
+        "2, one line; with the data in it 0",
+        f"{code}, one line; with the data in it {prepared}",
+    )
+
+
+# ---------------------------------------------------------------- signals
+
+PLACES = {
+    "in preparation": (storage, "verify", 1),
+    "in an evaluation": (lra.fit, "evaluate", 2),
+    "in the final test": (lra.run, "evaluate", 1),
+    "in training": (lra.fit, "update", 11),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "signals", "code"),
+    [
+        ("in preparation", (signal.SIGTERM,), 75),
+        ("in the final test", (signal.SIGINT,), 130),
+        ("in training", (signal.SIGINT, signal.SIGINT), 130),
+        pytest.param("in preparation", (signal.SIGINT,), 130, marks=pytest.mark.slow),
+        pytest.param("in an evaluation", (signal.SIGUSR1,), 75, marks=pytest.mark.slow),
+        pytest.param("in the final test", (signal.SIGTERM,), 75, marks=pytest.mark.slow),
+        pytest.param("in training", (signal.SIGTERM, signal.SIGTERM), 75, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: names(*value) if isinstance(value, tuple) else str(value).replace(" ", "-"),
+)
+def test_signals(record_property, cli: Commands, whole, place: str, signals: tuple[int, ...], code: int) -> None:
+    expected = whole(*TINY)
+    ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
+    assert "Traceback" not in ended.err
+    left = list(Path("own").rglob("*.tmp"))
+    assert left == []
+    observe(
+        record_property,
+        f"{names(*signals)} {place}",
+        "a real signal",
+        f"{code}; then {AGAIN}",
+        f"{ended.code}; then {again(expected, *TINY, 'cache=own')}",
+    )
+
+
+def test_a_signal_while_fetching(record_property, cli: Commands) -> None:
+    """A library that handles every Exception does not take it for a failure of its own."""
+    inside = when(sources, "_refuse_unless_reachable", 1, sending(signal.SIGTERM))
+    ended = command("experiment=smoke", "task=text", "out=runs", "cache=own", "data_dir=null", inside=inside)
+    observe(record_property, "SIGTERM while data are fetched", "a real signal", 75, ended.code)
+
+
+def test_killed_while_preparing(record_property, cli: Commands) -> None:
+    """Before the arrays are whole, in the manifest, and between the last check and the renaming."""
+    whole = command(*DATA, "cache=whole", "json=true", main=prepare.main)
+    places = [(storage.Writer, "close"), (storage, "write_json"), (storage, "verify")]
+    killed = [
+        command(*DATA, "cache=own", main=prepare.main, inside=when(*place, 1, sending(signal.SIGKILL))).code
+        for place in places
+    ]
+    assert list(Path("own").rglob("*.tmp"))
+    ended = command(*DATA, "cache=own", "json=true", main=prepare.main)
+    left = list(Path("own").rglob("*.tmp"))
+    one, other = (json.loads(text.out) for text in (whole, ended))
+    same = all(one[key] == other[key] for key in ("source", "rows", "digest", "baselines"))
+    observe(
+        record_property,
+        "killed while preparing",
+        "SIGKILL at 3 points",
+        "[-9, -9, -9]; then 0, the same data, [] left",
+        f"{killed}; then {ended.code}, {'the same' if same else 'other'} data, {left} left",
+    )
+
+
+# ---------------------------------------------------------------- what surrounds a run
+
+
+def test_standard_output_is_full(record_property, cli: Commands, whole) -> None:
+    def full() -> None:
+        for stream in (1, 2):
+            os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
+
+    expected = whole(*TINY)
+    command(*TINY, "out=runs", inside=full)
+    same = result("runs") == expected
+    observe(
+        record_property,
+        "no room for what is said",
+        "stdout and stderr are /dev/full",
+        "the same end",
+        "the same end" if same else "another end",
+    )
+
+
+@pytest.mark.slow
+def test_too_few_open_files(record_property, cli: Commands, whole) -> None:
+    def limit(*_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+    expected = whole(*TINY)
+    ended = command(*TINY, "out=runs", inside=when(lra.train, "_run_in", 1, limit))
+    assert "oo many open files" in ended.said
+    observe(
+        record_property,
+        "too many open files",
+        "RLIMIT_NOFILE",
+        f"2, one line; then {AGAIN}",
+        f"{ended.code}, one line; then {again(expected, *TINY)}",
+    )
+
+
+def test_out_of_memory(record_property, cli: Commands, whole) -> None:
+    def limit(*_: object) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, used + 2**20))
+
+    large = (*TINY, "model.mlp_dim=9000", "train.steps=2", "train.warmup=1", "train.eval_every=1")
+    expected = whole(*large)
+    ended = command(*large, "out=runs", inside=when(lra.run, "initial", 1, limit))
+    assert "failed: " in ended.said
+    assert record.read(run_folder() / record.NAME)["status"] == "failed"
+    observe(
+        record_property,
+        "out of memory",
+        "RLIMIT_AS",
+        f"1, one line; then {AGAIN}",
+        f"{ended.code}, one line; then {again(expected, *large)}",
+    )
+
+
+SLOW_NAMES = [pytest.param(name, marks=pytest.mark.slow) for name in (" it's {here} [now] ", "x" * 250)]
+
+
+@pytest.mark.parametrize("name", ["ünï cödé — 名, a=b", *SLOW_NAMES], ids=range(3))
+def test_folders_of_any_name(record_property, cli: Commands, whole, name: str) -> None:
+    expected = whole(*TINY)
+    quoted = '"' + name.replace('"', '\\"') + '"'
+    ended = command("--multirun", *TINY, f"out={quoted}", f"cache={quoted}", inside=without_figures)
+    same = ended.code == 0 and result(name) == expected
+    assert (Path(name) / "README.md").exists(), ended.err
+    observe(
+        record_property,
+        "folders of any name",
+        f"out={name:.20}",
+        AGAIN,
+        f"{ended.code}, {'the same end' if same else 'another end'}",
+    )
+
+
+def test_a_folder_with_too_long_a_name(record_property, cli: Commands) -> None:
+    ended = command(*TINY, f"out={'x' * 300}")
+    assert "file name too long" in ended.said
+    observe(record_property, "name too long", "out= of 300 letters", "2, one line", f"{ended.code}, one line")
+
+
+@pytest.mark.slow
+def test_the_newest_checkpoint_is_told_by_its_step(record_property, cli: Commands, whole) -> None:
+    expected = whole(*TINY)
+    assert command(*TINY, "out=runs", fault="step:11:kill").code == -signal.SIGKILL
+    for number, path in enumerate(sorted(run_folder().glob("checkpoint-*"))):
+        os.utime(path, (-number, -number))
+    ended = command(*TINY, "out=runs")
+    assert "goes on from step 8" in ended.err
+    same = "the same end" if result("runs") == expected else "another end"
+    observe(record_property, "times of files backwards", "os.utime", AGAIN, f"{ended.code}, {same}")
+
+
+@pytest.mark.slow
+def test_the_clock_goes_backwards(record_property, cli: Commands, whole) -> None:
+    library = faketime()
+    expected = whole(*TINY)
+    assert command(*TINY, "out=runs", fault="step:11:term").code == 75
+    paused = record.read(run_folder() / record.NAME)["provenance"]["finished"]
+    clock = {"LD_PRELOAD": str(library), "FAKETIME": "-1d", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "lra.train", *TINY, "out=runs"], env={**os.environ, **clock}, check=False
+    )
+    assert record.read(run_folder() / record.NAME)["provenance"]["started"] < paused
+    same = "the same end" if result("runs") == expected else "another end"
+    observe(record_property, "the clock goes back a day", "libfaketime", AGAIN, f"{ended.returncode}, {same}")
+
+
+def faketime() -> Path:
+    """The library that lies about the time; the test is skipped where it is not installed."""
+    found = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
+    package = find_spec("libfaketime")
+    if package:
+        found += Path(package.origin).parent.rglob("libfaketime.so.1")
+    if not found:
+        pytest.skip("libfaketime is not installed")
+    return found[0]
+
+
+def test_other_data_are_refused(record_property, cli: Commands) -> None:
+    assert cli(prepare.main, *DATA, "export=raw")[0] == 0
+    files = ["task=listops_files", "task.folder=raw", "task.max_length=40"]
+    options = [option for option in TINY if not option.startswith("task")]
+    assert command(*files, *options, "out=runs", fault="step:9:term").code == 75
+    table = Path("raw/basic_train.tsv")
+    head, first, second, *rest = table.read_text().splitlines(keepends=True)
+    table.write_text("".join([head, second, first, *rest]))
+    ended = command(*files, *options, "out=runs")
+    assert "was paused on other data (data_sha256: " in ended.said
+    observe(
+        record_property, "resumed with other data", "2 rows changed places", "2, one line", f"{ended.code}, one line"
+    )
+
+
+def test_a_finished_run_is_left_alone(record_property, cli: Commands) -> None:
+    def state() -> dict:
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in Path("runs").rglob("*")}
+
+    assert command(*TINY, "out=runs").code == 0
+    before = state()
+    code = command(*TINY, "out=runs").code
+    changed = [path.name for path in Path("runs").rglob("*") if state()[path] != before.get(path)]
+    observe(
+        record_property,
+        "asked again when finished",
+        "the same command",
+        "0, changed: []",
+        f"{code}, changed: {changed}",
+    )
+
+
+# ---------------------------------------------------------------- numbers that go wrong
+
+
+def nan_weight(model: torch.nn.Module, *_: object) -> None:
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+
+
+def infinite_gradient(model: torch.nn.Module, *_: object) -> None:
+    parameter = list(model.parameters())[-1]
+    parameter.register_hook(lambda gradient: gradient + torch.inf)
+
+
+@pytest.mark.parametrize("break_it", [nan_weight, infinite_gradient])
+def test_numbers_that_are_not_finite(record_property, cli: Commands, break_it: Callable) -> None:
+    def broken() -> None:
+        without_figures()
+        when(lra.fit, "accumulate", 11, break_it)()
+
+    ended = command("--multirun", *TINY, "out=runs", inside=broken)
+    found = record.read(run_folder() / record.NAME)
+    assert found["steps"] == 10
+    assert "step 10 is" in found["reason"]
+    assert "learning rate" in found["reason"]
+    assert ("micro-batch 0" if break_it is nan_weight else "the gradient of") in found["reason"]
+    assert "0/1, 1 diverged" in Path("runs/README.md").read_text()
+    kept = checkpoint.read(run_folder())
+    finite = kept is not None and all(value.isfinite().all() for value in kept.tensors.values())
+    observe(
+        record_property,
+        break_it.__name__.replace("_", " "),
+        "in step 10",
+        "1, diverged, last good checkpoint kept",
+        f"{ended.code}, {found['status']}, {'last good checkpoint kept' if finite else 'no good checkpoint'}",
+    )
+
+
+def cli_sweep(cli: Commands, *options: str) -> tuple[int, str]:
+    ended = command("--multirun", *TINY, *options, "out=runs", inside=without_figures)
+    return ended.code, ended.err
+
+
+# ---------------------------------------------------------------- what checkpoints cost
+
+
+@pytest.mark.slow
+def test_checkpoints_cost_little(record_property, tmp_path: Path) -> None:
+    """A 21 M-parameter state with best weights, as `task=listops attention=softmax` has it."""
+    settings = settings_of(composed("task=listops", "attention=softmax"))
+    system = assemble(settings)
+    training = lra.fit.Training(lra.run.initial(system, system.builder.facts, 1), system.recipe)
+    for parameter in training.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    training.optimizer.step()
+    tensors = training.tensors()
+    tensors |= {f"best/{name}": value.clone() for name, value in training.model.state_dict().items()}
+    seconds = []
+    for step in range(3):
+        started = perf_counter()
+        checkpoint.write(tmp_path, checkpoint.Checkpoint(step=step, tensors=tensors, state={}))
+        seconds.append(perf_counter() - started)
+    size = sum(value.nbytes for value in tensors.values())
+    minutes = settings.checkpoint["minutes"]
+    share = 100 * max(seconds) / (60 * minutes)
+    observe(
+        record_property,
+        "cost of checkpoints",
+        f"{size / 1e6:.0f} MB in {max(seconds):.1f} s every {minutes} minutes: {share:.2f} % of the time",
+        "at most 2 %",
+        f"{'at most' if share <= 2 else 'above'} 2 %",
+    )
