@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from lra import dropout, streams
 from lra.errors import UserError
+from lra.groups import Group
 from lra.model import Model
 from lra.tasks import Split, Task
 
@@ -40,6 +41,7 @@ class Recipe:
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
     eps: PositiveFloat
     clip_norm: PositiveFloat | None
+    freeze: list[Group] | None
     minutes: PositiveFloat | None
     selection: Literal["last", "best_val", "best_test"]
 
@@ -141,7 +143,7 @@ class Training:
         weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         kept = {
             f"optimizer/{name}/{key}": value
-            for name, parameter in self.model.named_parameters()
+            for name, parameter in trainable(self.model)
             for key, value in self.optimizer.state.get(parameter, {}).items()
         }
         return weights | kept
@@ -153,7 +155,7 @@ class Training:
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `tensors` and `state` gave."""
         weights, kept = {}, {}
-        places = {name: place for place, (name, _) in enumerate(self.model.named_parameters())}
+        places = {name: place for place, (name, _) in enumerate(trainable(self.model))}
         for path, value in tensors.items():
             part, _, name = path.partition("/")
             if part == "model":
@@ -209,10 +211,15 @@ def fit(
         on_step(training.step, loss, seen)
 
 
+def trainable(model: Model) -> list[tuple[str, torch.nn.Parameter]]:
+    """Names and parameters that are not frozen, in the optimiser's order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of every run; `update` sets the learning rate."""
+    """The optimiser of every run, of what is not frozen; `update` sets the learning rate."""
     return torch.optim.AdamW(
-        model.parameters(),
+        [parameter for _, parameter in trainable(model)],
         lr=0.0,
         betas=tuple(recipe.betas),
         eps=recipe.eps,

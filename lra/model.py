@@ -4,7 +4,7 @@ Legend: B examples, P documents per example, L tokens, N positions (L, and the C
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lra.attention import Mixer, Shape
 from lra.dropout import Dropout
 from lra.errors import UserError
+from lra.groups import GROUPS, Group, belongs
 from lra.tasks import PADDING, Facts
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -221,6 +222,17 @@ class Model(nn.Module):
             one, two = pooled.unbind(1)
             return self.head(torch.cat([one, two, one * two, one - two], dim=-1))
         return self.head(pooled.flatten(1))
+
+    def freeze(self, groups: Iterable[Group]) -> None:
+        """Weights of these groups are not trained."""
+        for group in groups:
+            frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
+            if not frozen:
+                raise UserError(f"train.freeze: this model has no weights of the group {group}: {GROUPS[group]}")
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("train.freeze: nothing is left to train")
 
     def redraw(self, seed: int, step: int) -> None:
         """Let mixers with random features draw those of this training step."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lra import checkpoint, faults, record, streams
-from lra.checkpoint import Checkpoint
+from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
 from lra.errors import UserError
@@ -25,7 +25,7 @@ from lra.settings import Checkpoints, Generate, Settings, System
 from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
 
-COSTS, WEIGHTS = "costs.npy", "weights.safetensors"
+COSTS = "costs.npy"
 
 
 def device_of(name: str) -> str:
@@ -43,6 +43,25 @@ def initial(system: System, facts: Facts, seed: int) -> Model:
         return system.model(facts)
 
 
+def first_weights(system: System, model: Model, task: Task, title: str) -> dict[str, Any]:
+    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
+    if system.start is None:
+        return {}
+    report = system.start.load(model, task)
+    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
+    say(f"{title}: {sum(report['taken'].values())} tensors from {system.start.path}{left and f'; {left}'}")
+    return {"init": report}
+
+
+def parameters(model: Model) -> dict[str, int]:
+    """How many there are, and how many are trained."""
+    every = list(model.parameters())
+    return {
+        "parameters": sum(parameter.numel() for parameter in every),
+        "trainable_parameters": sum(parameter.numel() for parameter in every if parameter.requires_grad),
+    }
+
+
 def train_and_test(
     settings: Settings, system: System, task: Task, folder: Path, device: str, title: str, requests: Requests
 ) -> dict[str, Any]:
@@ -57,14 +76,17 @@ def train_and_test(
     memory, clock = record.PeakMemory(device), record.Stopwatch()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(settings.threads or default_workers())
-    course = _Course(Training(initial(system, task, settings.seed).to(device), recipe), settings, task, folder, device)
+    first = initial(system, task, settings.seed)
+    start = first_weights(system, first, task, title)
+    course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
     course.resume(title)
     diverged = course.follow(recipe, title, requests)
     model = course.training.model
     results = {
         **course.summary(),
         "status": "diverged" if diverged else "finished",
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **parameters(model),
+        **start,
         "baselines": task.baselines,
         "test": {},
     }
@@ -264,10 +286,8 @@ def describe(system: System) -> dict[str, Any]:
         with FlopCounterMode(display=False) as counter:
             model(tokens).sum().backward()
     steps = sorted({0, 1, recipe.warmup, recipe.steps})
-    parameters = list(model.parameters())
     return {
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        **parameters(model),
         "learning_rate": [[step, recipe.learning_rate(step)] for step in steps],
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counter.get_total_flops() * recipe.batch_size,

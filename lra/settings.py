@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra import configure, paths
 from lra.errors import UserError, did_you_mean
+from lra.init import Start
 from lra.tasks import Builder, Facts
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
@@ -31,6 +33,7 @@ class Settings:
     protocol: dict[str, str]
     model: dict[str, Any]
     train: dict[str, Any]
+    init: dict[str, Any] | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
@@ -47,11 +50,20 @@ class Settings:
     sweep: dict[str, Any]
     generate: dict[str, Any]
 
-    @property
+    @cached_property
+    def start(self) -> Start | None:
+        """Where the first weights come from; None: they are drawn."""
+        return None if self.init is None else configure.build(self.init, "init", self.packages)()
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers; paths, time limits and the like do not."""
+        """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
+        file of first weights is missing, since its digest is part of it."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
+        if self.start is not None:
+            options = {key: value for key, value in self.init.items() if key not in ("folder", "_partial_")}
+            chosen["init"] = {**options, "sha256": self.start.sha256}
         return chosen
 
 
@@ -84,6 +96,7 @@ class System:
     builder: Builder
     model: "Callable[[Facts], Model]"
     recipe: "Recipe"
+    start: Start | None
 
 
 def settings_of(cfg: DictConfig) -> Settings:
@@ -111,13 +124,16 @@ def assemble(settings: Settings) -> System:
     configure.check(Model, settings.model, "model.", supplied=2)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
+    start = settings.start
 
     def model(facts: Facts) -> Model:
-        return Model(attention, facts, **settings.model)
+        made = Model(attention, facts, **settings.model)
+        made.freeze(recipe.freeze or ())
+        return made
 
     with torch.device("meta"):
         model(builder.facts)
-    return System(builder=builder, model=model, recipe=recipe)
+    return System(builder=builder, model=model, recipe=recipe, start=start)
 
 
 @dataclass(frozen=True)
@@ -146,7 +162,7 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """The cell that a composed configuration belongs to."""
     choices = hydra_cfg.runtime.choices
-    settings = {}
+    settings = {"case": choices["case"]} if choices["case"] else {}
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else OmegaConf.select(cfg, key)
     return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)

@@ -9,7 +9,7 @@ from support import composed, options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
@@ -20,12 +20,13 @@ ALLOWED = {
     "record": set(),
     "report": {"record"},
     "configure": set(),
-    "settings": {"configure", "tasks", "fit", "model"},
+    "settings": {"configure", "tasks", "fit", "model", "init"},
     "sweep": {"configure", "settings", "report"},
     "prepare": {"configure", "tasks"},
     "train": {"configure", "settings", "checkpoint", "record", "signals", "tasks", "run"},
     "run": {"settings", "checkpoint", "record", "signals", "tasks", "fit", "model", "generate"},
     "checkpoint": set(),
+    "init": {"checkpoint", "tasks", "model"},
     "signals": set(),
     "bench": {"configure", "settings", "record", "tasks", "model", "attention"},
     "generate": {"settings", "tasks", "model"},
