@@ -55,16 +55,20 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, N, D], and the memory that some mixers hand from block to block; `reads`: only so many outputs."""
         if self.post_norm:
-            mixed, memory = self.mixer.mix(x, key_mask, memory, reads)
+            mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
             x = x[:, :reads]
             h = self.mixer_norm(x + self.mixer_dropout(mixed))
             y = h + self.feed_forward(h)
             return self.feed_forward_norm(y + x if self.extra_skip else y), memory
-        mixed, memory = self.mixer.mix(self.mixer_norm(x), key_mask, memory, reads)
+        mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
         x = x[:, :reads]
         h = x + self.mixer_dropout(mixed)
         y = h + self.feed_forward(self.feed_forward_norm(h))
         return y + x if self.extra_skip else y, memory
+
+    def mixer_input(self, x: Tensor) -> Tensor:
+        """What the mixer reads where x enters the block."""
+        return x if self.post_norm else self.mixer_norm(x)
 
 
 class Embedding(nn.Module):

@@ -21,6 +21,7 @@ from lra.files import write_atomic
 from lra.fit import Diverged, Measurement, Recipe, Score, Tokens, Training, evaluate, fit
 from lra.generate import write_sample
 from lra.model import Model
+from lra.probe import probe
 from lra.settings import Checkpoints, Generate, Settings, System
 from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
@@ -197,7 +198,7 @@ class _Course:
             try:
                 for now in measurements:
                     self._take(now)
-                    self.metrics_bytes = metrics.write(**_metrics_line(now))
+                    self.metrics_bytes = metrics.write(**_metrics_line(now), **self._inside())
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
                 diverged = None
             except Diverged as error:
@@ -206,6 +207,13 @@ class _Course:
             _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
         requests.patiently(False)
         return diverged
+
+    def _inside(self) -> dict[str, list[float | None]]:
+        """What happens inside the blocks, on the first validation examples, where that is wanted."""
+        settings = self.settings
+        if settings.probe is None:
+            return {}
+        return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds

@@ -40,6 +40,7 @@ class Settings:
     threads: PositiveInt | None
     out: str
     describe: bool
+    probe: PositiveInt | None
     cache: str
     data_dir: str | None
     workers: PositiveInt | None

@@ -123,6 +123,11 @@ class Attention(Mixer):
         q, k, v = (split_heads(project(x), self.shape.heads) for project, x in inputs)
         return self.out(merge_heads(self.attend(q, k, v, key_mask)))
 
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float | None:
+        """What q_i . k_j is multiplied by, a number or [B, 1, 1, 1], where the weight of token j for token i is a
+        function of that product; None elsewhere."""
+        return None
+
     @property
     def extra_parameters(self) -> int:
         return 0

@@ -73,6 +73,9 @@ class Simple(Attention):
             return q @ self.dropout(state)
         return self.dropout(q @ state)
 
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
+        return self._factor(length, key_mask, self.query.weight.dtype)
+
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
         state = self._state(x, key_mask)
         if self.drop_state:

@@ -37,6 +37,9 @@ class Softmax(Attention):
             mask = earlier if mask is None else mask & earlier
         return weigh(q, k, v, mask, self.scale, self.dropout)
 
+    def score_scale(self, length: int, key_mask: Tensor | None) -> float:
+        return self.scale
+
 
 def scale_of(shape: Shape, scale: Scale) -> float:
     """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""
