@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.fit import Recipe
     from lra.model import Model
 
+CONFIG = "config.json"  # a run's identity, in its folder
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
 
@@ -118,23 +119,30 @@ def assemble(settings: Settings) -> System:
     import torch
 
     from lra.fit import Recipe
-    from lra.model import Model
 
     builder = configure.build(settings.task, "task", settings.packages)()
-    attention = configure.build(settings.attention, "attention", settings.packages, supplied=1)
-    configure.check(Model, settings.model, "model.", supplied=2)
+    designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
     start = settings.start
 
-    def model(facts: Facts) -> Model:
-        made = Model(attention, facts, **settings.model)
+    def model(facts: Facts) -> "Model":
+        made = designed(facts)
         made.freeze(recipe.freeze or ())
         return made
 
     with torch.device("meta"):
         model(builder.facts)
     return System(builder=builder, model=model, recipe=recipe, start=start)
+
+
+def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
+    """The model that these two parts of a configuration describe, for any task."""
+    from lra.model import Model
+
+    mixer = configure.build(attention, "attention", packages, supplied=1)
+    configure.check(Model, model, "model.", supplied=2)
+    return lambda facts: Model(mixer, facts, **model)
 
 
 @dataclass(frozen=True)

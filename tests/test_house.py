@@ -31,8 +31,9 @@ ALLOWED = {
     "signals": set(),
     "bench": {"configure", "settings", "record", "tasks", "model", "attention"},
     "generate": {"settings", "tasks", "model"},
+    "explain": {"configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
 }
-HYDRA = {"train", "prepare", "sweep", "settings", "configure"}
+HYDRA = {"train", "explain", "prepare", "sweep", "settings", "configure"}
 NO_TORCH = {
     "signals",
     "faults",
