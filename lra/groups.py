@@ -10,7 +10,7 @@ GROUPS = {
     "out": r"blocks\.\d+\.mixer\.out\.",
     "mixer": r"blocks\.\d+\.mixer\.",
     "feed_forward": r"blocks\.\d+\.feed_forward\.",
-    "norms": r"(blocks\.\d+\.(mixer|feed_forward)_norm|final_norm|embedding\.norm)\.",
+    "norms": r"(blocks\.\d+\.(mixer|feed_forward)_norm|final_norm)\.",
     "head": r"head\.",
 }
 Group = Literal[tuple(GROUPS)]

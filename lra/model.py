@@ -72,10 +72,18 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front."""
+    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front; then the norm."""
 
     def __init__(
-        self, facts: Facts, *, dim: int, positions: str, cls: bool, cls_position: bool, dropout: float
+        self,
+        facts: Facts,
+        *,
+        dim: int,
+        positions: str,
+        cls: bool,
+        cls_position: bool,
+        norm: nn.Module,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
@@ -86,6 +94,7 @@ class Embedding(nn.Module):
             self.positions = nn.Parameter(torch.zeros(length, dim))
         else:
             self.register_buffer("positions", sinusoids(length, dim), persistent=False)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -95,7 +104,7 @@ class Embedding(nn.Module):
         x = x + self.positions[: x.shape[1]]
         if self.cls is not None and not self.cls_position:
             x = self._prepend_cls(x)
-        return self.dropout(x)
+        return self.dropout(self.norm(x))
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
@@ -146,6 +155,7 @@ class Model(nn.Module):
         feed_forward_activation: Literal["gelu", "relu"],
         mixer_dropout: bool,
         embedding_dropout: bool,
+        embedding_norm: bool,
         feed_forward_output_gelu: bool,
         positions: Literal["learned", "sinusoidal"],
         cls_position: bool,
@@ -168,6 +178,7 @@ class Model(nn.Module):
             positions=positions,
             cls=cls,
             cls_position=cls_position,
+            norm=nn.LayerNorm(dim, norm_eps) if embedding_norm else nn.Identity(),
             dropout=dropout if embedding_dropout else 0.0,
         )
         shape = Shape(
