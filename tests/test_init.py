@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import Commands, composed, model_of, stub_task, train_state
+from support import Commands, composed, model_of, options, stub_task, train_state
 
 from lra import configure, record, train
 from lra.errors import UserError
@@ -173,3 +173,14 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
     digests = {found["init"]["sha256"] for case in ("qkv", "all") for found in records[case]}
     assert len(digests) == 2  # one for each seed
     assert not any("init" in found for case in ("random", "none", "source") for found in records[case])
+
+
+def test_every_small_experiment_is_its_experiment() -> None:
+    """Smaller, but of the same rows."""
+    for small in (name for name in options("experiment") if name.endswith("_small")):
+        one, other = (composed(f"experiment={name}") for name in (small, small.removesuffix("_small")))
+        rows = ("case", "system", "variant")
+        params = [cfg.hydra.sweeper.params for cfg in (one, other)]
+        assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}
+        assert one.model.dim < other.model.dim
+        assert one.train.steps <= 1500 < other.train.steps
