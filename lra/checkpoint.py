@@ -19,7 +19,7 @@ from lra.files import sweep_partials, write_atomic, write_json
 if TYPE_CHECKING:  # a run that is done needs no torch
     from torch import Tensor
 
-INDEX = "checkpoint.json"
+INDEX, WEIGHTS = "checkpoint.json", "weights.safetensors"
 SCHEMA = 1
 KEPT = 2
 STATE = "state"

@@ -1,7 +1,9 @@
 """The only training loop: a generator of measurements that never logs, prints or saves."""
 
 import math
+import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -14,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from lra import dropout, streams
 from lra.errors import UserError
+from lra.groups import Group
 from lra.model import Model
 from lra.tasks import Split, Task
 
@@ -40,6 +43,8 @@ class Recipe:
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
     eps: PositiveFloat
     clip_norm: PositiveFloat | None
+    freeze: list[Group] | None
+    layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     minutes: PositiveFloat | None
     selection: Literal["last", "best_val", "best_test"]
 
@@ -66,6 +71,14 @@ class Recipe:
             "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
+
+    def depth_factor(self, name: str, depth: int) -> float:
+        """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
+        block towards the input, and least in the embedding (ELECTRA, Clark et al. 2020, appendix B)."""
+        if self.layer_decay is None or name.startswith(("head.", "final_norm.")):
+            return 1.0
+        block = re.match(r"blocks\.(\d+)\.", name)
+        return self.layer_decay ** (depth - int(block[1]) if block else depth + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +166,9 @@ class Training:
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `tensors` and `state` gave."""
         weights, kept = {}, {}
-        places = {name: place for place, (name, _) in enumerate(self.model.named_parameters())}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        places = {names[parameter]: place for place, parameter in enumerate(held)}
         for path, value in tensors.items():
             part, _, name = path.partition("/")
             if part == "model":
@@ -210,9 +225,14 @@ def fit(
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of every run; `update` sets the learning rate."""
+    """The optimiser of every run, of what is not frozen, in groups of one `factor` of the learning rate that `update`
+    sets."""
+    groups: dict[float, list[torch.nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[recipe.depth_factor(name, len(model.blocks))].append(parameter)
     return torch.optim.AdamW(
-        model.parameters(),
+        [{"params": parameters, "factor": factor} for factor, parameters in groups.items()],
         lr=0.0,
         betas=tuple(recipe.betas),
         eps=recipe.eps,
@@ -246,7 +266,7 @@ def update(
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), recipe.clip_norm, norm)
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["factor"]
     optimizer.step()
     return loss, seen
 

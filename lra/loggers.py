@@ -239,7 +239,7 @@ def _log(logger: Logger, line: dict[str, Any]) -> None:
 
 
 def _finite(values: dict[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,7 +4,7 @@ Legend: B examples, P documents per example, L tokens, N positions (L, and the C
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lra.attention import Mixer, Shape
 from lra.dropout import Dropout
 from lra.errors import UserError
+from lra.groups import GROUPS, Group, belongs
 from lra.tasks import PADDING, Facts
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -54,23 +55,35 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, N, D], and the memory that some mixers hand from block to block; `reads`: only so many outputs."""
         if self.post_norm:
-            mixed, memory = self.mixer.mix(x, key_mask, memory, reads)
+            mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
             x = x[:, :reads]
             h = self.mixer_norm(x + self.mixer_dropout(mixed))
             y = h + self.feed_forward(h)
             return self.feed_forward_norm(y + x if self.extra_skip else y), memory
-        mixed, memory = self.mixer.mix(self.mixer_norm(x), key_mask, memory, reads)
+        mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
         x = x[:, :reads]
         h = x + self.mixer_dropout(mixed)
         y = h + self.feed_forward(self.feed_forward_norm(h))
         return y + x if self.extra_skip else y, memory
 
+    def mixer_input(self, x: Tensor) -> Tensor:
+        """What the mixer reads where x enters the block."""
+        return x if self.post_norm else self.mixer_norm(x)
+
 
 class Embedding(nn.Module):
-    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front."""
+    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front; then the norm."""
 
     def __init__(
-        self, facts: Facts, *, dim: int, positions: str, cls: bool, cls_position: bool, dropout: float
+        self,
+        facts: Facts,
+        *,
+        dim: int,
+        positions: str,
+        cls: bool,
+        cls_position: bool,
+        norm: nn.Module,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
@@ -81,6 +94,7 @@ class Embedding(nn.Module):
             self.positions = nn.Parameter(torch.zeros(length, dim))
         else:
             self.register_buffer("positions", sinusoids(length, dim), persistent=False)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -90,7 +104,7 @@ class Embedding(nn.Module):
         x = x + self.positions[: x.shape[1]]
         if self.cls is not None and not self.cls_position:
             x = self._prepend_cls(x)
-        return self.dropout(x)
+        return self.dropout(self.norm(x))
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
@@ -141,6 +155,7 @@ class Model(nn.Module):
         feed_forward_activation: Literal["gelu", "relu"],
         mixer_dropout: bool,
         embedding_dropout: bool,
+        embedding_norm: bool,
         feed_forward_output_gelu: bool,
         positions: Literal["learned", "sinusoidal"],
         cls_position: bool,
@@ -163,6 +178,7 @@ class Model(nn.Module):
             positions=positions,
             cls=cls,
             cls_position=cls_position,
+            norm=nn.LayerNorm(dim, norm_eps) if embedding_norm else nn.Identity(),
             dropout=dropout if embedding_dropout else 0.0,
         )
         shape = Shape(
@@ -221,6 +237,17 @@ class Model(nn.Module):
             one, two = pooled.unbind(1)
             return self.head(torch.cat([one, two, one * two, one - two], dim=-1))
         return self.head(pooled.flatten(1))
+
+    def freeze(self, groups: Iterable[Group]) -> None:
+        """Weights of these groups are not trained."""
+        for group in groups:
+            frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
+            if not frozen:
+                raise UserError(f"train.freeze: this model has no weights of the group {group}: {GROUPS[group]}")
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("train.freeze: nothing is left to train")
 
     def redraw(self, seed: int, step: int) -> None:
         """Let mixers with random features draw those of this training step."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lra import checkpoint, faults, record, streams
-from lra.checkpoint import Checkpoint
+from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
 from lra.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
@@ -24,11 +24,12 @@ from lra.fit import Diverged, Measurement, Predictions, Recipe, Score, Tokens, T
 from lra.generate import write_sample
 from lra.loggers import Loggers
 from lra.model import Model
+from lra.probe import probe
 from lra.settings import Checkpoints, Generate, Settings, System
 from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
 
-COSTS, WEIGHTS = "costs.npy", "weights.safetensors"
+COSTS = "costs.npy"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
@@ -56,6 +57,25 @@ def initial(system: System, facts: Facts, seed: int) -> Model:
         return system.model(facts)
 
 
+def first_weights(system: System, model: Model, task: Task, title: str) -> dict[str, Any]:
+    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
+    if system.start is None:
+        return {}
+    report = system.start.load(model, task)
+    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
+    say(f"{title}: {sum(report['taken'].values())} tensors from {system.start.path}{left and f'; {left}'}")
+    return {"init": report}
+
+
+def parameters(model: Model) -> dict[str, int]:
+    """How many there are, and how many are trained."""
+    every = list(model.parameters())
+    return {
+        "parameters": sum(parameter.numel() for parameter in every),
+        "trainable_parameters": sum(parameter.numel() for parameter in every if parameter.requires_grad),
+    }
+
+
 def train_and_test(
     settings: Settings,
     system: System,
@@ -78,14 +98,17 @@ def train_and_test(
     torch.use_deterministic_algorithms(True)
     keep_memory()
     torch.set_num_threads(settings.threads or default_workers())
-    course = _Course(Training(initial(system, task, settings.seed).to(device), recipe), settings, task, folder, device)
+    first = initial(system, task, settings.seed)
+    start = first_weights(system, first, task, title)
+    course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
     course.resume(title)
     diverged = course.follow(recipe, title, requests, loggers)
     model = course.training.model
     results = {
         **course.summary(),
         "status": "diverged" if diverged else "finished",
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **parameters(model),
+        **start,
         "baselines": task.baselines,
         "test": {},
     }
@@ -199,7 +222,7 @@ class _Course:
             try:
                 for now in measurements:
                     self._take(now)
-                    line = _metrics_line(now)
+                    line = {**_metrics_line(now), **self._inside()}
                     self.metrics_bytes = metrics.write(**line)
                     loggers.log(line)
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
@@ -210,6 +233,13 @@ class _Course:
             _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
         requests.patiently(False)
         return diverged
+
+    def _inside(self) -> dict[str, list[float | None]]:
+        """What happens inside the blocks, on the first validation examples, where that is wanted."""
+        settings = self.settings
+        if settings.probe is None:
+            return {}
+        return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds
@@ -312,10 +342,8 @@ def describe(system: System) -> dict[str, Any]:
         with FlopCounterMode(display=False) as counter:
             model(tokens).sum().backward()
     steps = sorted({0, 1, recipe.warmup, recipe.steps})
-    parameters = list(model.parameters())
     return {
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        **parameters(model),
         "learning_rate": [[step, recipe.learning_rate(step)] for step in steps],
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counter.get_total_flops() * recipe.batch_size,

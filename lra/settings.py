@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra import configure, paths
 from lra.errors import UserError, did_you_mean
+from lra.init import Start
 from lra.tasks import Builder, Facts
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
@@ -19,6 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.loggers import Logger
     from lra.model import Model
 
+CONFIG = "config.json"  # a run's identity, in its folder
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
 
@@ -32,12 +35,14 @@ class Settings:
     protocol: dict[str, str]
     model: dict[str, Any]
     train: dict[str, Any]
+    init: dict[str, Any] | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["fp32", "bf16"]
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt | None
     out: str
     describe: bool
+    probe: PositiveInt | None
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
@@ -49,11 +54,20 @@ class Settings:
     sweep: dict[str, Any]
     generate: dict[str, Any]
 
-    @property
+    @cached_property
+    def start(self) -> Start | None:
+        """Where the first weights come from; None: they are drawn."""
+        return None if self.init is None else configure.build(self.init, "init", self.packages)()
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers; paths, time limits and the like do not."""
+        """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
+        file of first weights is missing, since its digest is part of it."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
+        if self.start is not None:
+            options = {key: value for key, value in self.init.items() if key not in ("folder", "_partial_")}
+            chosen["init"] = {**options, "sha256": self.start.sha256}
         return chosen
 
 
@@ -86,6 +100,7 @@ class System:
     builder: Builder
     model: "Callable[[Facts], Model]"
     recipe: "Recipe"
+    start: Start | None
 
 
 def settings_of(cfg: DictConfig) -> Settings:
@@ -115,20 +130,30 @@ def assemble(settings: Settings) -> System:
     import torch
 
     from lra.fit import Recipe
-    from lra.model import Model
 
     builder = configure.build(settings.task, "task", settings.packages)()
-    attention = configure.build(settings.attention, "attention", settings.packages, supplied=1)
-    configure.check(Model, settings.model, "model.", supplied=2)
+    designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
+    start = settings.start
 
-    def model(facts: Facts) -> Model:
-        return Model(attention, facts, **settings.model)
+    def model(facts: Facts) -> "Model":
+        made = designed(facts)
+        made.freeze(recipe.freeze or ())
+        return made
 
     with torch.device("meta"):
         model(builder.facts)
-    return System(builder=builder, model=model, recipe=recipe)
+    return System(builder=builder, model=model, recipe=recipe, start=start)
+
+
+def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
+    """The model that these two parts of a configuration describe, for any task."""
+    from lra.model import Model
+
+    mixer = configure.build(attention, "attention", packages, supplied=1)
+    configure.check(Model, model, "model.", supplied=2)
+    return lambda facts: Model(mixer, facts, **model)
 
 
 @dataclass(frozen=True)
@@ -157,7 +182,7 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """The cell that a composed configuration belongs to."""
     choices = hydra_cfg.runtime.choices
-    settings = {}
+    settings = {"case": choices["case"]} if choices["case"] else {}
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else OmegaConf.select(cfg, key)
     return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobStatus
 from hydra.errors import HydraException
@@ -28,7 +29,7 @@ from lra.settings import PLACED, assemble, cell_of, settings_of
 
 FILE = "sweep.json"
 SCHEMA = 2  # 1 had no SHA-256
-CHOOSERS = ("system", "experiment", "out")  # act through other keys
+CHOOSERS = ("system", "case", "experiment", "out")  # act through other keys
 
 
 class Sweep(Callback):
@@ -49,6 +50,7 @@ class Sweep(Callback):
             out = None
             cells = []
             for composed in _compose_without_seeds(config, overrides):
+                HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
                 settings = settings_of(composed)
                 system = assemble(settings)
                 out = settings.out

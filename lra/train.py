@@ -16,11 +16,11 @@ from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import explained, write_json
 from lra.loggers import Loggers, Run
-from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
+from lra.settings import CONFIG, Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
 from lra.signals import Paused, Requests
 from lra.tasks import Place
 
-CONFIG, ERRORS = "config.json", "error.log"
+ERRORS = "error.log"
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
 
 

@@ -111,7 +111,7 @@ def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     assert "variant: simple, simple_res, simple_resl, transformer" in done.stdout
 
 
-@pytest.mark.parametrize("group", ["task", "attention", "variant", "protocol", "system", "experiment"])
+@pytest.mark.parametrize("group", ["task", "attention", "variant", "protocol", "init", "system", "case", "experiment"])
 def test_every_option_composes(group: str) -> None:
     for name in options(group):
         choices = composed(f"{group}={name}").hydra.runtime.choices

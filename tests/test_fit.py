@@ -235,3 +235,22 @@ def test_a_gpu_gives_the_losses_of_the_cpu() -> None:
         history = list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
         losses.append([now.train_loss for now in history])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_rates_decay_from_layer_to_layer() -> None:
+    """Every weight moves as in a run whose one rate is the factor of its layer; the first step's moments are equal."""
+    task = stub_task()
+
+    def moved(**changes: object) -> dict[str, torch.Tensor]:
+        model = model_for(task)
+        start = train_state(model)
+        recipe = small_recipe(steps=2, warmup=1, weight_decay=0.1, **changes)
+        list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+        return {name: value - start[name] for name, value in model.state_dict().items()}
+
+    found, plain = moved(layer_decay=0.5), moved()
+    for name, change in found.items():
+        factor = {"embedding": 1 / 8, "blocks.0": 1 / 4, "blocks.1": 1 / 2, "final_norm": 1, "head": 1}
+        [share] = [value for part, value in factor.items() if name.startswith(part)]
+        torch.testing.assert_close(change, share * plain[name], rtol=1e-9, atol=1e-15)
+        assert change.any() == plain[name].any()

@@ -9,18 +9,19 @@ from support import composed, options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
     "attention": set(),
     "tasks": set(),
     "model": {"attention", "tasks"},
+    "probe": {"attention", "model", "tasks", "fit"},
     "fit": {"model", "tasks"},
     "record": set(),
     "report": {"record"},
     "configure": set(),
-    "settings": {"configure", "tasks", "fit", "model", "loggers"},
+    "settings": {"configure", "tasks", "fit", "model", "loggers", "init"},
     "loggers": set(),
     "sweep": {"configure", "settings", "report"},
     "prepare": {"configure", "tasks"},
@@ -37,13 +38,16 @@ ALLOWED = {
         "fit",
         "model",
         "generate",
+        "probe",
     },
     "checkpoint": set(),
+    "init": {"checkpoint", "tasks", "model"},
     "signals": set(),
     "bench": {"configure", "settings", "record", "tasks", "model", "attention", "fit", "run", "train", "report"},
     "generate": {"settings", "tasks", "model"},
+    "explain": {"configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
 }
-HYDRA = {"bench", "train", "prepare", "sweep", "settings", "configure"}
+HYDRA = {"bench", "train", "explain", "prepare", "sweep", "settings", "configure"}
 NO_TORCH = {
     "diagnostics",
     "signals",

@@ -40,6 +40,7 @@ SYSTEMS = [
     ("attention=performer", "attention.redraw_every=5", "precision=bf16"),
     ("attention=reformer", "attention.chunk=5", "attention.redraw_every=3", "train.micro_batch=7"),
     ("attention=sinkhorn", "attention.block=7"),
+    ("attention=softmax", "train.freeze=[qkv,embedding]", "train.layer_decay=0.8"),
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.dropout import Dropout
+from lra.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,16 @@ class Attention(Mixer):
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(project(x), self.shape.heads) for project, x in inputs)
         return self.out(merge_heads(self.attend(q, k, v, key_mask)))
+
+    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
+        """q [B, H, n, Dh], k [B, H, L, Dh] -> [B, H, n, L], whose product with v is `attend` without causality, where
+        each token's value has a weight. Raises UserError elsewhere."""
+        raise UserError(f"{type(self).__name__} has no weights between tokens: explain a run of simple or softmax")
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float | None:
+        """What q_i . k_j is multiplied by, a number or [B, 1, 1, 1], where the weight of token j for token i is a
+        function of that product; None elsewhere."""
+        return None
 
     @property
     def extra_parameters(self) -> int:

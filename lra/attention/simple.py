@@ -73,6 +73,13 @@ class Simple(Attention):
             return q @ self.dropout(state)
         return self.dropout(q @ state)
 
+    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) * self.score_scale(k.shape[-2], key_mask)
+        return scores if key_mask is None else scores * key_mask[:, None, None, :]
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
+        return self._factor(length, key_mask, self.query.weight.dtype)
+
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
         state = self._state(x, key_mask)
         if self.drop_state:

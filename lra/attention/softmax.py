@@ -37,6 +37,15 @@ class Softmax(Attention):
             mask = earlier if mask is None else mask & earlier
         return weigh(q, k, v, mask, self.scale, self.dropout)
 
+    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) * self.scale
+        if key_mask is not None:
+            scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
+        return scores.softmax(dim=-1)
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> float:
+        return self.scale
+
 
 def scale_of(shape: Shape, scale: Scale) -> float:
     """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""

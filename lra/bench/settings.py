@@ -40,6 +40,11 @@ class Settings:
     workers: PositiveInt | None
     packages: list[str]
 
+    @property
+    def start(self) -> None:
+        """Weights are drawn."""
+        return None
+
 
 def settings_of(cfg: DictConfig) -> Settings:
     """Check names and types of a composed configuration."""

@@ -198,8 +198,10 @@ def _refuse(differences: list[tuple[str, Any, Any]], first: Record, other: Recor
 
 
 def _pooled(run: Record) -> dict[str, Any]:
-    """What all runs of a cell must share."""
+    """What all runs of a cell must share; each seed may start from the weights of its own source."""
     config = {key: value for key, value in run["config"].items() if key != "seed"}
+    if config.get("init"):
+        config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
     return {"task_version": run["task_version"], "metric": run["metric"], "config": config}
 
 

@@ -72,19 +72,22 @@ class AgNews(Builder):
 
     `tokenizer`: `wordpiece` is that of bert-base-cased, its vocabulary from the file `vocab`, else from the data
     folder, else from the hub; `bpe` is trained on the training split to `vocabulary` tokens; `auto` takes word pieces
-    where their vocabulary is at hand and never fetches it. `limit`: at most this many examples of each split.
+    where their vocabulary is at hand and never fetches it; `wordpiece_uncased` lower-cases the text first.
+    `limit`: at most this many examples of each split.
     """
 
     def __init__(
         self,
         *,
-        tokenizer: Literal["auto", "wordpiece", "bpe"],
+        tokenizer: Literal["auto", "wordpiece", "wordpiece_uncased", "bpe"],
         vocab: str | None,
         vocabulary: BpeVocabulary,
         head: PositiveInt,
         tail: NonNegativeInt,
         limit: PositiveInt | None,
     ) -> None:
+        if tokenizer == "wordpiece_uncased" and vocab is None:
+            raise UserError("task.tokenizer=wordpiece_uncased: name its vocabulary with task.vocab=FILE")
         if vocab is not None and tokenizer == "bpe":
             raise UserError(f"task.vocab={vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
         self.tokenizer = tokenizer
@@ -100,7 +103,12 @@ class AgNews(Builder):
 
     def _pieces(self, vocab: Path | None) -> bool:
         """Whether the tokens are word pieces, given the vocabulary at hand."""
-        return self.tokenizer == "wordpiece" or (self.tokenizer == "auto" and vocab is not None)
+        return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and vocab is not None)
+
+    @property
+    def _case(self) -> dict[str, bool]:
+        """What a tokenizer that lower-cases adds to the identity of a cache."""
+        return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
 
     def _facts(self, vocab: Path | None) -> Facts:
         size = self.vocabulary
@@ -122,6 +130,8 @@ class AgNews(Builder):
             own.append("BPE" if size == BPE_VOCABULARY else f"BPE {size}")
         elif size != BERT_VOCABULARY:
             own.append(f"{size} word pieces")
+        if self._case:
+            own.append("lower case")
         if (self.head, self.tail) != (HEAD, TAIL):
             own.append(f"length {self.head}+{self.tail}")
         if self.limit is not None:
@@ -140,7 +150,7 @@ class AgNews(Builder):
         identity = {
             "task": "ag_news",
             "version": VERSION,
-            "tokenizer": {"pieces": sources.sha256(self.vocab) if self.vocab else None}
+            "tokenizer": {"pieces": sources.sha256(self.vocab) if self.vocab else None, **self._case}
             if pieces
             else {"bpe": self.vocabulary},
             "head": self.head,
@@ -189,7 +199,8 @@ class AgNews(Builder):
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
         tokenizer = word_piece(
-            vocab or sources.hub_file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants), lower_case=False
+            vocab or sources.hub_file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants),
+            lower_case=bool(self._case),
         )
         if vocab is None and tokenizer.get_vocab_size() != BERT_VOCABULARY:
             raise UserError(f"vocab.txt of {BERT}: {tokenizer.get_vocab_size()} tokens, expected {BERT_VOCABULARY}")

@@ -1,0 +1,101 @@
+"""Where the first weights of a run come from, when they are not drawn: the contract, and the matching by name."""
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lra.errors import UserError
+from lra.groups import Group, belongs
+from lra.tasks.sources import sha256
+
+if TYPE_CHECKING:  # what a finished run started from is known without torch
+    from torch import Tensor
+
+    from lra.model import Model
+    from lra.tasks import Task
+
+NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
+
+
+class Start(ABC):
+    """Weights in a folder; the constructor's keywords are the options in `conf/init/`.
+
+    `take`: groups of weights of which every one must be there with the right shape; null: whatever is.
+    """
+
+    file: ClassVar[str]
+    hint: ClassVar[str]
+
+    def __init__(self, *, folder: str, take: list[Group] | None) -> None:
+        self.path = Path(folder).expanduser() / self.file
+        self.take = take
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file; it is part of a run's identity."""
+        if not self.path.is_file():
+            raise UserError(f"init.folder: {self.path}: no such file; {self.hint}")
+        return sha256(self.path)
+
+    @abstractmethod
+    def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
+        """All weights of the file under this model's names."""
+
+    def load(self, model: "Model", task: "Task") -> dict[str, Any]:
+        """Put the weights into the model; returns what was taken, and what was not and why.
+
+        Raises UserError where weights of `take` are not there or have another shape, where a frozen weight would
+        stay as it was drawn, and where nothing fits.
+        """
+        found, own = self.tensors(model, task), model.state_dict()
+        left = {name: reason for name, value in own.items() if (reason := self._why_not(name, value, found))}
+        taken = {name: found[name] for name in own if name not in left}
+        for name, reason in left.items():
+            if self.take is not None and reason != NOT_WANTED:
+                raise UserError(f"init.take={_listed(self.take)}: {self.path}: {name}: {reason}")
+        frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+        for name in frozen:
+            if name in left:
+                raise UserError(f"train.freeze: {name} would stay as it was drawn: {self.path}: {left[name]}")
+        if not taken:
+            raise UserError(f"init: {self.path} has no weight that fits the model, by name and shape")
+        model.load_state_dict(taken, strict=False)
+        return {
+            "sha256": self.sha256,
+            "parameters_taken": sum(own[name].numel() for name in taken),
+            "taken": _summary(taken),
+            "left": {reason: _summary(name for name in left if left[name] == reason) for reason in left.values()},
+            "unused": _summary(name for name in found if name not in own),
+        }
+
+    def _why_not(self, name: str, value: "Tensor", found: "dict[str, Tensor]") -> str | None:
+        if self.take is not None and not belongs(name, self.take):
+            return NOT_WANTED
+        if name not in found:
+            return NOT_THERE
+        there, here = list(found[name].shape), list(value.shape)
+        return None if there == here else f"shape {there} there, {here} here"
+
+
+def read(path: Path) -> "dict[str, Tensor]":
+    """The tensors of a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+
+
+def _summary(names: Iterable[str]) -> dict[str, int]:
+    """How many, the number of the block left out of the name."""
+    return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))
+
+
+def _listed(groups: list[str]) -> str:
+    return f"[{','.join(groups)}]"

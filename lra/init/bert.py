@@ -1,0 +1,109 @@
+"""BERT's weights (Devlin et al. 2019) in our post-norm blocks.
+
+The embedding of BERT is that of [CLS] and the tokens, plus positions, plus the first segment's vector, normed: ours is
+the same with the [CLS] as the CLS vector, and the segment's vector added to every position.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lra.errors import UserError
+from lra.init import Start, read
+from lra.tasks.tokenise import TOKENIZER, load, vocabulary_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lra.model import Model
+    from lra.tasks import Task
+
+CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
+TABLES = ("word", "position", "token_type")
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
+PARTS = {
+    "attention.self.query": "mixer.query",
+    "attention.self.key": "mixer.key",
+    "attention.self.value": "mixer.value",
+    "attention.output.dense": "mixer.out",
+    "attention.output.LayerNorm": "mixer_norm",
+    "intermediate.dense": "feed_forward.0",
+    "output.dense": "feed_forward.3",
+    "output.LayerNorm": "feed_forward_norm",
+}
+
+
+class Bert(Start):
+    """`folder`: model.safetensors, config.json and vocab.txt, as the library transformers lays them out.
+
+    Raises UserError where widths, heads or norms are others, and where the task's tokens are of another vocabulary.
+    """
+
+    file = "model.safetensors"
+    hint = "expected a folder with the weights of a BERT in the layout of transformers, as safetensors"
+
+    def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
+        self._check_shape(model)
+        vocabulary = self._check_vocabulary(task)
+        theirs = {name.removeprefix("bert."): value for name, value in read(self.path).items()}
+        found = {}
+        for name, value in theirs.items():
+            layer = LAYER.fullmatch(name)
+            if layer and layer[2] in PARTS:
+                found[f"blocks.{layer[1]}.{PARTS[layer[2]]}.{layer[3]}"] = value
+        try:
+            words, positions, segments = (theirs[f"embeddings.{table}_embeddings.weight"] for table in TABLES)
+            norm = {end: theirs[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")}
+        except KeyError as error:
+            raise UserError(f"{self.path}: no tensor {error}; {self.hint}") from None
+        positions, wanted = positions + segments[0], len(model.embedding.positions)
+        if len(positions) < wanted:
+            raise UserError(
+                f"{self.path}: {len(positions)} positions, and the task has {wanted} with the CLS; shorten the task"
+            )
+        return {
+            "embedding.tokens.weight": words,
+            "embedding.cls": words[vocabulary.index(CLS)],
+            "embedding.positions": positions[:wanted],
+            **{f"embedding.norm.{end}": value for end, value in norm.items()},
+            **found,
+        }
+
+    def _check_shape(self, model: "Model") -> None:
+        config = self._json(CONFIG)
+        block = model.blocks[0]
+        here = {
+            "hidden_size": ("model.dim", block.mixer.shape.dim),
+            "num_attention_heads": ("model.heads", block.mixer.shape.heads),
+            "intermediate_size": ("model.mlp_dim", block.feed_forward[0].out_features),
+            "layer_norm_eps": ("model.norm_eps", getattr(block.mixer_norm, "eps", None)),
+        }
+        for key, (own, value) in here.items():
+            if config.get(key) != value:
+                raise UserError(f"{self.path.with_name(CONFIG)}: {key} is {config.get(key)}, but {own}={value}")
+        if (config.get("hidden_act"), config.get("position_embedding_type", "absolute")) != ("gelu", "absolute"):
+            raise UserError(f"{self.path.with_name(CONFIG)}: expected hidden_act gelu and absolute positions")
+
+    def _check_vocabulary(self, task: "Task") -> list[str]:
+        path = self.path.with_name(VOCABULARY)
+        vocabulary = vocabulary_of(path)
+        if CLS not in vocabulary:
+            raise UserError(f"{path}: no token {CLS}")
+        remedy = f"use task.vocab={path} and task.tokenizer=wordpiece, or wordpiece_uncased"
+        if not (task.folder / TOKENIZER).exists():
+            raise UserError(f"init=bert: {task.name} has no tokenizer; {remedy}")
+        tokenizer = load(task.folder / TOKENIZER)
+        if tokenizer.get_vocab() != {token: row for row, token in enumerate(vocabulary)}:
+            raise UserError(f"init=bert: {task.name} has other tokens than {path}; {remedy}")
+        lower = json.loads(tokenizer.to_str())["normalizer"]["lowercase"]
+        if self.path.with_name(TOKENIZER_CONFIG).exists() and self._json(TOKENIZER_CONFIG)["do_lower_case"] != lower:
+            raise UserError(f"init=bert: {task.name} has {'' if lower else 'no '}lower-cased text; {remedy}")
+        return vocabulary
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path: Path = self.path.with_name(name)
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: {error}; {self.hint}") from None

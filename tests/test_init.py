@@ -1,0 +1,186 @@
+"""First weights: matched by name, checked, reported; frozen ones stay to the bit, through pauses, too."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import Commands, composed, model_of, options, stub_task, train_state
+
+from lra import configure, record, train
+from lra.errors import UserError
+from lra.fit import Recipe, Training, fit
+from lra.groups import GROUPS, belongs
+from lra.init.checkpoint import Checkpoint
+
+TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
+SMALL = (
+    "experiment=smoke",
+    "checkpoint.keep=true",
+    "out=runs",
+    "train.steps=6",
+    "train.eval_every=3",
+    "train.warmup=2",
+)
+SOURCE = Path("runs/listops/paper/simple/simple_resl/seed1")
+TARGET = Path("elsewhere/listops/paper/softmax/transformer/seed1")
+TRANSFER = ("attention=softmax", "init=checkpoint", f"init.folder={SOURCE}", "out=elsewhere")
+
+
+def tiny(*overrides: str, seed: int = 1, **changes: object) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return model_of(*TINY, *overrides, task=stub_task(**changes))
+
+
+def start_from(model: torch.nn.Module, folder: Path, take: list[str] | None = None) -> Checkpoint:
+    save_file(model.state_dict(), folder / "weights.safetensors")
+    return Checkpoint(folder=str(folder), take=take)
+
+
+def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> None:
+    """`mixer` holds qkv and out; besides that the groups are a partition."""
+    parts = [group for group in GROUPS if group != "mixer"]
+    for system in ("transformer", "simple", "simple_res", "simple_resl"):
+        for name, _ in tiny(f"system={system}").named_parameters():
+            assert sum(belongs(name, [group]) for group in parts) == 1, name
+            assert belongs(name, ["mixer"]) == belongs(name, ["qkv", "out"])
+
+
+def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
+    """q, k, v alone, and everything, in both directions."""
+    pair = ("system=simple_resl", "system=transformer")
+    for one, other in (pair, pair[::-1]):
+        source = tiny(one, seed=1)
+        for take, groups in ((["qkv"], ["qkv"]), (None, list(GROUPS))):
+            target = tiny(other, seed=2)
+            drawn = train_state(target)
+            report = start_from(source, tmp_path, take).load(target, stub_task())
+            for name, value in target.state_dict().items():
+                taken = belongs(name, groups)
+                assert torch.equal(value, source.state_dict()[name] if taken else drawn[name]), name
+            assert report["taken"]["blocks.*.mixer.query.weight"] == 2
+            assert sum(report["taken"].values()) == (12 if take else len(drawn))
+            assert report["parameters_taken"] == sum(v.numel() for n, v in drawn.items() if belongs(n, groups))
+
+
+def test_the_report_says_what_was_left_and_why(tmp_path: Path) -> None:
+    """Simple has no output projection; another vocabulary has other rows; deeper models have more blocks."""
+    source = tiny("system=simple", "model.depth=3", vocab_size=19)
+    report = start_from(source, tmp_path).load(tiny("system=transformer"), stub_task())
+    assert report["left"] == {
+        "not in the file": {"blocks.*.mixer.out.weight": 2, "blocks.*.mixer.out.bias": 2},
+        "shape [19, 6] there, [17, 6] here": {"embedding.tokens.weight": 1},
+    }
+    assert set(report["unused"].values()) == {1}
+    assert len(report["unused"]) == len(source.blocks[2].state_dict())
+    assert len(report["sha256"]) == 64
+
+
+def test_what_is_named_must_be_there(tmp_path: Path) -> None:
+    start = start_from(tiny("system=simple", vocab_size=19), tmp_path)
+    for take, message in (
+        (["mixer"], r"init.take=\[mixer\]: .*blocks.0.mixer.out.weight: not in the file"),
+        (["qkv", "embedding"], r"embedding.tokens.weight: shape \[19, 6\] there, \[17, 6\] here"),
+    ):
+        start.take = take
+        with pytest.raises(UserError, match=message):
+            start.load(tiny("system=transformer"), stub_task())
+    with pytest.raises(UserError, match="no weight that fits"):
+        start_from(torch.nn.Linear(2, 3), tmp_path).load(tiny(), stub_task())
+
+
+def test_frozen_weights_must_have_been_taken(tmp_path: Path) -> None:
+    start = start_from(tiny("system=simple_resl", "model.dim=9"), tmp_path)
+    model = tiny("system=transformer")
+    model.freeze(["qkv"])
+    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would stay as it was drawn.*\[9, 9\] there"):
+        start.load(model, stub_task())
+
+
+def test_a_damaged_file_and_none(tmp_path: Path) -> None:
+    (tmp_path / "weights.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="not a readable safetensors file"):
+        Checkpoint(folder=str(tmp_path), take=None).load(tiny(), stub_task())
+    with pytest.raises(UserError, match=r"weights.safetensors: no such file.*checkpoint.keep=true"):
+        _ = Checkpoint(folder=str(tmp_path / "none"), take=None).sha256
+
+
+def test_impossible_freezes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"no weights of the group qkv"):
+        tiny("attention=fnet").freeze(["qkv"])
+    with pytest.raises(UserError, match=r"nothing is left to train"):
+        tiny("system=transformer").freeze(list(GROUPS))
+
+
+@pytest.mark.parametrize("groups", [["qkv"], ["embedding", "head"], ["mixer", "norms"]])
+def test_frozen_weights_stay_to_the_bit_and_the_others_move(groups: list[str]) -> None:
+    """With decay of the weights, which acts on all that the optimiser has."""
+    task, sizes = stub_task(), {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3}
+    recipe = Recipe(**{**configure.plain(composed())["train"], **sizes, "warmup": 2, "weight_decay": 0.1})
+    model = tiny("system=transformer", "model.dropout=0.3")
+    model.freeze(groups)
+    before, training = train_state(model), Training(model, recipe)
+    list(fit(training, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) == belongs(name, groups), name
+    kept = {name.split("/")[1] for name in training.tensors() if name.startswith("optimizer/")}
+    assert kept == {name for name in before if not belongs(name, groups)}
+
+
+def test_transfer_from_the_command_line(cli: Commands) -> None:
+    """The digest of the source is part of the identity: another source is another run."""
+    assert cli(train.main, *SMALL, "system=simple_resl")[0] == 0
+    code, _, err = cli(train.main, *SMALL, *TRANSFER, "init.take=[qkv]", "train.freeze=[qkv]")
+    assert code == 0, err
+    assert "12 tensors from" in err
+    found = record.read(TARGET / record.NAME)
+    assert found["parameters"] - found["trainable_parameters"] == 2 * 3 * (16 * 16 + 16)
+    assert found["config"]["init"]["sha256"] == found["init"]["sha256"]
+    assert "folder" not in found["config"]["init"]
+    assert "runs" not in json.dumps(found["config"])
+    source, target = (load_file(folder / "weights.safetensors") for folder in (SOURCE, TARGET))
+    for name, value in target.items():
+        assert torch.equal(value, source[name]) == belongs(name, ["qkv"]), name
+    weights = SOURCE / "weights.safetensors"
+    save_file({name: value + 1 for name, value in source.items()}, weights)
+    code, _, err = cli(train.main, *SMALL, *TRANSFER, "init.take=[qkv]", "train.freeze=[qkv]")
+    assert (code, "init.sha256" in err) == (2, True)
+    weights.unlink()
+    code, _, err = cli(train.main, *SMALL, *TRANSFER, "init.take=[qkv]", "train.freeze=[qkv]")
+    assert (code, err.count("\n"), "checkpoint.keep=true" in err) == (2, 1, True)
+    code, _, err = cli(train.main, *SMALL, *TRANSFER, "train.freeze=[qvk]")
+    assert (code, err.count("\n"), "train.freeze" in err, "'qkv'" in err) == (2, 1, True, True)
+
+
+def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -> None:
+    """The rows of the transfer share attention and variant, and none overwrites another."""
+    code, out, err = cli(
+        train.main,
+        "--multirun",
+        *SMALL,
+        "case=transfer_source,transfer_none,transfer_random,transfer_qkv,transfer_all",
+        "seed=1,2",
+    )
+    assert code == 0, err
+    assert "10 of 10 runs finished" in err
+    assert len({line.split("|")[1] for line in out.splitlines() if "(case=transfer_" in line}) == 5
+    records = {case: [] for case in ("qkv", "all", "random", "none", "source")}
+    for path in Path("runs").rglob(record.NAME):
+        found = record.read(path)
+        records[found["settings"]["case"].removeprefix("transfer_")].append(found)
+    assert {case: len(found) for case, found in records.items()} == dict.fromkeys(records, 2)
+    digests = {found["init"]["sha256"] for case in ("qkv", "all") for found in records[case]}
+    assert len(digests) == 2  # one for each seed
+    assert not any("init" in found for case in ("random", "none", "source") for found in records[case])
+
+
+def test_every_small_experiment_is_its_experiment() -> None:
+    """Smaller, but of the same rows."""
+    for small in (name for name in options("experiment") if name.endswith("_small")):
+        one, other = (composed(f"experiment={name}") for name in (small, small.removesuffix("_small")))
+        rows = ("case", "system", "variant")
+        params = [cfg.hydra.sweeper.params for cfg in (one, other)]
+        assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}
+        assert one.model.dim < other.model.dim
+        assert one.train.steps <= 1500 < other.train.steps
