@@ -72,7 +72,7 @@ def read(folder: Path) -> Checkpoint | None:
         try:
             data = _read(folder, entry)
             return Checkpoint(step=entry["step"], tensors=load(data), state=_state(data))
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             last = number == len(generations) - 1
             say(f"{folder / entry['file']}: damaged: {error}; {'no' if last else 'an'} earlier checkpoint is there")
     if generations:

@@ -133,6 +133,9 @@ def build(node: dict[str, Any], where: str, packages: list[str], supplied: int =
         target = hydra.utils.get_object(node["_target_"])
     except Exception as error:
         raise UserError(f"{where}._target_={node['_target_']}: {_first_line(error)}") from None
+    home = getattr(target, "__module__", None) or ""
+    if home.split(".")[0] not in trusted:  # reached through the imports of a trusted module
+        raise UserError(f"{where}._target_={node['_target_']}: belongs to {home!r}, which is not trusted")
     options = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
     check(target, options, f"{where}.", supplied)
     return hydra.utils.instantiate({**node, "_partial_": True, "_recursive_": False, "_convert_": "all"})

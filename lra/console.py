@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -9,9 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def say(message: str) -> None:
-    """One line on standard error."""
-    print(f"{message}\n", end="", file=sys.stderr, flush=True)  # in one piece, also from a thread
+def say(message: str, to_stdout: bool = False) -> None:
+    """One line on standard error, or on standard output; where it cannot be written, nothing else suffers from it."""
+    with suppress(OSError):
+        file = sys.stdout if to_stdout else sys.stderr
+        print(f"{message}\n", end="", file=file, flush=True)  # in one piece, also from a thread
 
 
 class Bar:

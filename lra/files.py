@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,11 @@ def explained(error: OSError, path: Path, needed: int) -> UserError:
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if error.errno in FULL:
         existing = next(folder for folder in path.absolute().parents if folder.exists())
-        free = shutil.disk_usage(existing).free
-        reason = f"{reason}: {needed:,} bytes are needed, {free:,} are free"
+        disk = os.statvfs(existing)
+        if disk.f_files and not disk.f_favail:
+            reason = f"{reason}: no further file fits, whatever its size"
+        else:
+            reason = f"{reason}: {needed:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
     return UserError(f"{path} cannot be written: {reason}; what was there before is intact")
 
 

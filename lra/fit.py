@@ -164,8 +164,10 @@ class Training:
         return {"step": self.step, "losses": self.losses, "tokens": asdict(self.tokens), "seconds": self.seconds}
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from what `tensors` and `state` gave."""
+        """Go on from what `tensors` and `state` gave. Raises KeyError, ValueError or RuntimeError where they are of
+        another model."""
         weights, kept = {}, {}
+        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
         places = {names[parameter]: place for place, parameter in enumerate(held)}
@@ -175,6 +177,8 @@ class Training:
                 weights[name] = value
             elif part == "optimizer":
                 parameter, key = name.rsplit("/", 1)
+                if value.dim() and value.shape != shapes[parameter]:
+                    raise ValueError(f"{path} is {list(value.shape)}, expected {list(shapes[parameter])}")
                 kept.setdefault(places[parameter], {})[key] = value.clone()  # aligned as it was
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})

@@ -1,5 +1,6 @@
 """The record of a run: every number with what made it. Written whole or not at all."""
 
+import hashlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from lra import __version__, paths
 from lra.errors import UserError
 from lra.files import digest, explained, write_json
 
-SCHEMA = 2  # 1 had no SHA-256 of its own
+SCHEMA = 2  # of records and declarations; 1 had no SHA-256 of its own
 NAME = "record.json"
 METRICS = "metrics.jsonl"
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
@@ -43,6 +44,43 @@ def write(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / NAME, {"sha256": digest(whole), **whole})
 
 
+def sha256(folder: Path, *names: str) -> dict[str, str]:
+    """The SHA-256 of those of the files that a folder has, by name."""
+    found = {}
+    for name in names:
+        if (folder / name).exists():
+            with open(folder / name, "rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def contents(path: Path, record: dict[str, Any]) -> bytes:
+    """A file that a run left beside its record. Raises ValueError where it is not what the record says."""
+    data = path.read_bytes()
+    expected = record.get("files", {}).get(path.name)
+    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+        raise ValueError(f"{path}: its SHA-256 is not that of its record")
+    return data
+
+
+def declared(path: Path) -> list[dict[str, Any]]:
+    """The cells that a `sweep.json` declares. Raises ValueError with its name where it is not what was written."""
+    try:
+        found = json.loads(path.read_text())
+        if found["schema"] not in (1, SCHEMA):
+            raise ValueError(f"expected schema {SCHEMA}")
+        if found.get("sha256") != (digest(found["cells"]) if found["schema"] == SCHEMA else None):
+            raise ValueError("its content is not what its SHA-256 says")
+        return found["cells"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not what a sweep declares: {type(error).__name__}: {error}") from None
+
+
+def declare(path: Path, cells: list[dict[str, Any]]) -> None:
+    """Write a `sweep.json`, with the SHA-256 of its cells."""
+    write_json(path, {"schema": SCHEMA, "sha256": digest(cells), "cells": cells})
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -61,31 +99,35 @@ def differences(one: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any
 
 
 class Metrics:
-    """`metrics.jsonl`: one line per evaluation, flushed as it comes; what stands after the first `size` bytes was
-    written after the checkpoint that a run goes on from, and is written again."""
+    """`metrics.jsonl`: one line per evaluation, flushed as it comes. `earlier`: what `write` returned before the
+    checkpoint that a run goes on from; the lines after it are written again."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, earlier: dict[str, Any] | None) -> None:
         self._path = folder / METRICS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "ab")  # noqa: SIM115
-            if self._file.tell() < size:
+            self._file = open(self._path, "a+b")  # noqa: SIM115
+            self._file.seek(0)
+            kept = self._file.read(earlier["bytes"]) if earlier else b""
+            self._sha = hashlib.sha256(kept)
+            if earlier and self._sha.hexdigest() != earlier["sha256"]:
                 raise UserError(
-                    f"{self._path} is shorter than when the run was paused; delete the folder to train anew"
+                    f"{self._path} is not what it was when the run was paused; delete the folder to train anew"
                 )
-            self._file.truncate(size)
+            self._file.truncate(len(kept))
         except OSError as error:
             raise explained(error, self._path, 0) from error
 
-    def write(self, **line: Any) -> int:
-        """Add a line; returns the size of the file."""
+    def write(self, **line: Any) -> dict[str, Any]:
+        """Add a line; returns the size and the SHA-256 of the file."""
         data = (json.dumps(_finite(line)) + "\n").encode()
         try:
             self._file.write(data)
             self._file.flush()
         except OSError as error:
             raise explained(error, self._path, len(data)) from error
-        return self._file.tell()
+        self._sha.update(data)
+        return {"bytes": self._file.tell(), "sha256": self._sha.hexdigest()}
 
     def read(self) -> bytes:
         """What stands in the file."""

@@ -21,12 +21,12 @@ from lra.diagnostics import PREDICTIONS, calibration, calibration_error, diagnos
 from lra.errors import UserError
 from lra.files import write_atomic
 from lra.fit import Diverged, Measurement, Predictions, Recipe, Score, Tokens, Training, evaluate, fit
-from lra.generate import write_sample
+from lra.generate import SAMPLE, write_sample
 from lra.loggers import Loggers
 from lra.model import Model
 from lra.probe import probe
 from lra.settings import Checkpoints, Generate, Settings, System
-from lra.signals import Requests
+from lra.signals import Paused, Requests
 from lra.tasks import Facts, Task, default_workers
 
 COSTS = "costs.npy"
@@ -121,11 +121,12 @@ def train_and_test(
             results |= _diagnosed(predictions, system, task, folder)
         chosen = results["test"][recipe.selection]
         found = f"test {task.metric} {chosen[task.metric]:.2f} ({recipe.selection}, step {chosen['step']})"
-        print(f"{title}: {found}, {clock.read():.0f} s", flush=True)
+        say(f"{title}: {found}, {clock.read():.0f} s", to_stdout=True)
         if task.objective == "next_token":
             write_sample(model, task, folder, Generate(**settings.generate), settings.seed)
         if course.schedule.keep:
             write_atomic(folder / WEIGHTS, save(model.state_dict()))
+    results["files"] = record.sha256(folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     return results
 
@@ -151,7 +152,7 @@ class _Course:
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.costs: list[float] = []
-        self.metrics_bytes = 0
+        self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
 
     def resume(self, title: str) -> None:
@@ -159,6 +160,15 @@ class _Course:
         found = checkpoint.read(self.folder)
         if found is None:
             return
+        try:
+            self._load(found, title)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                f"{self.folder}: its checkpoint is not of this run: {reason}; choose another out=..."
+            ) from None
+
+    def _load(self, found: Checkpoint, title: str) -> None:
         own = found.state["course"]
         changes = record.differences(own["environment"], self.environment)
         found_here = [f"{key}: {old}, then {new}" for key, old, new in changes]
@@ -172,7 +182,7 @@ class _Course:
         self.inexact = own["inexact"] + found_here
         self.training.load(found.tensors, found.state["training"])
         self.resumes = own["resumes"] + 1
-        self.seconds, self.tokens, self.metrics_bytes = own["seconds"], Tokens(**own["tokens"]), own["metrics_bytes"]
+        self.seconds, self.tokens, self.metrics = own["seconds"], Tokens(**own["tokens"]), own["metrics"]
         self.last, self.best = own["last"], own["best"]
         best = {name.removeprefix("best/"): value for name, value in found.tensors.items() if name.startswith("best/")}
         self.best_weights = best
@@ -188,7 +198,7 @@ class _Course:
             "resumes": self.resumes,
             "seconds": self.seconds,
             "tokens": asdict(self.tokens),
-            "metrics_bytes": self.metrics_bytes,
+            "metrics": self.metrics,
             "last": self.last,
             "best": self.best,
         }
@@ -200,7 +210,7 @@ class _Course:
     def follow(self, recipe: Recipe, title: str, requests: Requests, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
-        with record.Metrics(self.folder, self.metrics_bytes) as metrics, Bar(title, recipe.steps) as bar:
+        with record.Metrics(self.folder, self.metrics) as metrics, Bar(title, recipe.steps) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 self.costs.append(loss)
@@ -210,7 +220,7 @@ class _Course:
                     self.save()
                 try:
                     requests.heed()
-                except Exception:
+                except Paused:
                     self.save()
                     raise
 
@@ -223,7 +233,7 @@ class _Course:
                 for now in measurements:
                     self._take(now)
                     line = {**_metrics_line(now), **self._inside()}
-                    self.metrics_bytes = metrics.write(**line)
+                    self.metrics = metrics.write(**line)
                     loggers.log(line)
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
                 diverged = None

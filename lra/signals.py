@@ -13,8 +13,11 @@ PAUSED, INTERRUPTED = 75, 130
 STARTED = time.monotonic()
 
 
-class Paused(Exception):
-    """A run stopped before its end; the same command goes on with it. `code`: the exit code."""
+class Paused(BaseException):
+    """A run stopped before its end; the same command goes on with it. `code`: the exit code.
+
+    As KeyboardInterrupt no Exception, so that nothing that handles those takes it for a failure of its own.
+    """
 
     def __init__(self, reason: str, code: int = PAUSED) -> None:
         super().__init__(reason)

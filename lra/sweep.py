@@ -4,7 +4,6 @@
 missing. It is written before the first run starts, after every cell's configuration has been checked.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,15 +19,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from lra import record
 from lra.configure import CONFIG_ERROR, FAILED, explain
 from lra.console import say
 from lra.errors import UserError
-from lra.files import digest, write_json
 from lra.report import write_report
 from lra.settings import PLACED, assemble, cell_of, settings_of
 
 FILE = "sweep.json"
-SCHEMA = 2  # 1 had no SHA-256
 CHOOSERS = ("system", "case", "experiment", "out")  # act through other keys
 
 
@@ -131,22 +129,8 @@ def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with FileLock(out / ".sweep.lock"):
         path = out / FILE
-        declared = {cell["folder"]: cell for cell in _declared(path)} if path.exists() else {}
+        declared = {cell["folder"]: cell for cell in record.declared(path)} if path.exists() else {}
         for cell in cells:
             earlier = declared.get(cell["folder"], cell)["seeds"]
             declared[cell["folder"]] = {**cell, "seeds": sorted({*earlier, *cell["seeds"]})}
-        whole = [declared[folder] for folder in sorted(declared)]
-        write_json(path, {"schema": SCHEMA, "sha256": digest(whole), "cells": whole})
-
-
-def _declared(path: Path) -> list[dict[str, Any]]:
-    """The cells in a `sweep.json`. Raises UserError where it is not what was written."""
-    try:
-        found = json.loads(path.read_text())
-        if found["schema"] not in (1, SCHEMA):
-            raise ValueError(f"expected schema {SCHEMA}")
-        if found.get("sha256") != (digest(found["cells"]) if found["schema"] == SCHEMA else None):
-            raise ValueError("its content is not what its SHA-256 says")
-        return found["cells"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: damaged: {error}; delete it, and what it declares is declared again") from None
+        record.declare(path, [declared[folder] for folder in sorted(declared)])

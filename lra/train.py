@@ -55,22 +55,25 @@ def run(settings: Settings, cell: Cell, title: str) -> str:
 
         print(json.dumps({"run_folder": str(folder), **describe(system)}, indent=1))
         return "skipped"
-    done = finished(folder, settings)
-    if done is not None:
-        checkpoint.remove(folder)
-        say(f"{title}: {done['status']} before, nothing to do ({folder})")
-        return "skipped" if done["status"] == "finished" else done["status"]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (
-            FileLock(folder / ".run.lock", timeout=1),  # lra-report --watch holds it for an instant
-            Requests(system.recipe.minutes, settings.sweep_minutes) as requests,
-        ):
-            return _run_in(folder, settings, system, cell, title, requests)
+        done = finished(folder, settings)
+        if done is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (
+                FileLock(folder / ".run.lock", timeout=1),  # lra-report --watch holds it for an instant
+                Requests(system.recipe.minutes, settings.sweep_minutes) as requests,
+            ):
+                done = finished(folder, settings)  # another process may have come first
+                if done is None:
+                    return _run_in(folder, settings, system, cell, title, requests)
+        if done["status"] == "finished":
+            checkpoint.remove(folder)
     except Timeout:
         raise UserError(f"{folder}: another process is at work on this run") from None
     except OSError as error:
         raise explained(error, folder, 0) from error
+    say(f"{title}: {done['status']} before, nothing to do ({folder})")
+    return "skipped" if done["status"] == "finished" else done["status"]
 
 
 def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
@@ -79,7 +82,10 @@ def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
     Raises UserError, with the difference, where the folder holds a run of another configuration.
     """
     if (folder / CONFIG).exists():
-        earlier = json.loads((folder / CONFIG).read_text())
+        try:
+            earlier = json.loads((folder / CONFIG).read_text())
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
         now = json.loads(json.dumps(settings.identity))
         differences = record.differences(earlier, now)
         changes = [f"{key}: {old} there, {new} now" for key, old, new in differences]
@@ -141,7 +147,7 @@ def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title:
     record.write(folder, labels | results)
     if paused is not None:
         raise paused
-    if results["status"] != "failed":
+    if results["status"] == "finished":
         checkpoint.remove(folder)
     return results["status"]
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "configure": set(),
     "settings": {"configure", "tasks", "fit", "model", "loggers", "init"},
     "loggers": set(),
-    "sweep": {"configure", "settings", "report"},
+    "sweep": {"configure", "settings", "record", "report"},
     "prepare": {"configure", "tasks"},
     "train": {"configure", "settings", "checkpoint", "record", "signals", "tasks", "run", "loggers"},
     "diagnostics": {"tasks"},

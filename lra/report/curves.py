@@ -21,9 +21,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     Raises UserError.
     """
-    if not path.exists():
-        return []
-    *complete, _ = path.read_text().split("\n")
+    return parsed(path, path.read_bytes()) if path.exists() else []
+
+
+def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """The evaluations in these bytes of `path`."""
+    *complete, _ = data.decode(errors="replace").split("\n")
     lines = []
     for number, text in enumerate(complete, start=1):
         try:
@@ -38,7 +41,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read(folder: Path, run: Record) -> Curve:
     """The curve of a run; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
-    lines = read_lines((folder / run["path"]).with_name(record.METRICS))
+    path = (folder / run["path"]).with_name(record.METRICS)
+    try:
+        lines = parsed(path, record.contents(path, run)) if path.exists() else []
+    except ValueError as error:
+        raise UserError(str(error)) from None
     curve = {
         name: [line.get(name) for line in lines] for name in dict.fromkeys(name for line in lines for name in line)
     }

@@ -1,6 +1,6 @@
 """Reading a results folder: the records, what the sweeps declared, and the cells they make together."""
 
-import json
+import io
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -148,9 +148,11 @@ def _declared(path: Path, selection: str | None) -> list[tuple[Path, Key, list[i
                 ),
                 entry["seeds"],
             )
-            for entry in json.loads(path.read_text())["cells"]
+            for entry in record.declared(path)
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    except (KeyError, TypeError) as error:
         raise UserError(f"{path}: not what a sweep declares: {type(error).__name__}: {error}") from None
 
 
@@ -164,7 +166,7 @@ def predictions(folder: Path, run: Record, selection: str) -> np.ndarray | None:
     if not path.exists() or shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
         return None
     try:
-        found = np.load(path, allow_pickle=False)
+        found = np.load(io.BytesIO(record.contents(path, run)), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(f"{path}: not a readable array: {error}") from None
     if found.shape != (2, shown["examples"]):

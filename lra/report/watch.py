@@ -92,7 +92,11 @@ def look(folder: Path) -> list[Run]:
 
 def _declared(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("sweep.json"):
-        for cell in json.loads(path.read_text())["cells"]:
+        try:
+            cells = record.declared(path)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        for cell in cells:
             yield from (path.parent / cell["folder"] / f"seed{seed}" for seed in cell["seeds"])
 
 
