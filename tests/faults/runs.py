@@ -62,12 +62,16 @@ class Child:
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         self.process = os.fork()
         if self.process == 0:
-            os.environ["LRA_FAULT"] = fault
-            for number, file in enumerate(self._files, start=1):
-                os.dup2(file.fileno(), number)
-            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
-            sys.argv = ["lra", *arguments]
-            os._exit(_code(main, inside))
+            code = 99
+            try:
+                os.environ["LRA_FAULT"] = fault
+                for number, file in enumerate(self._files, start=1):
+                    os.dup2(file.fileno(), number)
+                sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+                sys.argv = ["lra", *arguments]
+                code = _code(main, inside)
+            finally:  # a child never comes back to the tests
+                os._exit(code)
 
     def ends(self) -> Ended:
         """Wait for it."""
