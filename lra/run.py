@@ -1,7 +1,9 @@
 """One run: build, train, test. What it returns is the part of a record that only a run can fill."""
 
 import io
+import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, faults, record, streams
+from lra import checkpoint, faults, ranks, record, streams
 from lra.checkpoint import Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
@@ -36,6 +38,18 @@ def device_of(name: str) -> str:
     return "cuda" if available and name != "cpu" else "cpu"
 
 
+def place(device: str, number: int) -> None:
+    """Let the `number`-th process or job take its GPU, where there are several."""
+    if device == "cuda":
+        torch.cuda.set_device(number % torch.cuda.device_count())
+
+
+def threads_at_hand() -> int:
+    """The cores that this process may use: what its launcher granted, shared among the ranks here."""
+    granted = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK")
+    return int(granted) if granted else max(1, default_workers() // ranks.local()[1])
+
+
 def initial(system: System, facts: Facts, seed: int) -> Model:
     """The model as it starts, drawn on the CPU so that every device starts alike."""
     with torch.random.fork_rng(devices=[]):
@@ -56,7 +70,7 @@ def train_and_test(
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     memory, clock = record.PeakMemory(device), record.Stopwatch()
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(settings.threads or default_workers())
+    torch.set_num_threads(settings.threads or threads_at_hand())
     course = _Course(Training(initial(system, task, settings.seed).to(device), recipe), settings, task, folder, device)
     course.resume(title)
     diverged = course.follow(recipe, title, requests)
@@ -76,9 +90,9 @@ def train_and_test(
         chosen = results["test"][recipe.selection]
         found = f"test {task.metric} {chosen[task.metric]:.2f} ({recipe.selection}, step {chosen['step']})"
         print(f"{title}: {found}, {clock.read():.0f} s", flush=True)
-        if task.objective == "next_token":
+        if task.objective == "next_token" and ranks.leads():
             write_sample(model, task, folder, Generate(**settings.generate), settings.seed)
-        if course.schedule.keep:
+        if course.schedule.keep and ranks.leads():
             write_atomic(folder / WEIGHTS, save(model.state_dict()))
     results["peak_memory_bytes"] = memory.read()
     return results
@@ -93,6 +107,7 @@ class _Course:
         self.schedule = Checkpoints(**settings.checkpoint)
         self.environment = {
             **record.environment(task.digest, device),
+            "processes": ranks.count(),
             "precision": settings.precision,
             "micro_batch": settings.train["micro_batch"],
             "eval_batch": settings.train["eval_batch"],
@@ -134,7 +149,9 @@ class _Course:
         say(f"{title}: goes on from step {found.step}")
 
     def save(self) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment; the leader does."""
+        if not ranks.leads():
+            return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         own = {
             "environment": self.environment,
@@ -154,7 +171,7 @@ class _Course:
     def follow(self, recipe: Recipe, title: str, requests: Requests) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
-        with record.Metrics(self.folder, self.metrics_bytes) as metrics, Bar(title, recipe.steps) as bar:
+        with self._metrics() as metrics, Bar(title, recipe.steps) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 self.costs.append(loss)
@@ -162,11 +179,10 @@ class _Course:
                 faults.point("step")
                 if step == recipe.steps or self.schedule.due(step, time.monotonic() - self._saved_at):
                     self.save()
-                try:
-                    requests.heed()
-                except Exception:
+                pause = ranks.first(requests.pending())
+                if pause is not None:
                     self.save()
-                    raise
+                    raise pause
 
             requests.patiently(True)
             measurements = fit(
@@ -175,15 +191,23 @@ class _Course:
             try:
                 for now in measurements:
                     self._take(now)
-                    self.metrics_bytes = metrics.write(**_metrics_line(now))
+                    if metrics is not None:
+                        self.metrics_bytes = metrics.write(**_metrics_line(now))
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
                 diverged = None
             except Diverged as error:
                 diverged = error
-        if self.task.objective == "next_token":
+        if self.task.objective == "next_token" and ranks.leads():
             _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
         requests.patiently(False)
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            raise pause
         return diverged
+
+    def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
+        """The file of the measurements, for the leader."""
+        return record.Metrics(self.folder, self.metrics_bytes) if ranks.leads() else nullcontext()
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds
@@ -199,6 +223,7 @@ class _Course:
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
+            "processes": ranks.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds,
             "tokens": asdict(self.tokens),
@@ -253,6 +278,26 @@ def _test(model: Model, task: Task, recipe: Recipe, precision: str, course: _Cou
         model.load_state_dict(last_weights)
     test = {"last": _entry(last, recipe.steps), "best_val": _entry(best, course.best["step"])}
     return {**test, "best_test": test["best_val"]} if task.validates_on_test else test
+
+
+def training_tokens(system: System) -> int:
+    """Tokens of a whole training, padding included; an upper bound where padding is masked."""
+    recipe, facts = system.recipe, system.builder.facts
+    return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
+
+
+def seconds_per_token(settings: Settings, system: System) -> float:
+    """Of training on this machine: forward and backward of one micro-batch, the second time."""
+    facts, device = system.builder.facts, device_of(settings.device)
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = initial(system, facts, settings.seed).to(device).eval()
+    tokens = torch.ones(system.recipe.micro_batch * facts.documents, facts.max_len, dtype=torch.long, device=device)
+    for _ in range(2):
+        clock = record.Stopwatch()
+        model(tokens).float().sum().backward()
+        model.zero_grad()
+        seconds = clock.read()
+    return seconds / tokens.numel()
 
 
 def describe(system: System) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class Settings:
     workers: PositiveInt | None
     packages: list[str]
     sweep_minutes: PositiveFloat | None
+    max_hours: PositiveFloat | None
+    isolate: bool
     resume: Literal["exact", "inexact"]
     checkpoint: dict[str, Any]
     sweep: dict[str, Any]
@@ -51,7 +53,7 @@ class Settings:
     def identity(self) -> dict[str, Any]:
         """Everything that decides the numbers; paths, time limits and the like do not."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
-        chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
+        chosen["train"] = {key: value for key, value in self.train.items() if key not in ("minutes", "processes")}
         return chosen
 
 
