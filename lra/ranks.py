@@ -5,6 +5,7 @@ the functions below do nothing. CPU tensors meet over gloo, those on an accelera
 """
 
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -165,6 +166,8 @@ def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value
     """
     for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method("spawn", force=True)  # a worker of joblib hands on one that is only its own
     with TemporaryDirectory(prefix="lra-ranks-") as logs:
         config = LaunchConfig(
             min_nodes=1,

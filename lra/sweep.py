@@ -139,8 +139,8 @@ def _check_launch(config: DictConfig) -> None:
             f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
             f"without torchrun or srun, with train.processes={processes}"
         )
-    target = config.hydra.launcher._target_.split(".")
-    if find_spec(".".join(target[:2])) is None:
+    space, plugin, *_ = config.hydra.launcher._target_.split(".")
+    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
         name = config.hydra.runtime.choices["hydra/launcher"]
         raise UserError(f"hydra/launcher={name}: not installed; pip install 'lra[{name.split('_')[0]}]'")
 
@@ -162,7 +162,8 @@ def _check_cost(config: DictConfig, systems: list[tuple[Settings, System, int]])
             rates.append(seconds_per_token(settings, system))
         seconds += number * training_tokens(system) * (rates[-1] if rates else 0)
     hours = seconds / 3600
-    said += f", about {hours:.2g} hours of this machine one after another"
+    said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {seconds / 60:.2g} minutes"
+    said += " of this machine one after another"
     if settings.max_hours is not None and hours > settings.max_hours:
         raise UserError(f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null")
     say(said)
