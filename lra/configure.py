@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
 from inspect import Parameter, isclass, signature
@@ -24,6 +25,8 @@ from lra.errors import UserError, did_you_mean
 from lra.paths import conf_dir
 
 FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130
+# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lra import dropout, streams
+from lra import dropout, ranks, streams
 from lra.errors import UserError
 from lra.groups import Group
 from lra.model import Model
@@ -28,7 +28,7 @@ OnStep = Callable[[int, float, "Tokens"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train; the keys of `train` in the configuration. `micro_batch` says only how a batch is cut."""
+    """How to train; the keys of `train` in the configuration. `micro_batch` and `processes` only cut a batch."""
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -46,6 +46,7 @@ class Recipe:
     freeze: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     minutes: PositiveFloat | None
+    processes: PositiveInt
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
@@ -56,6 +57,8 @@ class Recipe:
             )
         if self.micro_batch > self.batch_size:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
+        if self.processes > self.batch_size:
+            raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")
 
     def learning_rate(self, step: int) -> float:
         """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
@@ -305,7 +308,7 @@ def accumulate(
     """Add the gradient of the mean loss over `examples` to the parameters; returns that loss and the tokens read.
 
     The sum over a micro-batch is divided by the size of the whole batch, and dropout is keyed by example and does not
-    move with padding: the gradient does not depend on `micro_batch`.
+    move with padding: the gradient does not depend on `micro_batch`, nor on how many ranks share the batch.
     """
     device = next(model.parameters()).device
     total, tokens = torch.zeros((), dtype=torch.float64, device=device), Tokens()
@@ -317,15 +320,28 @@ def accumulate(
         loss.backward()
         total += loss.detach()
         tokens += Tokens(real=int(split.lengths(examples[places]).sum()), computed=len(rows) * length)
-    return total.item(), tokens
+    ranks.add_gradients(model.parameters())
+    loss, real, computed = ranks.summed(total.item(), tokens.real, tokens.computed)
+    return loss, Tokens(real=int(real), computed=int(computed))
 
 
-@torch.no_grad()
 def _cause(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> str:
-    """Where the numbers of a step went wrong: its first part with a loss that is not finite, the largest activation
-    there; or the first parameter whose gradient is not finite."""
+    """Where the numbers of a step went wrong."""
+    found = ranks.first(_activation(model, split, examples, size, seed=seed, step=step, precision=precision))
+    if found is not None:
+        return found
+    named = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    name = next(name for name, grad in named if grad is not None and not grad.isfinite().all())
+    return f"the gradient of {name} is not finite"
+
+
+@torch.no_grad()
+def _activation(
+    model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
+) -> str | None:
+    """The first part of a batch with a loss that is not finite, and the largest activation there."""
     largest: dict[str, float] = {}
 
     def note(name: str) -> Callable:
@@ -348,20 +364,24 @@ def _cause(
     finally:
         for hook in hooks:
             hook.remove()
-    named = ((name, parameter.grad) for name, parameter in model.named_parameters())
-    name = next(name for name, grad in named if grad is not None and not grad.isfinite().all())
-    return f"the gradient of {name} is not finite"
+    return None
 
 
 class Predictions:
     """The class of every example of a split [n], and the probability that the model gives it [n]."""
 
     def __init__(self, examples: int) -> None:
-        self.classes, self.confidence = np.empty(examples, dtype=np.int64), np.empty(examples)
+        self.classes, self.confidence = np.zeros(examples, dtype=np.int64), np.zeros(examples)
 
     def add(self, places: np.ndarray, logits: Tensor) -> None:
+        """What a part of the split gave."""
         best = logits.double().softmax(dim=-1).max(dim=-1)
         self.classes[places], self.confidence[places] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+
+    def meet(self) -> None:
+        """Take over what the other ranks have."""
+        ranks.add_up(torch.from_numpy(self.classes))
+        ranks.add_up(torch.from_numpy(self.confidence))
 
 
 @torch.inference_mode()
@@ -377,22 +397,27 @@ def evaluate(model: Model, split: Split, batch: int, *, precision: Precision, ke
         correct += int((logits.argmax(dim=-1) == labels).sum())
         predictions += len(labels)
         losses.append(cross_entropy(logits, labels, reduction="sum").item())
-    return Score(correct=correct, examples=predictions, loss=math.fsum(losses) / predictions)
+    if keep is not None:
+        keep.meet()
+    correct, predictions, loss = ranks.summed(correct, predictions, math.fsum(losses))
+    return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
 
 
 def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut a batch: the places [m] of each part in it, and the length that its documents are padded to.
+    """Cut this rank's share of a batch: the places [m] of each part in the batch, and the length that its documents
+    are padded to.
 
     Where padding takes part in the model a part is the next `size` examples at `max_len`. Where it is masked, the
     longest go first, each part is padded to its own longest document, and it holds as many examples as have no more
     tokens, padding included, than `size` examples of `max_len`.
     """
     if not model.key_mask:
-        for start in range(0, len(examples), size):
-            yield np.arange(start, min(start + size, len(examples))), model.max_len
+        places = ranks.share(np.arange(len(examples)))
+        for start in range(0, len(places), size):
+            yield places[start : start + size], model.max_len
         return
     lengths = split.lengths(examples).max(axis=1)
-    order = np.argsort(-lengths, kind="stable")
+    order = ranks.share(np.argsort(-lengths, kind="stable"))
     start = 0
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))

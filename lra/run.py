@@ -2,7 +2,9 @@
 
 import ctypes
 import io
+import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, faults, record, streams
+from lra import checkpoint, faults, ranks, record, streams
 from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
@@ -26,7 +28,7 @@ from lra.loggers import Loggers
 from lra.model import Model
 from lra.probe import probe
 from lra.settings import Checkpoints, Generate, Settings, System
-from lra.signals import Paused, Requests
+from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
 
 COSTS = "costs.npy"
@@ -48,6 +50,18 @@ def keep_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def place(device: str, number: int) -> None:
+    """Let the `number`-th process or job take its GPU, where there are several."""
+    if device == "cuda":
+        torch.cuda.set_device(number % torch.cuda.device_count())
+
+
+def threads_at_hand() -> int:
+    """The cores that this process may use: what its launcher granted, shared among the ranks here."""
+    granted = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK")
+    return int(granted) if granted else max(1, default_workers() // ranks.local()[1])
 
 
 def initial(system: System, facts: Facts, seed: int) -> Model:
@@ -97,7 +111,7 @@ def train_and_test(
     memory, clock = record.PeakMemory(device), record.Stopwatch()
     torch.use_deterministic_algorithms(True)
     keep_memory()
-    torch.set_num_threads(settings.threads or default_workers())
+    torch.set_num_threads(settings.threads or threads_at_hand())
     first = initial(system, task, settings.seed)
     start = first_weights(system, first, task, title)
     course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
@@ -122,9 +136,9 @@ def train_and_test(
         chosen = results["test"][recipe.selection]
         found = f"test {task.metric} {chosen[task.metric]:.2f} ({recipe.selection}, step {chosen['step']})"
         say(f"{title}: {found}, {clock.read():.0f} s", to_stdout=True)
-        if task.objective == "next_token":
+        if task.objective == "next_token" and ranks.leads():
             write_sample(model, task, folder, Generate(**settings.generate), settings.seed)
-        if course.schedule.keep:
+        if course.schedule.keep and ranks.leads():
             write_atomic(folder / WEIGHTS, save(model.state_dict()))
     results["files"] = record.sha256(folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
@@ -140,6 +154,7 @@ class _Course:
         self.schedule = Checkpoints(**settings.checkpoint)
         self.environment = {
             **record.environment(task.digest, device),
+            "processes": ranks.count(),
             "precision": settings.precision,
             "micro_batch": settings.train["micro_batch"],
             "eval_batch": settings.train["eval_batch"],
@@ -190,7 +205,9 @@ class _Course:
         say(f"{title}: goes on from step {found.step}")
 
     def save(self) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment; the leader does."""
+        if not ranks.leads():
+            return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         own = {
             "environment": self.environment,
@@ -210,7 +227,7 @@ class _Course:
     def follow(self, recipe: Recipe, title: str, requests: Requests, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
-        with record.Metrics(self.folder, self.metrics) as metrics, Bar(title, recipe.steps) as bar:
+        with self._metrics() as metrics, Bar(title, recipe.steps) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 self.costs.append(loss)
@@ -218,14 +235,13 @@ class _Course:
                 faults.point("step")
                 if step == recipe.steps or self.schedule.due(step, time.monotonic() - self._saved_at):
                     self.save()
-                try:
-                    requests.heed()
-                except Paused:
+                pause = ranks.first(requests.pending())
+                if pause is not None:
                     self.save()
-                    raise
+                    raise pause
 
             requests.patiently(True)
-            loggers.start(metrics.read())
+            loggers.start(metrics.read() if metrics is not None else [])
             measurements = fit(
                 self.training, self.task, recipe, seed=settings.seed, precision=settings.precision, on_step=on_step
             )
@@ -233,15 +249,19 @@ class _Course:
                 for now in measurements:
                     self._take(now)
                     line = {**_metrics_line(now), **self._inside()}
-                    self.metrics = metrics.write(**line)
+                    if metrics is not None:
+                        self.metrics = metrics.write(**line)
                     loggers.log(line)
                     bar.evaluated(f"{self.metric} {getattr(now.val, self.metric):.2f}")
                 diverged = None
             except Diverged as error:
                 diverged = error
-        if self.task.objective == "next_token":
+        if self.task.objective == "next_token" and ranks.leads():
             _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
         requests.patiently(False)
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            raise pause
         return diverged
 
     def _inside(self) -> dict[str, list[float | None]]:
@@ -250,6 +270,10 @@ class _Course:
         if settings.probe is None:
             return {}
         return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
+
+    def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
+        """The file of the measurements, for the leader."""
+        return record.Metrics(self.folder, self.metrics) if ranks.leads() else nullcontext()
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds
@@ -265,6 +289,7 @@ class _Course:
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
+            "processes": ranks.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds,
             "tokens": asdict(self.tokens),
@@ -333,7 +358,8 @@ def _test(
 def _diagnosed(predictions: Predictions, system: System, task: Task, folder: Path) -> dict[str, Any]:
     """Keep the test predictions; their accuracy by group of examples, and their calibration."""
     labels = task.test.labels
-    _save_array(folder / PREDICTIONS, packed(predictions.classes, labels))
+    if ranks.leads():
+        _save_array(folder / PREDICTIONS, packed(predictions.classes, labels))
     groups, guesses = system.builder.groups(task.test), system.builder.guesses(task)
     bins = calibration(predictions.confidence, predictions.classes == labels)
     return {
@@ -341,6 +367,26 @@ def _diagnosed(predictions: Predictions, system: System, task: Task, folder: Pat
         "calibration": bins,
         "calibration_error": calibration_error(bins),
     }
+
+
+def training_tokens(system: System) -> int:
+    """Tokens of a whole training, padding included; an upper bound where padding is masked."""
+    recipe, facts = system.recipe, system.builder.facts
+    return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
+
+
+def seconds_per_token(settings: Settings, system: System) -> float:
+    """Of training on this machine: forward and backward of one micro-batch, the second time."""
+    facts, device = system.builder.facts, device_of(settings.device)
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = initial(system, facts, settings.seed).to(device).eval()
+    tokens = torch.ones(system.recipe.micro_batch * facts.documents, facts.max_len, dtype=torch.long, device=device)
+    for _ in range(2):
+        clock = record.Stopwatch()
+        model(tokens).float().sum().backward()
+        model.zero_grad()
+        seconds = clock.read()
+    return seconds / tokens.numel()
 
 
 def describe(system: System) -> dict[str, Any]:

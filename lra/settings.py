@@ -48,6 +48,8 @@ class Settings:
     workers: PositiveInt | None
     packages: list[str]
     sweep_minutes: PositiveFloat | None
+    max_hours: PositiveFloat | None
+    isolate: bool
     resume: Literal["exact", "inexact"]
     checkpoint: dict[str, Any]
     logger: dict[str, Any]
@@ -64,7 +66,7 @@ class Settings:
         """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
         file of first weights is missing, since its digest is part of it."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
-        chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
+        chosen["train"] = {key: value for key, value in self.train.items() if key not in ("minutes", "processes")}
         if self.start is not None:
             options = {key: value for key, value in self.init.items() if key not in ("folder", "_partial_")}
             chosen["init"] = {**options, "sha256": self.start.sha256}

@@ -1,7 +1,7 @@
 """How a run is asked to stop: by a signal or by a time limit; and what it then does.
 
-SIGTERM, SIGUSR1 (SLURM's warning) and a first SIGINT ask; the run ends its step, saves its state and ends with a code
-of its own: 75, try again, or 130 after SIGINT. A second SIGINT stops at once.
+SIGTERM, SIGUSR1, SIGUSR2 (SLURM's warnings) and a first SIGINT ask; the run ends its step, saves its state and ends
+with a code of its own: 75, try again, or 130 after SIGINT. A second SIGINT stops at once.
 """
 
 import signal
@@ -10,64 +10,77 @@ import time
 from types import FrameType
 
 PAUSED, INTERRUPTED = 75, 130
+ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 STARTED = time.monotonic()
 
 
 class Paused(BaseException):
-    """A run stopped before its end; the same command goes on with it. `code`: the exit code.
+    """A run stopped before its end; the same command goes on with it. `code`: the exit code; `alone`:
+    nothing else has to stop.
 
     As KeyboardInterrupt no Exception, so that nothing that handles those takes it for a failure of its own.
     """
 
-    def __init__(self, reason: str, code: int = PAUSED) -> None:
+    def __init__(self, reason: str, code: int = PAUSED, alone: bool = False) -> None:
         super().__init__(reason)
-        self.code = code
+        self.code, self.alone = code, alone
+
+
+def hand_on(number: int) -> None:
+    """Let a handler that is not Python's own hear a signal that we have heeded."""
+    handler = signal.getsignal(number)
+    if callable(handler) and handler is not signal.default_int_handler:
+        handler(number, None)
 
 
 class Requests:
-    """A context manager that listens. Between steps, `heed` raises `Paused` if someone asked or time is up; outside
-    of `patiently`, where nothing would be lost, a signal raises it at once.
+    """A context manager that listens. Between steps, `pending` tells if someone asked or time is up; outside of
+    `patiently`, where nothing would be lost, a signal raises `Paused` at once. A request that someone else listened to
+    before, as a SLURM launcher that submits the job again, is handed on to them at the end.
 
-    `minutes`: from now on; `sweep_minutes`: from the start of the process.
+    `minutes`: from now on; `sweep_minutes`: from the start of the process; `one_of_many`: a second SIGINT is nothing
+    special, since launchers repeat what the terminal has sent already.
     """
 
-    def __init__(self, minutes: float | None, sweep_minutes: float | None) -> None:
-        ends = []
+    def __init__(self, minutes: float | None, sweep_minutes: float | None, one_of_many: bool) -> None:
+        self._one_of_many = one_of_many
+        self._ends: list[tuple[float, Paused]] = []
         if minutes is not None:
-            ends.append((time.monotonic() + 60 * minutes, f"train.minutes={minutes:g} are over"))
+            over = Paused(f"train.minutes={minutes:g} are over", alone=True)
+            self._ends.append((time.monotonic() + 60 * minutes, over))
         if sweep_minutes is not None:
-            ends.append((STARTED + 60 * sweep_minutes, f"sweep_minutes={sweep_minutes:g} are over"))
-        self._end, self._end_reason = min(ends, default=(None, ""))
+            self._ends.append((STARTED + 60 * sweep_minutes, Paused(f"sweep_minutes={sweep_minutes:g} are over")))
         self._asked: Paused | None = None
         self._patient = False
+        self._number: int | None = None
         self._handlers: dict[int, object] = {}
 
     def __enter__(self) -> "Requests":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            for number in ASKING:
                 self._handlers[number] = signal.signal(number, self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if self._number is not None:
+            hand_on(self._number)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._asked is not None:
+        if number == signal.SIGINT and self._asked is not None and not self._one_of_many:
             raise KeyboardInterrupt
-        self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+        if self._asked is None:
+            self._number = number
+            self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
         if not self._patient:
             raise self._asked
 
     def patiently(self, patient: bool) -> None:
-        """From now on, let signals wait for `heed`, or no longer."""
+        """From now on, let signals wait for `pending`, or no longer."""
         self._patient = patient
-        if not patient:
-            self.heed()
 
-    def heed(self) -> None:
-        """Raises `Paused` if someone asked or the time is up."""
-        if self._asked is not None:
-            raise self._asked
-        if self._end is not None and time.monotonic() >= self._end:
-            raise Paused(self._end_reason)
+    def pending(self) -> Paused | None:
+        """Why the run should stop now, if it should."""
+        over = (pause for end, pause in self._ends if time.monotonic() >= end)
+        return self._asked or next(over, None)

@@ -4,8 +4,11 @@
 missing. It is written before the first run starts, after every cell's configuration has been checked.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -23,72 +25,164 @@ from lra import record
 from lra.configure import CONFIG_ERROR, FAILED, explain
 from lra.console import say
 from lra.errors import UserError
+from lra.outcome import outcome
+from lra.record import Stopwatch
 from lra.report import write_report
-from lra.settings import PLACED, assemble, cell_of, settings_of
+from lra.settings import PLACED, Settings, System, assemble, cell_of, settings_of
+from lra.signals import PAUSED
 
 FILE = "sweep.json"
+CALIBRATION_SECONDS = 20
+ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 CHOOSERS = ("system", "case", "experiment", "out")  # act through other keys
 
 
 class Sweep(Callback):
-    """Hydra's hooks around a sweep: declare and check all cells, count the outcomes, write the report."""
+    """Hydra's hooks around a sweep: declare and check all cells, count the outcomes, write the report.
+
+    The outcomes are read from the runs' folders, so it does not matter which launcher started them, and where.
+    """
 
     def __init__(self) -> None:
-        self.outcomes: list[str] = []
+        self.out = Path()
+        self.runs: dict[Path, Settings] = {}
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Raises SystemExit with one line, since Hydra turns exceptions of callbacks into warnings."""
         try:
+            _check_launch(config)
             overrides = _overrides(config)
             varied = [key for key, values in overrides.items() if len(values) > 1]
             varied = [key for key in varied if key not in (*PLACED, *CHOOSERS)]
-            jobs = 1
-            for values in overrides.values():
-                jobs *= len(values)
-            out = None
-            cells = []
-            for composed in _compose_without_seeds(config, overrides):
-                HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
-                settings = settings_of(composed)
+            cells, systems = [], []
+            for combination in _combinations(overrides):
+                settings, composed = _composed(config, combination)
                 system = assemble(settings)
-                out = settings.out
+                self.out = Path(settings.out)
                 cell = cell_of(composed, composed.hydra, varied)
+                runs = {}
+                for seed in overrides.get("seed", [str(settings.seed)]):
+                    own = replace(settings, seed=int(seed))
+                    if settings.init is not None:  # where its first weights lie may depend on the seed
+                        own, _ = _composed(config, [*combination, f"seed={seed}"])
+                    runs[self.out / cell.folder / f"seed{seed}"] = own
+                self.runs |= runs
+                systems.append((settings, system, sum(outcome(*run)[0] != "finished" for run in runs.items())))
                 cells.append(
                     {
                         **asdict(cell),
                         "task_name": system.builder.facts.name,
                         "selection": system.recipe.selection,
                         "folder": cell.folder.as_posix(),
-                        "seeds": [int(value) for value in overrides.get("seed", [settings.seed])],
+                        "seeds": [own.seed for own in runs.values()],
                     }
                 )
             if not OmegaConf.select(config, "describe"):
-                _declare(Path(out), cells)
+                _check_cost(config, systems)
+                _declare(self.out, cells)
+                _current.append(self)
         except (UserError, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
             say(f"lra-train: error: {explain(error, 'train')}")
             raise SystemExit(CONFIG_ERROR) from None
         with open_dict(config):
-            config.hydra.overrides.task += [f"sweep.varied=[{','.join(varied)}]", f"sweep.jobs={jobs}"]
-
-    def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
-        failed = job_return.status != JobStatus.COMPLETED
-        self.outcomes.append("failed" if failed else job_return.return_value)
+            _seeds_last(config)
+            config.hydra.overrides.task += [f"sweep.varied=[{','.join(varied)}]", f"sweep.jobs={len(self.runs)}"]
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        if OmegaConf.select(config, "describe"):
-            return
-        bad = {outcome for outcome in self.outcomes if outcome not in ("finished", "skipped")}
-        try:
-            page = write_report(Path(config.out))
-            print(page.read_text())
-            say(f"report: {page}")
-        except (UserError, OSError) as error:
-            say(f"lra-train: error: no report: {error}")
-            bad.add("no report")
-        good = sum(outcome in ("finished", "skipped") for outcome in self.outcomes)
-        say(f"{good} of {len(self.outcomes)} runs finished")
-        if bad:
-            raise SystemExit(CONFIG_ERROR if bad == {"refused"} else FAILED)
+        conclude()
+
+
+_current: list[Sweep] = []
+
+
+def conclude(broken: str = "") -> bool:
+    """Report the sweep under way, if there is one, and raise SystemExit where not all of its runs are finished.
+
+    `broken`: why its launcher gave up. Every run that is not finished gets one line.
+    """
+    if not _current:
+        return False
+    sweep = _current.pop()
+    found = {folder: outcome(folder, settings) for folder, settings in sweep.runs.items()}
+    counts = Counter(status for status, _ in found.values())
+    try:
+        page = write_report(sweep.out)
+        print(page.read_text())
+        say(f"report: {page}")
+    except (UserError, OSError) as error:
+        say(f"lra-train: error: no report: {error}")
+        counts["no report"] += 1
+    if broken:
+        say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
+    others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != "finished"]
+    say(f"{counts['finished']} of {len(found)} runs finished{''.join(others)}")
+    for folder, (status, reason) in found.items():
+        if status != "finished":
+            say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == 'failed' else ''}")
+    code = _exit_code({status for status in counts if status != "finished"})
+    if code:
+        raise SystemExit(code)
+    return True
+
+
+def _exit_code(bad: set[str]) -> int:
+    if bad & {"paused", "running"}:
+        return PAUSED
+    if bad <= {"refused"}:
+        return CONFIG_ERROR if bad else 0
+    return FAILED
+
+
+def _check_launch(config: DictConfig) -> None:
+    """Raises UserError where the sweep could not be started."""
+    from lra import ranks
+
+    processes = ranks.started_with()
+    if processes > 1:
+        raise UserError(
+            f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
+            f"without torchrun or srun, with train.processes={processes}"
+        )
+    space, plugin, *_ = config.hydra.launcher._target_.split(".")
+    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
+        name = config.hydra.runtime.choices["hydra/launcher"]
+        raise UserError(f"hydra/launcher={name}: not installed; pip install 'lra[{name.split('_')[0]}]'")
+
+
+def _check_cost(config: DictConfig, systems: list[tuple[Settings, System, int]]) -> None:
+    """Say what the sweep will cost; raises UserError where that is more than `max_hours` and nothing limits it."""
+    from lra.run import seconds_per_token, training_tokens
+
+    runs = sum(number for *_, number in systems)
+    tokens = sum(number * training_tokens(system) for _, system, number in systems)
+    said = f"{runs} runs, {tokens:.2g} tokens in training"
+    launcher = config.hydra.runtime.choices["hydra/launcher"]
+    if launcher in ELSEWHERE or not runs:
+        say(said)
+        return
+    clock, rates, seconds = Stopwatch(), [], 0.0
+    for settings, system, number in systems:
+        if number and (not rates or clock.read() < CALIBRATION_SECONDS):
+            rates.append(seconds_per_token(settings, system))
+        seconds += number * training_tokens(system) * (rates[-1] if rates else 0)
+    hours = seconds / 3600
+    said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {seconds / 60:.2g} minutes"
+    said += " of this machine one after another"
+    if settings.sweep_minutes is None and settings.max_hours is not None and hours > settings.max_hours:
+        raise UserError(
+            f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null, or do it in "
+            "parts with sweep_minutes=..."
+        )
+    say(said)
+
+
+def _seeds_last(config: DictConfig) -> None:
+    """The last key varies fastest: all seeds of a row are done before the next row begins."""
+    task, preset = config.hydra.overrides.task, config.hydra.sweeper.params or {}
+    seeds = [override for override in task if override.startswith("seed=")]
+    if "seed" in preset:
+        seeds.insert(0, f"seed={preset.pop('seed')}")
+    config.hydra.overrides.task = [override for override in task if override not in seeds] + seeds[-1:]
 
 
 def _overrides(config: DictConfig) -> dict[str, list[str]]:
@@ -109,15 +203,18 @@ def _overrides(config: DictConfig) -> dict[str, list[str]]:
     return values
 
 
-def _compose_without_seeds(config: DictConfig, overrides: dict[str, list[str]]) -> Iterable[DictConfig]:
-    """The configuration of every cell; the seed does not change which cell it is."""
-    loader = GlobalHydra.instance().config_loader()
-    combinations: list[list[str]] = [[]]
-    for key, values in overrides.items():
-        chosen = values[:1] if key == "seed" else values
-        combinations = [[*one, f"{key}={value}"] for one in combinations for value in chosen]
-    for combination in combinations:
-        yield loader.load_sweep_config(config, combination)
+def _combinations(overrides: dict[str, list[str]]) -> Iterable[list[str]]:
+    """The overrides of every cell, with the first of its seeds."""
+    chosen = (
+        [f"{key}={value}" for value in values[: 1 if key == "seed" else None]] for key, values in overrides.items()
+    )
+    return map(list, product(*chosen))
+
+
+def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
+    composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
+    HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
+    return settings_of(composed), composed
 
 
 def _declare(out: Path, cells: list[dict[str, Any]]) -> None:

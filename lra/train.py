@@ -3,36 +3,43 @@
 import json
 import sys
 import traceback
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra import checkpoint, configure, record
+from lra import checkpoint, configure, record, sweep
 from lra.console import Preparation, say
 from lra.errors import UserError
-from lra.files import explained, write_json
-from lra.loggers import Loggers, Run
+from lra.files import explained, write_atomic, write_json
+from lra.loggers import Loggers
+from lra.loggers import Run as Seen
+from lra.outcome import ERRORS, LOCK, finished
 from lra.settings import CONFIG, Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
-from lra.signals import Paused, Requests
-from lra.tasks import Place
+from lra.signals import PAUSED, Paused, Requests
+from lra.tasks import Place, Task
 
-ERRORS = "error.log"
-INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
+if TYPE_CHECKING:
+    from lra.ranks import Gate
+
+LOCK_PATIENCE_SECONDS = 1.0  # who only looks whether a run is at work holds its lock for an instant
 
 
 def job(cfg: DictConfig) -> str:
     """Hydra's task function: one run. In a sweep a mistake or a failure is reported and the others go on."""
     alone = HydraConfig.get().mode == RunMode.RUN
+    number = 0 if alone else HydraConfig.get().job.num
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
     if not alone:
-        title = f"[{HydraConfig.get().job.num + 1}/{cfg.sweep.jobs}] {title}"
+        title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
     try:
-        outcome = run(settings_of(cfg), cell, title)
+        settings = settings_of(cfg)
+        outcome = run(settings, cell, title, number)
     except UserError as error:
         if alone:
             raise
@@ -40,125 +47,199 @@ def job(cfg: DictConfig) -> str:
         return "refused"
     except Paused as pause:
         say(f"{title}: paused ({pause}); the same command goes on")
-        raise SystemExit(pause.code) from None
+        in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
+        if alone or (in_driver and not pause.alone):
+            raise SystemExit(pause.code) from None
+        return "paused"
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(configure.FAILED)
     return outcome
 
 
-def run(settings: Settings, cell: Cell, title: str) -> str:
-    """One run, in its folder: finished, skipped (it was finished before), diverged or failed."""
+def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
+    """One run, in its folder: finished, skipped (it was finished before), diverged or failed.
+
+    It happens in this process, among the ranks that were started with it, or in new processes. `number`: of the job in
+    its sweep; it chooses the GPU where there are several.
+    """
+    from lra import ranks
+    from lra.run import describe, device_of, place
+
     system = assemble(settings)
     folder = Path(settings.out) / cell.folder / f"seed{settings.seed}"
     if settings.describe:
-        from lra.run import describe
-
         print(json.dumps({"run_folder": str(folder), **describe(system)}, indent=1))
         return "skipped"
+    processes, given = system.recipe.processes, ranks.started_with()
+    if given > 1 and processes not in (1, given):
+        raise UserError(f"train.processes={processes}, but {given} processes were started: leave train.processes out")
+    device = device_of(settings.device)
+    one = Run(folder=folder, settings=settings, system=system, cell=cell, title=title, device=device)
     try:
-        done = finished(folder, settings)
-        if done is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (
-                FileLock(folder / ".run.lock", timeout=1),  # lra-report --watch holds it for an instant
-                Requests(system.recipe.minutes, settings.sweep_minutes) as requests,
-            ):
-                done = finished(folder, settings)  # another process may have come first
-                if done is None:
-                    return _run_in(folder, settings, system, cell, title, requests)
-        if done["status"] == "finished":
-            checkpoint.remove(folder)
-    except Timeout:
-        raise UserError(f"{folder}: another process is at work on this run") from None
+        if given == 1 and (processes > 1 or settings.isolate):
+            return one.done() or _in_new_processes(processes, settings, cell, title, number)
+        place(device, number)
+        with ranks.joined(device), ranks.Gate() as gate:
+            return one.lead(gate) if ranks.leads() else one.assist(gate)
     except OSError as error:
         raise explained(error, folder, 0) from error
-    say(f"{title}: {done['status']} before, nothing to do ({folder})")
-    return "skipped" if done["status"] == "finished" else done["status"]
 
 
-def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """The record of this very run where it is complete; None where there is work to do.
+def _in_new_processes(processes: int, settings: Settings, cell: Cell, title: str, number: int) -> str:
+    from lra import ranks
 
-    Raises UserError, with the difference, where the folder holds a run of another configuration.
-    """
-    if (folder / CONFIG).exists():
-        try:
-            earlier = json.loads((folder / CONFIG).read_text())
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
-        now = json.loads(json.dumps(settings.identity))
-        differences = record.differences(earlier, now)
-        changes = [f"{key}: {old} there, {new} now" for key, old, new in differences]
-        inexact = settings.resume == "inexact" and all(key in INEXACT for key, *_ in differences)
-        if changes and not inexact:
-            raise UserError(
-                f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
-                "choose another out=..., or delete that folder"
-            )
-    if not (folder / record.NAME).exists():
-        return None
     try:
-        found = record.read(folder / record.NAME)
-    except ValueError as error:
-        raise UserError(f"{error}; delete it to train again") from None
-    return found if found["status"] in ("finished", "diverged") else None
+        result = ranks.launch(processes, rank, replace(settings, isolate=False), cell, title, number)
+    except RuntimeError as error:
+        say(f"{title}: failed: {error}; the same command goes on from the last checkpoint")
+        return "failed"
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
-def _run_in(folder: Path, settings: Settings, system: System, cell: Cell, title: str, requests: Requests) -> str:
-    from lra.run import device_of, train_and_test
+def rank(settings: Settings, cell: Cell, title: str, number: int) -> str | UserError | Paused:
+    """One rank of a run, in a process that `ranks.launch` started; what is no failure is returned."""
+    from lra import ranks
 
-    started = record.now()
-    write_json(folder / CONFIG, settings.identity)
-    (folder / ERRORS).unlink(missing_ok=True)
-    labels = {
-        "task": system.builder.facts.name,
-        "task_version": system.builder.facts.version,
-        "attention": cell.attention,
-        "variant": cell.variant,
-        "protocol": cell.protocol,
-        "settings": cell.settings,
-        "seed": settings.seed,
-        "selection": system.recipe.selection,
-        "metric": system.builder.facts.metric,
-    }
-    device = device_of(settings.device)
-    data_digest, paused = None, None
     try:
-        with Preparation(system.builder.facts.name) as progress:
-            task = system.builder.build(Place.of(settings, progress))
-        data_digest = task.digest
-        labels["task"] = task.name
-        with Loggers(loggers_of(settings), _seen_as(settings, cell, folder), title) as loggers:
-            results = train_and_test(settings, system, task, folder, device, title, requests, loggers)
-            if results["status"] == "finished":
-                loggers.tested(results["test"][system.recipe.selection])
-    except UserError:
-        raise
-    except Paused as pause:
-        paused = pause
-        results = {"status": "paused", "reason": str(pause)}
+        return run(settings, cell, title, number)
+    except (UserError, Paused) as error:
+        return error
     except Exception as error:
-        (folder / ERRORS).write_text(traceback.format_exc())
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        say(f"{title}: failed: {reason} (traceback in {folder / ERRORS})")
-        results = {"status": "failed", "reason": reason}
-    results["config"] = settings.identity
-    results["provenance"] = record.provenance(settings.identity, data_digest, device, settings.precision, started)
-    record.write(folder, labels | results)
-    if paused is not None:
-        raise paused
-    if results["status"] == "finished":
-        checkpoint.remove(folder)
-    return results["status"]
+        if not isinstance(error, ranks.Lost):
+            traceback.print_exc()
+        raise
 
 
-def _seen_as(settings: Settings, cell: Cell, folder: Path) -> Run:
-    names = [cell.task, cell.attention, cell.variant, cell.protocol]
-    names += [f"{key}={value}" for key, value in cell.settings.items()]
-    return Run(folder=folder, group="-".join(names), seed=settings.seed, config=settings.identity)
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run and its folder."""
+
+    folder: Path
+    settings: Settings
+    system: System
+    cell: Cell
+    title: str
+    device: str
+
+    def done(self) -> str | None:
+        """What became of the run, if it is complete."""
+        found = finished(self.folder, self.settings)
+        if found is None:
+            return None
+        if found["status"] == "finished":
+            checkpoint.remove(self.folder)
+        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder})")
+        return "skipped" if found["status"] == "finished" else found["status"]
+
+    def lead(self, gate: "Gate") -> str:
+        """The part of the process that writes."""
+        done = self.done()
+        if done is not None:
+            return done
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / LOCK, timeout=LOCK_PATIENCE_SECONDS), self._requests() as requests:
+                return self.done() or self._record(gate, requests)  # another process may have been faster
+        except Timeout:
+            raise UserError(f"{self.folder}: another process is at work on this run") from None
+
+    def assist(self, gate: "Gate") -> str:
+        """The part of the other ranks."""
+        with self._requests() as requests:
+            if not gate.wait():
+                return "skipped"
+            return self._train(self._task(), requests, Loggers({}, self._seen(), self.title))["status"]
+
+    def _requests(self) -> Requests:
+        from lra import ranks
+
+        return Requests(self.system.recipe.minutes, self.settings.sweep_minutes, ranks.started_with() > 1)
+
+    def _task(self) -> Task:
+        with Preparation(self.system.builder.facts.name) as progress:
+            return self.system.builder.build(Place.of(self.settings, progress))
+
+    def _train(self, task: Task, requests: Requests, loggers: Loggers) -> dict[str, Any]:
+        from lra.run import train_and_test
+
+        return train_and_test(self.settings, self.system, task, self.folder, self.device, self.title, requests, loggers)
+
+    def _record(self, gate: "Gate", requests: Requests) -> str:
+        started = record.now()
+        write_json(self.folder / CONFIG, self.settings.identity)
+        for name in (ERRORS, record.NAME):  # of an earlier attempt
+            (self.folder / name).unlink(missing_ok=True)
+        labels = self._labels()
+        data_digest, paused = None, None
+        try:
+            task = self._task()
+            data_digest = task.digest
+            labels["task"] = task.name
+            gate.open()
+            with Loggers(loggers_of(self.settings), self._seen(), self.title) as loggers:
+                results = self._train(task, requests, loggers)
+                if results["status"] == "finished":
+                    loggers.tested(results["test"][self.system.recipe.selection])
+        except UserError as error:
+            write_atomic(self.folder / ERRORS, f"{error}\n".encode())
+            raise
+        except Paused as pause:
+            paused = pause
+            results = {"status": "paused", "reason": str(pause)}
+        except Exception as error:
+            write_atomic(self.folder / ERRORS, traceback.format_exc().encode())
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            say(f"{self.title}: failed: {reason} (traceback in {self.folder / ERRORS})")
+            results = {"status": "failed", "reason": reason}
+        identity, precision = self.settings.identity, self.settings.precision
+        results["config"] = identity
+        results["provenance"] = record.provenance(identity, data_digest, self.device, precision, started)
+        record.write(self.folder, labels | results)
+        if paused is not None:
+            raise paused
+        if results["status"] == "finished":
+            checkpoint.remove(self.folder)
+        return results["status"]
+
+    def _seen(self) -> Seen:
+        """What a logger shows of the run."""
+        names = [self.cell.task, self.cell.attention, self.cell.variant, self.cell.protocol]
+        names += [f"{key}={value}" for key, value in self.cell.settings.items()]
+        return Seen(folder=self.folder, group="-".join(names), seed=self.settings.seed, config=self.settings.identity)
+
+    def _labels(self) -> dict[str, Any]:
+        return {
+            "task": self.system.builder.facts.name,
+            "task_version": self.system.builder.facts.version,
+            "attention": self.cell.attention,
+            "variant": self.cell.variant,
+            "protocol": self.cell.protocol,
+            "settings": self.cell.settings,
+            "seed": self.settings.seed,
+            "selection": self.system.recipe.selection,
+            "metric": self.system.builder.facts.metric,
+        }
 
 
-main = configure.command("train")(job)
+_start = configure.command("train")(job)
+
+
+def main() -> None:
+    """A sweep ends with its outcomes and its report, even where its launcher broke, as when a worker was killed."""
+    try:
+        _start()
+    except SystemExit as stop:
+        if stop.code == PAUSED:
+            sweep.conclude()
+        raise
+    except Exception as error:
+        if not sweep.conclude(f"{type(error).__name__}: {error}"):
+            raise
+
 
 if __name__ == "__main__":
+    from lra.train import main  # not that of __main__, which other processes could not import
+
     sys.exit(main())

@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+
+from lra.report import statistics
+
+pytest.importorskip("statsmodels")
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestIndPower, TTestPower
-
-from lra.report import statistics
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 

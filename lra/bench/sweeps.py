@@ -1,0 +1,153 @@
+"""results/sweeps.md: what a sweep costs besides training, measured with many short runs, and what follows for more.
+
+python -m lra.bench.sweeps results/sweeps.md
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lra import record
+from lra.console import say
+from lra.files import write_atomic
+from lra.tasks import default_workers
+
+SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
+SEEDS = 15
+KINDS = {"basic": (), "basic, isolate=true": ("isolate=true",), "joblib": ("hydra/launcher=joblib",)}
+MANY = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What was measured of one sweep: seconds, and bytes of the driver after each finished run."""
+
+    runs: int
+    first: float
+    wall: float
+    training: float
+    memory: list[int]
+
+    @property
+    def each(self) -> float:
+        """Wall seconds per run, from the start of the first."""
+        return (self.wall - self.first) / self.runs
+
+
+def measure(seeds: int, overrides: tuple[str, ...]) -> Sweep:
+    """Run a sweep of short runs in a folder that is removed."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder)
+        command = [sys.executable, "-m", "lra.train", "--multirun", *SHORT, f"seed=range(1,{seeds + 1})"]
+        start, first, memory = time.monotonic(), None, []
+        driver = subprocess.Popen(
+            [*command, f"out={out}", *overrides], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while driver.poll() is None:
+            time.sleep(0.05)
+            if first is None and next(out.rglob("config.json"), None) is not None:
+                first = time.monotonic() - start
+            resident = _resident(driver.pid)
+            memory += [resident] * (sum(1 for _ in out.rglob(record.NAME)) - len(memory)) if resident else []
+        wall = time.monotonic() - start
+        records = [record.read(path) for path in out.rglob(record.NAME)]
+    if driver.returncode or len(records) != 4 * seeds:
+        raise RuntimeError(f"{' '.join(command)}: exit code {driver.returncode}, {len(records)} records")
+    training = sum(sum(one["seconds"].values()) for one in records)
+    return Sweep(runs=len(records), first=first, wall=wall, training=training, memory=memory)
+
+
+def _resident(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
+
+
+def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str) -> Iterator[str]:
+    """The lines of the page. `few`: a sweep of fewer runs, whose first begins sooner; `single`: one run by itself."""
+    basic = sweeps["basic"]
+    compose = max(0.0, (basic.first - few.first) / (basic.runs - few.runs))
+    yield "# What a sweep costs besides training\n"
+    yield f"By `python -m lra.bench.sweeps results/sweeps.md`: {basic.runs} runs of 10 steps on"
+    yield f"{default_workers()} cores that others used, too, so seconds are upper bounds.\n"
+    heads = (
+        "launcher",
+        "wall, s",
+        "first run after, s",
+        "a run, s",
+        "training in it, s",
+        "driver, MB, after 5",
+        "after all",
+    )
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|{'---:|' * (len(heads) - 1)}"
+    for name, sweep in sweeps.items():
+        early, late = (f"{bytes / 1e6:.0f}" for bytes in (sweep.memory[4], sweep.memory[-1]))
+        training = f"{sweep.training / sweep.runs:.2f}"
+        yield f"| {name} | {sweep.wall:.0f} | {sweep.first:.1f} | {sweep.each:.2f} | {training} | {early} | {late} |"
+    yield f"\n![memory of the driver]({plot})\n"
+    yield f"- One run in a process of its own (`lra-train`): {single:.1f} s, nearly all of it importing torch."
+    yield f"- Hydra composes every run before the first begins: {1000 * compose:.0f} ms a run.\n"
+    yield f"## {MANY:,} runs\n"
+    together, apart = (
+        MANY * (sweeps[name].each - sweeps[name].training / sweeps[name].runs) / 3600
+        for name in ("basic", "basic, isolate=true")
+    )
+    yield f"- In one command, the first begins after {compose * MANY / 60:.0f} minutes; cut a sweep by task or system"
+    yield "  into commands of some hundred runs with the same `out=`: declared cells add up, finished runs are skipped."
+    yield f"- Overhead on one machine: {together:.1f} hours in one process, {apart:.1f}"
+    yield "  with `isolate=true`: nothing beside training where a run takes minutes."
+    yield "- On SLURM, `hydra.launcher.array_parallelism` jobs at once; each imports torch once, as one run above."
+    yield "- Several machines may be given the same command on one folder: the lock of a run dies with its holder, and"
+    yield "  what one is at work on the others leave (exit code 75 until all is done)."
+    yield f"- Files: {MANY:,} runs are {4 * MANY:,} small files; checkpoints are removed when a run is done.\n"
+
+
+def draw(sweeps: dict[str, Sweep], path: Path) -> None:
+    """Resident memory of the driver against runs finished."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3), layout="constrained")
+    for name, sweep in sweeps.items():
+        axes.plot(range(1, len(sweep.memory) + 1), [bytes / 1e6 for bytes in sweep.memory], label=name)
+    axes.set(xlabel="runs finished", ylabel="resident memory of the driver, MB", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what sweeps cost besides training.")
+    parser.add_argument("page", type=Path)
+    target = parser.parse_args().page
+    there = find_spec("hydra_plugins") is not None and find_spec("hydra_plugins.hydra_joblib_launcher") is not None
+    sweeps = {}
+    for name, overrides in KINDS.items():
+        if name != "joblib" or there:
+            say(f"{name}: {4 * SEEDS} runs")
+            sweeps[name] = measure(SEEDS, overrides)
+    few = measure(1, ())
+    with TemporaryDirectory() as folder:
+        clock = record.Stopwatch()
+        command = [sys.executable, "-m", "lra.train", "experiment=smoke", "train.steps=10", f"out={folder}"]
+        subprocess.run(command, check=True, capture_output=True)
+        single = clock.read()
+    plot = target.with_suffix(".svg")
+    draw(sweeps, plot)
+    write_atomic(target, "\n".join(page(sweeps, few, single, plot.name)).encode())
+    say(f"wrote {target} and {plot}")
+
+
+if __name__ == "__main__":
+    main()

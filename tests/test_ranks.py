@@ -1,0 +1,266 @@
+"""Data parallel: any number of processes gives the numbers of one, and losing one loses nothing.
+
+Ranks are forked from this process and meet over a file; what `launch` and torchrun add is tested with commands.
+"""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import Commands, model_of, stub_task
+from test_fit import TINY, small_recipe
+from torch import distributed
+
+from lra import ranks, record, train
+from lra.fit import Diverged, Predictions, Score, Training, evaluate, fit
+from lra.signals import Paused
+
+SYSTEMS = [
+    ("attention=simple",),
+    ("attention=softmax", "protocol=strict"),
+    ("attention=performer", "attention.redraw_every=5"),
+    ("attention=reformer", "attention.chunk=5"),
+    ("attention=s4d",),
+    ("attention=gmm_rks", "attention.samples=3"),
+]
+
+
+def together(processes: int, folder: Path, work: Callable[[], object]) -> list:
+    """What `work()` returns on each of so many ranks."""
+    children = []
+    for number in range(processes):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        try:
+            meet = f"file://{folder}/meet{processes}"
+            distributed.init_process_group("gloo", init_method=meet, rank=number, world_size=processes)
+            (folder / f"{number}").write_bytes(pickle.dumps(work()))
+            distributed.destroy_process_group()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * processes
+    return [pickle.loads((folder / f"{number}").read_bytes()) for number in range(processes)]
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system[0].removeprefix("attention="))
+def test_any_number_of_ranks_trains_as_one(tmp_path: Path, system: tuple[str, ...]) -> None:
+    """Losses of 20 steps with dropout, weights, tokens, and counts of an evaluation."""
+    task = stub_task()
+    recipe = small_recipe(steps=20, clip_norm=1.0)
+
+    def work() -> tuple:
+        torch.manual_seed(1)
+        model = model_of(*TINY, "model.dropout=0.3", *system, task=task).double()
+        losses, tokens = [], []
+
+        def on_step(_step: int, loss: float, seen: object) -> None:
+            losses.append(loss)
+            tokens.append(seen)
+
+        training = Training(model, recipe)
+        history = list(fit(training, task, recipe, seed=3, precision="fp32", on_step=on_step))
+        weights = torch.cat([value.flatten() for value in model.state_dict().values() if value.is_floating_point()])
+        return losses, tokens, [(now.val.correct, now.val.examples) for now in history], weights.numpy()
+
+    losses, tokens, counts, weights = work()
+    for processes in (2, 3):
+        found = together(processes, tmp_path, work)
+        for one in found:
+            np.testing.assert_allclose(one[0], losses, rtol=0, atol=1e-9)
+            assert [seen.real for seen in one[1]] == [seen.real for seen in tokens]
+            assert one[2] == counts
+            np.testing.assert_allclose(one[3], weights, rtol=1e-6, atol=1e-9)
+            assert (one[3] == found[0][3]).all(), "ranks hold the same weights to the bit"
+
+
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) -> None:
+    """Splits that no number of ranks divides, and one with fewer examples than ranks."""
+    for examples in (23, 2):
+        task = stub_task(examples)
+        torch.manual_seed(1)
+        model = model_of(*TINY, f"protocol={protocol}", task=task).double()
+
+        def work(task=task, model=model) -> tuple[Score, Predictions]:
+            keep = Predictions(len(task.val))
+            return evaluate(model, task.val, 5, precision="fp32", keep=keep), keep
+
+        alone, kept = work()
+        folder = tmp_path / str(examples)
+        folder.mkdir()
+        for score, keep in together(3, folder, work):
+            assert (score.correct, score.examples) == (alone.correct, alone.examples) == (alone.correct, examples)
+            assert score.loss == pytest.approx(alone.loss, rel=1e-12)
+            assert keep.classes.tolist() == kept.classes.tolist()
+            np.testing.assert_allclose(keep.confidence, kept.confidence, rtol=1e-12)
+
+
+def test_one_rank_asks_and_all_hear(tmp_path: Path) -> None:
+    def work() -> tuple:
+        pause = ranks.first(Paused("SIGUSR1", 75) if ranks.rank() == 1 else None)
+        return str(pause), pause.code, ranks.first(None)
+
+    assert together(3, tmp_path, work) == [("SIGUSR1", 75, None)] * 3
+
+
+def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> None:
+    """The poison is in a token that only one rank reads."""
+    task = stub_task()
+    recipe = small_recipe(batch_size=2, micro_batch=1)
+
+    def work() -> str:
+        torch.manual_seed(1)
+        model = model_of(*TINY, task=task).double()
+
+        def poison(step: int, *_: object) -> None:
+            if step == 2 and ranks.rank() == 1:
+                with torch.no_grad():
+                    model.head[0].bias[0] = float("nan")
+
+        with pytest.raises(Diverged) as stop:
+            list(fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=poison))
+        return str(stop.value)
+
+    one, two = together(2, tmp_path, work)
+    assert one == two
+    assert "the loss of step 2 is nan" in one
+    assert "in micro-batch 0, head.0 gives values up to nan" in one
+
+
+def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "seed=1,2")
+    assert code == 2
+    assert "start it once, without torchrun or srun, with train.processes=2" in err
+    code, _, err = cli(train.main, "experiment=smoke", "train.processes=3")
+    assert code == 2
+    assert "train.processes=3, but 2 processes were started" in err
+
+
+def test_variables_of_slurm_become_those_of_torchrun() -> None:
+    variables = {
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NODELIST": "gpu-[07-08]",
+        "SLURM_JOB_ID": "11",
+        "SLURM_STEP_ID": "0",
+    }
+    ranks._from_slurm(variables)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [variables[name] for name in names] == ["3", "4", "1", "2", "gpu-07", "20077"]
+    variables["RANK"] = "torchrun's"
+    ranks._from_slurm(variables)
+    assert variables["RANK"] == "torchrun's"
+
+
+# ---------------------------------------------------------------- commands
+
+LONG = ("experiment=smoke", "train.steps=3000", "train.eval_every=500", "checkpoint.steps=20", "train.batch_size=9")
+FOLDER = Path("runs/listops/paper/simple/simple/seed1")
+
+
+def start(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Popen:
+    command = [sys.executable, *module, "-m", "lra.train", *LONG, "out=runs", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+            command = (path.parent / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and "spawn_main" in command:
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def measured(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / record.METRICS).read_text().splitlines()]
+    return [{key: line[key] for key in ("step", "val_accuracy", "tokens")} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killing_a_rank_ends_the_run_and_the_same_command_goes_on(cli: Commands, victim: int) -> None:
+    one = start("train.processes=3")
+    wait_for(FOLDER / "checkpoint.json")
+    os.kill(children(one.pid)[victim], signal.SIGKILL)
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == 1
+    assert f"failed: rank {victim} of 3 ended with SIGKILL; the same command goes on" in err
+    assert "Traceback" not in err
+    if victim:
+        found = record.read(FOLDER / record.NAME)
+        assert (found["status"], found["reason"]) == ("failed", "Lost: another rank was lost")
+    again = start("train.processes=3")
+    _, err = again.communicate(timeout=200)
+    assert again.returncode == 0, err
+    assert "goes on from step" in err
+    found = record.read(FOLDER / record.NAME)
+    assert (found["status"], found["processes"], found["resumes"]) == ("finished", 3, 1)
+    assert [line["step"] for line in measured(FOLDER)] == list(range(500, 3001, 500))
+    assert {path.name for path in FOLDER.iterdir()} <= {
+        "config.json",
+        "metrics.jsonl",
+        "predictions.npy",
+        "record.json",
+        ".run.lock",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals, code: int) -> None:
+    """SIGINT as a terminal sends it, to the whole group; nothing is left behind."""
+    one = start("train.processes=2")
+    wait_for(FOLDER / "checkpoint.json")
+    theirs = children(one.pid)
+    for process in [*(theirs if asked == signal.SIGINT else []), one.pid]:
+        os.kill(process, asked)
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == code, err
+    assert "Traceback" not in err
+    found = record.read(FOLDER / record.NAME)
+    assert (found["status"], found["reason"]) == ("paused", asked.name)
+    assert not [process for process in theirs if Path(f"/proc/{process}").exists()]
+    again = start("train.processes=2")
+    again.communicate(timeout=200)
+    assert again.returncode == 0
+    assert record.read(FOLDER / record.NAME)["resumes"] == 1
+
+
+@pytest.mark.slow
+def test_the_ranks_of_torchrun_are_those_of_launch(cli: Commands) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    found = []
+    for number, (module, extra) in enumerate([((), "train.processes=2"), (torchrun, "seed=1"), ((), "isolate=true")]):
+        one = start(extra, f"out=r{number}", "train.steps=100", "train.eval_every=10", module=module)
+        _, err = one.communicate(timeout=100)
+        assert one.returncode == 0, err
+        folder = Path(f"r{number}") / FOLDER.relative_to("runs")
+        found.append((measured(folder), record.read(folder / record.NAME)["processes"]))
+    assert found[0] == found[1]
+    assert found[2] == (found[0][0], 1)

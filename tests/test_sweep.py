@@ -1,0 +1,220 @@
+"""Sweeps: the same under every launcher, whole after any accident, shared by any number of processes.
+
+Launchers that are not there are skipped: pip install '.[joblib,submitit,ray]'; bash scripts/slurm.sh start.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support import Commands
+from test_train import strip_times
+
+from lra import record, sweep, train
+
+SMOKE = ("--multirun", "experiment=smoke", "out=runs")
+SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
+PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+SLURM = ("hydra.launcher.cpus_per_task=1",)
+
+BAD = '''
+import os, signal, time
+from pathlib import Path
+from lra.attention.softmax import Softmax
+
+class Bad(Softmax):
+    """Until a file `repaired` is there, it fails, is killed, or takes its time."""
+
+    def __init__(self, shape, *, what: str) -> None:
+        super().__init__(shape, scale="head_dim")
+        self.what = what
+
+    def attend(self, q, k, v, key_mask):
+        if q.device.type != "meta" and self.training and not Path("repaired").exists():
+            if self.what == "fails":
+                raise RuntimeError("the machine is on fire")
+            if self.what == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "dawdles":
+                time.sleep(0.5)
+        return super().attend(q, k, v, key_mask)
+'''
+
+
+def launcher(name: str) -> tuple[str, ...]:
+    """The overrides of a launcher; the test is skipped where it is not there."""
+    if name == "basic":
+        return ()
+    if find_spec("hydra_plugins") is None or find_spec(f"hydra_plugins.hydra_{PLUGINS[name]}_launcher") is None:
+        pytest.skip(f"lra[{PLUGINS[name]}] is not installed")
+    if name == "submitit_slurm" and (
+        not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no SLURM answers")
+    return (f"hydra/launcher={name}", *(SLURM if name == "submitit_slurm" else ()))
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard error of lra-train in a process of its own."""
+    line = [sys.executable, "-m", "lra.train", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=500)
+    return done.returncode, done.stderr
+
+
+def left(folder: Path) -> dict[str, tuple]:
+    """Records and measurements by path, times left out."""
+    found = {}
+    for path in sorted(folder.rglob(record.NAME)):
+        lines = [json.loads(line) for line in (path.parent / record.METRICS).read_text().splitlines()]
+        found[path.relative_to(folder).as_posix()] = (
+            strip_times(record.read(path)),
+            [strip_times(line) for line in lines],
+        )
+    return found
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> None:
+    overrides = launcher(name)
+    assert cli(train.main, *SIX)[0] == 0
+    expected = left(Path("runs"))
+    assert len(expected) == 6
+    code, err = command(*SIX, "out=other", *overrides)
+    assert code == 0, err
+    assert "6 of 6 runs finished" in err
+    assert left(Path("other")) == expected
+    assert (
+        Path("other/README.md").read_text().replace("other", "runs").split("## Receipts")[0]
+        == (Path("runs/README.md").read_text().split("## Receipts")[0])
+    )
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("name", ["basic", "joblib", "submitit_slurm"])
+def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
+    cli: Commands, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = launcher(name)
+    Path("bad.py").write_text(BAD)
+    options = Path("options/attention")
+    options.mkdir(parents=True)
+    for what in ("fails", "dies", "dawdles"):
+        text = f"_target_: bad.Bad\n_partial_: true\nwhat: {what}\n"
+        (options / f"{what}.yaml").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[1]}")
+    line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,dawdles,fails,simple", *overrides)
+    code, err = command(*line, "isolate=true", "train.minutes=0.05")
+    assert code == 75, err
+    at = "runs/listops/paper"
+    assert "1 of 4 runs finished, 1 failed, 1 missing, 1 paused" in err
+    assert f"{at}/dies/transformer/seed1: missing: it was killed\n" in err
+    assert f"{at}/dawdles/transformer/seed1: paused: train.minutes=0.05 are over\n" in err
+    assert f"{at}/fails/transformer/seed1: failed: RuntimeError: the machine is on fire (error.log" in err
+    assert "in attend" in Path(f"{at}/fails/transformer/seed1/error.log").read_text()
+    assert "1 failed" in Path("runs/README.md").read_text()
+    Path("repaired").touch()
+    code, err = command(*line)
+    assert code == 0, err
+    assert "4 of 4 runs finished" in err
+    assert {path[0]["status"] for path in left(Path("runs")).values()} == {"finished"}
+
+
+@pytest.mark.launcher
+def test_a_dead_worker_does_not_keep_a_sweep_from_its_end(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = launcher("joblib")
+    monkeypatch.setenv("LRA_FAULT", "step:15:kill")
+    code, err = command(*SMOKE, "seed=1,2", *overrides)
+    assert code == 1
+    assert "the launcher gave up: TerminatedWorkerError" in err
+    assert "0 of 2 runs finished, 2 missing" in err
+    assert "Traceback" not in err
+    monkeypatch.delenv("LRA_FAULT")
+    assert command(*SMOKE, "seed=1,2", *overrides)[0] == 0
+
+
+def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
+    """As several hosts on one file system do: three start at once; what one is at work on, the others leave."""
+    children = []
+    for number in range(3):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        code = 1
+        try:
+            for descriptor, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(tmp_path / f"{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+            sys.argv = ["lra", *SIX, "train.steps=60"]
+            train.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    errors = [(tmp_path / f"{number}.err").read_text() for number in range(3)]
+    assert set(codes) <= {0, 75}, errors
+    assert 0 in codes, "the last to end saw everything finished"
+    for code, error in zip(codes, errors, strict=True):
+        assert "6 of 6 runs finished" in error if code == 0 else ": running: another process is at work on it" in error
+    trained = [line for number in range(3) for line in (tmp_path / f"{number}.out").read_text().splitlines()]
+    assert sum("test accuracy" in line for line in trained if line.startswith("[")) == 6
+    assert len(left(Path("runs"))) == 6
+    code, _, err = cli(train.main, *SIX, "train.steps=60")
+    assert code == 0
+    assert err.count("nothing to do") == 6
+
+
+def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
+    code, out, err = cli(train.main, *SMOKE, "seed=1,2", "train.steps=10", "system=simple,linear")
+    assert code == 0, err
+    found = re.findall(r"^\[(\d)/4\] listops (\w+)/\w+ \(paper\) seed (\d)", out, re.MULTILINE)
+    assert found == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
+
+
+def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) -> None:
+    line = ("--multirun", "experiment=smoke", "out=runs", "seed=1,2")
+    code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=1e-9")
+    assert code == 2
+    assert re.search(r"2 runs, 9.6e\+03 tokens in training, about \S+ minutes .* more than max_hours=1e-09", err)
+    assert not Path("runs").exists()
+    code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=null")
+    assert code == 0
+    assert "2 runs, 9.6e+03 tokens in training" in err
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (set(), 0),
+        ({"refused"}, 2),
+        ({"refused", "failed"}, 1),
+        ({"missing"}, 1),
+        ({"diverged"}, 1),
+        ({"no report"}, 1),
+        ({"failed", "paused"}, 75),
+        ({"running"}, 75),
+    ],
+)
+def test_exit_codes(bad: set[str], code: int) -> None:
+    assert sweep._exit_code(bad) == code
+
+
+def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:
+    if find_spec("hydra_plugins") is not None:
+        pytest.skip("a launcher is installed")
+    for name, extra in PLUGINS.items():
+        code, _, err = cli(train.main, *SMOKE, "seed=1,2", f"hydra/launcher={name}")
+        assert (code, err) == (
+            2,
+            f"lra-train: error: hydra/launcher={name}: not installed; pip install 'lra[{extra}]'\n",
+        )
