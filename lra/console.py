@@ -80,7 +80,8 @@ class Training:
     def __init__(self, title: str, steps: int) -> None:
         self._bar = Bar(title, steps)
         self._score = ""
-        self._clock, self._tokens = time.monotonic(), 0
+        self._clock, self._tokens, self._rate = time.monotonic(), 0, 0.0
+        self._evaluated = False
 
     def __enter__(self) -> "Training":
         self._bar.__enter__()
@@ -91,10 +92,14 @@ class Training:
 
     def step(self, done: int, loss: float, tokens: int) -> None:
         """After an update that read `tokens`; the rate is that since the last evaluation."""
-        self._tokens += tokens
-        rate = self._tokens / max(time.monotonic() - self._clock, 1e-9)
-        self._bar.update(done, f"loss {loss:.3f}{self._score}, {rate:,.0f} tokens/s,")
+        now = time.monotonic()
+        if self._evaluated:
+            self._clock, self._tokens, self._evaluated = now, 0, False
+        else:
+            self._tokens += tokens
+            self._rate = self._tokens / max(now - self._clock, 1e-9)
+        self._bar.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s,")
 
     def evaluated(self, score: str) -> None:
-        self._score = f", validation {score}"
-        self._clock, self._tokens = time.monotonic(), 0
+        """Before the `step` of the update that was evaluated."""
+        self._score, self._evaluated = f", validation {score}", True

@@ -1,0 +1,18 @@
+"""What a run says while it goes."""
+
+import pytest
+
+from lra import console
+
+
+def test_the_rate_is_that_of_the_steps_since_the_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [100.0], []
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console.Bar, "update", lambda _bar, _done, text="": said.append(text.split(", ")[-1]))
+    with console.Training("run", 7) as bar:
+        for step, (seconds, evaluated) in enumerate([(2, False), (3, False), (11, True), (4, False)], 1):
+            now[0] += seconds
+            if evaluated:
+                bar.evaluated("accuracy 50.00")
+            bar.step(step, 0.5, 600)
+    assert said == ["300 tokens/s,", "240 tokens/s,", "240 tokens/s,", "150 tokens/s,"]
