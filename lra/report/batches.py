@@ -47,10 +47,10 @@ def each(_column: Column, systems: list[System]) -> "Figure | None":
         for other, (_, line, _) in medians:
             panel.plot(other, line, color="0.8", linewidth=0.6)
         for costs in system.costs:
-            dots = {"marker": ".", "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4, "rasterized": True}
+            dots = {"marker": ".", "markersize": 2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
             panel.plot(np.arange(1, len(costs) + 1), costs, color=system.colour, linestyle="", **dots)
         panel.plot(batches, middle, color=system.colour)
-        panel.set_title(system.name)
+        panel.set_title(system.title)
     panels[0].set_ylim(*np.quantile(np.concatenate([costs for system in shown for costs in system.costs]), (0, 0.995)))
     figure.supxlabel(f"batches (line: median of {WINDOW}; grey: the other systems')", fontsize=8)
     figure.supylabel("training cost", fontsize=8)

@@ -53,7 +53,7 @@ def by_block(probe: str, _column: Column, systems: list[System]) -> "Figure | No
                 markevery=max(1, len(steps) // 6),
                 label=f"block {block + 1}",
             )
-        panel.set_title(system.name)
+        panel.set_title(system.title)
     if wide([mean for _, _, mean in shown]):
         panels[0].set_yscale("log")
     for panel in panels[-3:]:
@@ -68,12 +68,13 @@ def heat_map(_column: Column, systems: list[System]) -> "Figure | None":
     that was measured."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     probes = {probe: known for probe in PROBES if (known := found(systems, probe))}
     if not probes:
         return None
     rows = [system for system in systems if any(system is one for known in probes.values() for one, _, _ in known)]
-    figure = Figure(figsize=(WIDTH, 0.85 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
     panels = figure.subplots(len(rows), len(probes), squeeze=False, sharex=True, sharey="row")
     for place, (probe, known) in enumerate(probes.items()):
         norm = scale([mean for _, _, mean in known])
@@ -81,15 +82,16 @@ def heat_map(_column: Column, systems: list[System]) -> "Figure | None":
             edges, blocks = np.concatenate([[0], steps]), np.arange(mean.shape[1] + 1) + 0.5
             panel = panels[rows.index(system), place]
             panel.pcolormesh(edges, blocks, mean.T, norm=norm, cmap="viridis", rasterized=True)
+            panel.set_yticks(range(1, mean.shape[1] + 1, -(-mean.shape[1] // 4)))
             panel.grid(visible=False)
         bar = figure.colorbar(ScalarMappable(norm, "viridis"), ax=panels[:, place], location="top", aspect=12)
         bar.set_label(PROBES[probe])
         bar.ax.tick_params(labelsize=6)
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
         panels[-1, place].set_xlabel("step")
         panels[-1, place].locator_params(axis="x", nbins=3)
     for row, system in zip(panels, rows, strict=True):
-        row[0].set_ylabel(system.name.replace(" (", "\n("), fontsize=7)
-        row[0].yaxis.get_major_locator().set_params(integer=True)
+        row[0].set_title(system.name, loc="left", fontsize=7)
         for panel in row:
             if not panel.collections:
                 panel.set_axis_off()

@@ -71,6 +71,11 @@ class System:
     def name(self) -> str:
         return self.row.name
 
+    @property
+    def title(self) -> str:
+        """Its name above a panel, settings on a line of their own."""
+        return self.name.replace(" (", "\n(")
+
 
 def unit(column: Column) -> str:
     return {"accuracy": "accuracy (%)", "perplexity": "perplexity (lower is better)"}[column.metric]

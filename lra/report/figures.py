@@ -84,7 +84,7 @@ def _a_panel_each(shown: list[System], score: str, label: str) -> "Figure":
         for steps, mean in means:
             panel.plot(steps, mean, color="0.8", linewidth=0.6)
         course(panel, system, score)
-        panel.set_title(system.name)
+        panel.set_title(system.title)
     figure.supxlabel("step (line: mean over seeds; band: lowest to highest seed; grey: the other systems)", fontsize=8)
     figure.supylabel(label, fontsize=8)
     return figure
@@ -232,7 +232,7 @@ def _calibration(column: Column, systems: list[System]) -> "Figure | None":
             color=system.colour,
             marker=system.marker,
         )
-        panel.set_title(system.name)
+        panel.set_title(system.title)
     figure.supxlabel("confidence (%)", fontsize=8)
     figure.supylabel("accuracy (%)", fontsize=8)
     return figure
