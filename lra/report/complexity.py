@@ -72,9 +72,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     sizes = parser.parse_args()
     print(f"# Operations of one layer of width {sizes.width} (Chen 2023, Tables 3 and 4)\n")
-    print(
-        f"By `python -m lra.report.complexity --width {sizes.width} --length {sizes.length}`: the paper's formulas, which"
-    )
+    command = f"python -m lra.report.complexity --width {sizes.width} --length {sizes.length}"
+    print(f"By `{command}`: the paper's formulas, which")
     print("`tests/test_extractor_paper.py` holds against counted operations of our layers.\n")
     print(f"## Training on a sequence of {sizes.length} tokens (Table 3)\n")
     print(table(sizes.width, [1, 8], sizes.length, attention_training, extractor_training))
