@@ -2,7 +2,8 @@
 
 SimpleAttention is a sum over tokens: the CLS receives sum_j w_j W_o v_j with w_j = q . k_j / sqrt(L), so each token's
 part is a vector, and the parts of all tokens and heads, with the bias of W_o, are what the mixer adds. Softmax has
-the same form with other w_j, the attention map. Nothing is approximated.
+the same form with other w_j, the attention map. Nothing is approximated; it holds for what one attention adds in one
+block, from the vectors that enter it. What norms, feed-forward layers and later blocks make of it is another question.
 """
 
 import json
@@ -74,6 +75,11 @@ class Reading:
     output: Tensor
 
     @property
+    def gap(self) -> float:
+        """Between the sum of all parts with the bias and the output, relative."""
+        return ((self.parts.sum(dim=(0, 1)) + self.bias - self.output).norm() / self.output.norm()).item()
+
+    @property
     def shares(self) -> Tensor:
         """[H, N]: of each part the component along the whole, as a fraction of it; they sum to one."""
         whole = self.output - self.bias
@@ -114,9 +120,8 @@ def _readings(mixer: Attention, x: Tensor, key_mask: Tensor | None, outputs: Ten
         for w, p, output in zip(weights, parts, outputs, strict=True)
     ]
     for reading in found:
-        gap = (reading.parts.sum(dim=(0, 1)) + reading.bias - reading.output).norm() / reading.output.norm()
-        if gap > CLOSE_ENOUGH:
-            raise RuntimeError(f"the parts of {type(mixer).__name__} differ from its output by {gap:.1e}")
+        if reading.gap > CLOSE_ENOUGH:
+            raise RuntimeError(f"the parts of {type(mixer).__name__} differ from its output by {reading.gap:.1e}")
     return found
 
 
@@ -177,6 +182,8 @@ def page(runs: list[Run], split: str, example: int) -> str:
         told.append((run, length, documents, logits.softmax(dim=0)))
     label = int(data.targets(places)[0])
     lines = [HEAD, f"<h1>{escape(task.name)}: {split} example {example}, class {label}</h1>"]
+    gap = max(reading.gap for _, _, documents, _ in told for blocks in documents for reading in blocks)
+    lines.append(LEGEND.format(gap=f"{gap:.0e}"))
     for run, _, _, chances in told:
         chosen = int(chances.argmax())
         lines.append(f"<p>{escape(run.title)}: class {chosen}, probability {chances[chosen]:.3f}</p>")
@@ -184,9 +191,12 @@ def page(runs: list[Run], split: str, example: int) -> str:
         ids = data.document(example, place)
         for block in range(max(len(documents[place]) for _, _, documents, _ in told)):
             lines.append(f"<h2>{f'Document {place + 1}, ' if task.documents > 1 else ''}block {block + 1}</h2>")
+            lines.append("<div class=beside>")
             for run, length, documents, _ in told:
-                if block < len(documents[place]):
-                    lines += _strips(run, documents[place][block], pieces(task, ids, length))
+                shown = documents[place][block : block + 1]
+                strips = [strip for reading in shown for strip in _strips(run, reading, pieces(task, ids, length))]
+                lines += ["<section>", *strips, "</section>"]
+            lines.append("</div>")
     return "\n".join([*lines, "</body></html>", ""])
 
 
@@ -212,13 +222,20 @@ def _strip(title: str, values: Tensor, named: list[tuple[str, int]]) -> str:
 
 HEAD = """<!doctype html>
 <html lang=en><head><meta charset=utf-8><title>lra-explain</title><style>
-body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; background: #fff; color: #111 }
-h1 { font-size: 1.3em } h2 { font-size: 1.1em; border-top: 1px solid #bbb; padding-top: 1em } h3 { font-size: 0.9em }
-.strip { font-family: monospace; white-space: pre-wrap; overflow-wrap: anywhere }
-</style></head><body>
-<p>What each token gives to the CLS. Shares: a token's vector along the sum of all, as a fraction of it; exact, they
-add up to one over the heads of a block. Attention: softmax's weights, which add up to one in each head. Red adds, blue
-takes away; colours are scaled strip by strip; a value stands where the pointer rests.</p>"""
+body { font: 15px/1.5 sans-serif; max-width: 90em; margin: 2em auto; padding: 0 1em; background: #fff; color: #111 }
+h1 { font-size: 1.3em } h2 { font-size: 1.1em; border-top: 1px solid #bbb; padding-top: 1em }
+h3 { font-size: 0.9em; margin: 1em 0 0 } p { max-width: 60em }
+.strip { font-family: monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(25em, 1fr)); gap: 0 2em }
+</style></head><body>"""
+
+LEGEND = """<p>What each token gives to the CLS in the attention of each block. Shares: a token's vector along the
+sum of all, as a fraction of it; over the heads of a block they add up to one. Attention: softmax's weights, which add
+up to one in each head. Red adds, blue takes away; colours are scaled strip by strip; the value stands where the pointer
+rests. Where the text is bytes, a word has the sum of its bytes, so long words have more.</p>
+<p>Exact for what an attention adds to the CLS (the parts and the bias sum to it; largest relative gap {gap}), from the
+vectors that enter the block. Later norms, feed-forward layers and blocks mix it further: a share is not a token's
+effect on the class.</p>"""
 
 
 def job(cfg: DictConfig) -> None:

@@ -4,7 +4,10 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+
 from lra import record
+from lra.report.blocks import PROBES
 
 EVERY, EVALUATIONS, BLOCKS = 10, 100, 3
 
@@ -15,7 +18,19 @@ def furnish(root: Path) -> None:
         run = record.read(path)
         if run["status"] == "finished":
             curve(path.parent, run["seed"])
+            if run["metric"] == "perplexity":
+                language_model(path.parent, run["seed"])
             record.write(path.parent, run | results(run["seed"]))
+
+
+def language_model(folder: Path, seed: int) -> None:
+    """The cost of every batch, and a text."""
+    np.save(folder / "costs.npy", batch_costs(seed))
+    (folder / "sample.txt").write_text(f"Once upon a time <b>{seed}</b> | cats\n\n sat.\n")
+
+
+def batch_costs(seed: int) -> np.ndarray:
+    return 5 + seed + np.cos(np.arange(350))
 
 
 def curve(folder: Path, seed: int, evaluations: int = EVALUATIONS) -> None:
@@ -38,8 +53,13 @@ def evaluation(seed: int, number: int) -> dict:
         "seconds": 2.0,
         "tokens": 1000,
         "tokens_real": 900,
-        "attention_std": [(block + 1) / (number + seed) for block in range(BLOCKS)],
+        **{name: [probed(place, block, number, seed) for block in range(BLOCKS)] for place, name in enumerate(PROBES)},
     }
+
+
+def probed(place: int, block: int, number: int, seed: int) -> float | None:
+    """The last probe has nothing to say about the first block."""
+    return None if (place, block) == (len(PROBES) - 1, 0) else (place + 1) * (block + 1) / (number + seed)
 
 
 def results(seed: int) -> dict:

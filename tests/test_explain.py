@@ -33,10 +33,11 @@ def tokens(documents: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("documents", [1, 2])
-def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, documents: int) -> None:
+def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, norm: str, documents: int) -> None:
     """By hooks of our own; the logits are those of the model."""
-    model = tiny(f"system={system}", f"protocol={protocol}", documents=documents)
+    model = tiny(f"system={system}", f"protocol={protocol}", f"model.norm={norm}", documents=documents)
     outputs = []
     for block in model.blocks:
         block.mixer.register_forward_hook(lambda _, inputs, output: outputs.append(output[:, 0]))
@@ -47,6 +48,7 @@ def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, documents:
             assert reading.parts.shape == (3, 12, 6)
             gap = reading.parts.sum(dim=(0, 1)) + reading.bias - output[place]
             assert gap.abs().max() <= 1e-10
+            assert reading.gap == pytest.approx((gap.norm() / output[place].norm()).item())
             assert reading.shares.sum().item() == pytest.approx(1, abs=1e-10)
             assert (reading.bias.abs().sum() > 0) == (system in ("simple_resl", "transformer"))
     with torch.no_grad():
@@ -121,6 +123,8 @@ def test_the_page_of_two_runs(cli: Commands) -> None:
     code, _, err = cli(explain.main, f"run={folders[0]}", f"beside={folders[1]}", "example=3")
     assert (code, err) == (0, "wrote explain.html\n")
     page = Path("explain.html").read_text()
+    [gap] = re.findall(r"largest relative gap (\S+)\)", page)
+    assert float(gap) < 1e-10
     titles = re.findall(r"<h3>(.*?) \(total (.*?)\)</h3>", page)
     assert len(titles) == 2 * 2 * (2 + 1)  # blocks, runs, heads and their sum
     for title, total in titles:

@@ -1,20 +1,20 @@
-"""The Extractor paper's tables against operations that are counted one by one, and its cost curves."""
+"""The Extractor paper's tables against operations counted one by one, and against those that torch counts."""
 
-import csv
-import io
 import math
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from support import mixer_of
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import conv1d
+from torch.utils.flop_counter import FlopCounterMode
 
-from lra.errors import UserError
-from lra.report import complexity, costs
+from lra.attention import split_heads
+from lra.report import complexity
 
 COUNTED: Counter[str] = Counter()
 
@@ -134,6 +134,50 @@ def test_the_tables_are_what_is_counted(name: str, heads: int) -> None:
     torch.testing.assert_close(torch.tensor(outputs, dtype=torch.float64), mixer(x)[0])
 
 
+def layer(name: str, heads: int, dim: int, length: int) -> torch.nn.Module:
+    options = (*EXTRACTOR[1:], f"attention.lags={length}", "attention.evaluate=direct") if name == "extractor" else ()
+    sizes = {"dim": dim, "qkv_dim": dim, "heads": heads, "max_len": length, "bias": False, "out_proj": True}
+    return mixer_of(name, *options, **sizes, causal=True)
+
+
+def products(function: Callable[[], object]) -> int:
+    """Multiplications in matrix products and convolutions; torch counts as many additions."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        function()
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize(("name", "heads"), [("softmax", 1), ("softmax", 8), ("extractor", 1)])
+@pytest.mark.parametrize(("dim", "length"), [(128, 128), (24, 10)])
+def test_torch_counts_the_products_of_table_3(name: str, heads: int, dim: int, length: int) -> None:
+    """Our layers compute and mask the later positions, too, which the paper leaves out; torch does not count gates."""
+    mixer, x = layer(name, heads, dim, length), torch.randn(1, length, dim, dtype=torch.float64)
+    later = length * (length - 1) // 2 * (dim**2 if name == "extractor" else 2 * dim)
+    gates = length * dim if name == "extractor" else 0
+    formula = MODELS[name][2](dim, heads, length)["multiplications"]
+    assert products(lambda: mixer(x)) == formula - gates + later
+
+
+@pytest.mark.parametrize("t", [1, 7, 10])
+def test_torch_counts_the_products_of_table_4(t: int) -> None:
+    """The token at length t; of the earlier ones keys, values and rows of x are known."""
+    x = torch.randn(1, t, 24, dtype=torch.float64)
+    mixer = layer("softmax", 8, 24, 10)
+    k, v = (split_heads(project(x), 8) for project in (mixer.key, mixer.value))
+
+    def attend() -> None:
+        q, _, _ = (split_heads(project(x[:, -1:]), 8) for project in (mixer.query, mixer.key, mixer.value))
+        mixer.out((mixer.weights(q, k, None) @ v).flatten(1))
+
+    assert products(attend) == complexity.attention_step(24, 8, t)["multiplications"]
+    mixer = layer("extractor", 1, 24, 10)
+
+    def extract() -> None:
+        mixer.out(mixer.adjust(x[:, -1:]) * conv1d(x.transpose(1, 2), mixer.weight[..., -t:]).transpose(1, 2))
+
+    assert products(extract) == complexity.extractor_step(24, 1, t)["multiplications"] - 24
+
+
 def test_the_paper_s_sizes() -> None:
     """2,129,920 parameters in an Extractor, 65,536 in self-attention; the closed forms that the paper prints."""
     assert complexity.extractor_training(128, 1, 128)["parameters"] == 2_129_920
@@ -144,29 +188,3 @@ def test_the_paper_s_sizes() -> None:
         assert 2 * found["additions"] == length**2 * d**2 + 5 * length * d**2 - 6 * length * d
     page = subprocess.run([sys.executable, "-m", "lra.report.complexity"], capture_output=True, text=True, check=True)
     assert "| parameters | 65,536 | 65,536 | 2,129,920 |" in page.stdout
-
-
-def test_quartiles_are_of_whole_windows() -> None:
-    values = np.arange(250.0)
-    found = costs.quartiles(values)
-    assert found.tolist() == [[24.75, 49.5, 74.25], [124.75, 149.5, 174.25]]
-
-
-def test_cost_curves_of_a_folder(tmp_path: Path) -> None:
-    for case, shift in (("one", 0.0), ("two", 5.0)):
-        for seed in (1, 2):
-            folder = tmp_path / case / f"seed{seed}"
-            folder.mkdir(parents=True)
-            settings = {"case": case}
-            costs.record.write(folder, {"settings": settings, "attention": "a", "variant": "v", "seed": seed})
-            np.save(folder / "costs.npy", np.arange(300.0) + shift + seed)
-    subprocess.run([sys.executable, "-m", "lra.report.costs", str(tmp_path)], capture_output=True, check=True)
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "costs.csv").read_text())))
-    assert len(rows) == 2 * 2 * 3
-    assert rows[-1] == {
-        "model": "case=two", "seed": "2", "batches": "300",
-        "first_quartile": "231.75000", "median": "256.50000", "third_quartile": "281.25000",
-    }  # fmt: skip
-    assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match=r"no costs.npy below it"):
-        costs.read(tmp_path / "one" / "seed1" / "nothing")

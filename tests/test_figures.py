@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from furnish import BLOCKS, EVALUATIONS, EVERY, curve, evaluation, furnish, results
+from furnish import BLOCKS, EVALUATIONS, EVERY, batch_costs, curve, evaluation, furnish, results
 from golden.folder import make
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
@@ -20,8 +20,8 @@ from scipy import stats
 
 from lra import record
 from lra.errors import UserError
-from lra.report import Report, curves, diagnostics, figures
-from lra.report.figures import System
+from lra.report import Report, batches, blocks, curves, diagnostics, drawing, figures
+from lra.report.drawing import System
 from lra.report.table import Column
 
 LISTOPS = "listops_paper_best_val"
@@ -49,14 +49,18 @@ def drawn(
     """The figure of a column, and its column and systems."""
     columns = {column.key: column for section in Report(folder).sections for column in section.columns}
     column = columns[protocol, "best_val", task]
-    systems = [figures.system(folder, row, number) for number, row in enumerate(column.rows)]
+    systems = [System.of(row, number) for number, row in enumerate(column.rows)]
     return figures.DRAWINGS[name](column, systems), column, systems
 
 
 def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
     stems = {path.stem for path in written}
-    assert {f"{name}_{LISTOPS}" for name in figures.DRAWINGS} <= stems
-    assert len(stems) == 2 * len(figures.DRAWINGS)
+    assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
+        "depth", *batches.DRAWINGS,
+    }  # fmt: skip
+    assert {name for name in figures.DRAWINGS if f"{name}_books_paper_best_val" in stems} == {*figures.DRAWINGS} - {
+        "depth"
+    }
     assert sorted(written) == sorted(path.relative_to(folder) for path in (folder / "figures").iterdir())
     for path in written:
         data = (folder / path).read_bytes()
@@ -132,12 +136,46 @@ def test_costs_are_those_of_the_records(folder: Path) -> None:
         assert mean == pytest.approx(np.mean(list(system.row.cell.scores().values())))
 
 
-def test_attention_outputs_have_a_line_for_each_block(folder: Path) -> None:
-    figure, _, systems = drawn(folder, "attention_std")
+@pytest.mark.parametrize("place", range(len(blocks.PROBES)))
+def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place: int) -> None:
+    figure, _, systems = drawn(folder, list(blocks.PROBES)[place])
     seeds = list(systems[0].row.cell.scores())
-    assert len(figure.axes[0].lines) == BLOCKS
-    for block, line in enumerate(figure.axes[0].lines):
-        assert line.get_ydata()[0] == pytest.approx(np.mean([(block + 1) / (1 + seed) for seed in seeds]))
+    measured = [block for block in range(BLOCKS) if (place, block) != (len(blocks.PROBES) - 1, 0)]
+    for block, line in zip(measured, figure.axes[0].lines, strict=True):
+        assert line.get_label() == f"block {block + 1}"
+        assert line.get_ydata()[0] == pytest.approx(np.mean([(place + 1) * (block + 1) / (1 + seed) for seed in seeds]))
+
+
+def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "blocks")
+    probes = list(blocks.PROBES)
+    maps = np.array([panel.collections[0] for panel in figure.axes[: len(probes) * len(systems)]])
+    for system, row in zip(systems, maps.reshape(len(systems), len(probes)), strict=True):
+        for probe, mesh, first in zip(probes, row, maps, strict=False):
+            values = np.ma.filled(mesh.get_array().reshape(BLOCKS, EVALUATIONS), np.nan)
+            seeds = [[evaluation(seed, number)[probe] for number in (1, 50)] for seed in system.row.curves]
+            np.testing.assert_allclose(values[:, [0, 49]], np.array(seeds, dtype=float).mean(axis=0).T)
+            assert (mesh.norm.vmin, mesh.norm.vmax) == (first.norm.vmin, first.norm.vmax)
+    assert figure.axes[0].get_ylim() == (0.5, BLOCKS + 0.5)
+
+
+def test_quartiles_are_of_whole_windows_of_all_seeds() -> None:
+    places, (low, middle, high) = batches.quartiles([np.arange(250.0), np.arange(250.0)])
+    assert places.tolist() == [100, 200]
+    assert middle.tolist() == [49.5, 149.5]
+    assert (low[0], high[1]) == (np.quantile(np.arange(100), 0.25), pytest.approx(174.25, abs=0.5))
+
+
+def test_the_costs_of_batches_are_drawn_whole_and_as_quartiles(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "batches", task="books")
+    for system, line in zip(systems, figure.axes[0].lines, strict=True):
+        pooled = np.concatenate([batch_costs(seed)[100:200] for seed in system.row.cell.scores()])
+        np.testing.assert_array_equal(line.get_xdata(), [100, 200, 300])
+        assert line.get_ydata()[1] == pytest.approx(np.median(pooled))
+    figure, _, systems = drawn(folder, "batches_each", task="books")
+    for system, panel in zip(systems, figure.axes, strict=True):
+        dots = [line.get_ydata() for line in panel.lines if line.get_marker() == "."]
+        np.testing.assert_array_equal(dots, [batch_costs(seed) for seed in system.row.cell.scores()])
 
 
 def test_diagnostics_stand_beside_the_baseline(folder: Path) -> None:
@@ -196,7 +234,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str) -> None:
 
 def test_styles_differ() -> None:
     """Colour and marker together, for as many systems as there are pairs of them."""
-    pairs = {(n % len(figures.COLOURS), n % len(figures.MARKERS)) for n in range(50)}
+    pairs = {(n % len(drawing.COLOURS), n % len(drawing.MARKERS)) for n in range(50)}
     assert len(pairs) == 50
 
 
@@ -223,6 +261,6 @@ def test_colours_can_be_told_apart_without_one_kind_of_cone(kind: str) -> None:
     def nearest(colours: list) -> float:
         return min(float(np.linalg.norm(one - two)) for one, two in itertools.combinations(seen(colours), 2))
 
-    assert nearest(list(figures.COLOURS)) > 10
+    assert nearest(list(drawing.COLOURS)) > 10
     if kind == "deuteranopia":
         assert nearest([(0.75, 0.35, 0.0), (0.48, 0.5, 0.0)]) < 10

@@ -20,7 +20,7 @@ from support import Commands
 from lra import record
 from lra.errors import UserError
 from lra.files import digest, write_json
-from lra.report import Report, latex, write_report
+from lra.report import Report, curves, latex, write_report
 from lra.report import __main__ as command
 from lra.report.layout import Grid, Text
 from lra.report.markdown import markdown
@@ -79,7 +79,9 @@ def change(path: Path, **parts: dict) -> None:
     """Merge nested dictionaries into a record."""
 
     def merged(old: dict, new: dict) -> dict:
-        changed = {name: merged(old[name], part) if isinstance(part, dict) else part for name, part in new.items()}
+        changed = {
+            name: merged(old.get(name, {}), part) if isinstance(part, dict) else part for name, part in new.items()
+        }
         return {**old, **changed}
 
     record.write(path.parent, merged(record.read(path), parts))
@@ -706,3 +708,77 @@ def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path) -> Non
     first = built()
     assert {*FILES} < {*first}
     assert built() == first
+
+
+# What the papers' further experiments ask for
+
+
+def put_curve(path: Path, accuracies: list[float | None]) -> None:
+    """Evaluations at steps 10, 20, ..."""
+    lines = [json.dumps({"step": 10 * n, "val_accuracy": value}) for n, value in enumerate(accuracies, start=1)]
+    path.with_name(record.METRICS).write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_steps_to_the_accuracy_of_the_transformer_of_the_same_seed(tmp_path: Path) -> None:
+    """From scratch and with nothing frozen, whatever the name of its case."""
+    vanilla = {"attention": "softmax", "variant": "transformer"}
+    for seed, accuracies in enumerate(([20.0, 35.0, 30.0], [50.0, None, 41.0]), start=1):
+        put_curve(put(tmp_path, seed, 30.0, **vanilla, settings={"case": "none"}), accuracies)
+    frozen = put(tmp_path, 1, 30.0, **vanilla, settings={"case": "frozen"})
+    change(frozen, config={"train": {"freeze": ["qkv"]}})
+    put_curve(frozen, [32.0, 34.9, 34.0])
+    started = put(tmp_path, 2, 30.0, **vanilla, settings={"case": "started"})
+    change(started, config={"init": {"sha256": "0"}})
+    put_curve(started, [41.0, 50.5])
+    put_curve(put(tmp_path, 1, 30.0, settings={"model.depth": 2}), [90.0])
+    page = page_of(tmp_path)
+    start = page.index("### Steps to the Transformer's validation accuracy: ListOps")
+    assert [line for line in page[start:].split("\n\n")[2].splitlines() if "Trans" in line] == [
+        "| Transformer (case=frozen) | 10 / never |  |",
+        "| Transformer (case=none) | 20 (30.00) / 20 (35.00) | 10 (41.00) / 10 (50.00) |",
+        "| Transformer (case=started) |  | 10 / 20 |",
+    ]
+    put_curve(put(tmp_path, 1, 30.0, **vanilla, settings={"case": "another"}), [1.0])
+    assert "### Steps" not in page_of(tmp_path)
+
+
+def test_lower_is_better_where_perplexity_counts() -> None:
+    curve = {"step": [1, 2, 3, 4], "val_perplexity": [9.0, None, 7.0, 5.0]}
+    assert curves.reached(curve, "val_perplexity", 7.0, lower=True) == 3
+    assert curves.reached(curve, "val_perplexity", 4.0, lower=True) is None
+    assert curves.reached(curve, "val_perplexity", 7.0, lower=False) == 1
+
+
+def test_the_layout_of_table_2(tmp_path: Path) -> None:
+    systems = {"softmax": "transformer", "simple": "simple_resl"}
+    for attention, variant in systems.items():
+        for depth in (1, 2, 10):
+            for seed in (1, 2):
+                settings = {"model.depth": depth, "model.dim": 64}
+                put(tmp_path, seed, 80.0 + depth + seed, attention=attention, variant=variant, settings=settings)
+    page = page_of(tmp_path)
+    start = page.index("### By number of blocks: ListOps")
+    assert page[start:].split("\n\n")[1].splitlines()[0] == (
+        "| blocks | Transformer (model.dim=64) | Simple-ResL (model.dim=64) | Transformer (model.dim=64), published "
+        "| Simple-ResL (model.dim=64), published |"
+    )
+    assert "| 10 | 91.50 ± 0.71 (2) | 91.50 ± 0.71 (2) |  |  |" in page
+
+
+def test_published_depths_stand_beside_ours(tmp_path: Path) -> None:
+    for depth in (1, 12):
+        changes = {"attention": "softmax", "variant": "transformer", "settings": {"model.depth": depth}}
+        put(tmp_path, 1, 90.0, task="ag_news", baselines={}, **changes)
+    page = page_of(tmp_path)
+    assert "| blocks | Transformer | Transformer, published |" in page
+    assert "| 1 | 90.00 (1) | 89.12 |\n| 12 | 90.00 (1) | 90.10 |" in page
+
+
+def test_texts_are_quoted_as_text(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        path = put(tmp_path, seed, 30.0)
+        path.with_name("sample.txt").write_text(f"Once {seed}\n\n<b>upon</b> | a\n# time *\n")
+    assert "\nSimple, seed 1:\n\n> Once 1 \\<b>upon\\</b> \\| a # time \\*\n" in page_of(tmp_path)
+    change(path, files={"sample.txt": "0"})
+    with pytest.raises(UserError, match=r"seed2/sample.txt: its SHA-256 is not that of its record"):
+        Report(tmp_path)

@@ -39,13 +39,15 @@ def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
     return lines
 
 
-def read(folder: Path, run: Record) -> Curve:
-    """The curve of a run; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
+def read(folder: Path, run: Record) -> Curve | None:
+    """The curve of a run that left one; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
     path = (folder / run["path"]).with_name(record.METRICS)
     try:
         lines = parsed(path, record.contents(path, run)) if path.exists() else []
     except ValueError as error:
         raise UserError(str(error)) from None
+    if not lines:
+        return None
     curve = {
         name: [line.get(name) for line in lines] for name in dict.fromkeys(name for line in lines for name in line)
     }
@@ -64,3 +66,11 @@ def over_seeds(curves: Iterable[Curve], name: str) -> tuple[np.ndarray, np.ndarr
     steps = sorted(set.intersection(*map(set, measured))) if measured else []
     values = [[points[step] for step in steps] for points in measured]
     return np.array(steps), np.array(values, dtype=float)
+
+
+def reached(curve: Curve, name: str, target: float, *, lower: bool) -> int | None:
+    """The first step at which a quantity was as good as `target`, or better."""
+    points = zip(curve["step"], curve[name], strict=True)
+    return next(
+        (step for step, value in points if value is not None and (value <= target if lower else value >= target)), None
+    )

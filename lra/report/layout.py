@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lra.report import statistics
+from lra.report import curves, statistics
 from lra.report.published import Published, Source
 from lra.report.records import Cell
 from lra.report.table import Column, Comparison, Row, Section, Summary, p_text
@@ -125,6 +125,42 @@ def _mcnemar(comparison: Comparison) -> str:
         return ""
     clear = sum(p < statistics.ALPHA for p in statistics.holm([one.p for one in found]))
     return f"{clear}/{len(found)}"
+
+
+def by_depth(column: Column) -> Grid:
+    """Table 2: a row for each number of blocks, a column for each system, published numbers beside ours."""
+    compared = column.source is not None
+    names = list(column.by_depth)
+    header = ["blocks", *names, *(f"{name}, published" for name in names if compared)]
+    rows = []
+    for depth in sorted({depth for rows in column.by_depth.values() for depth in rows}):
+        found = [column.by_depth[name].get(depth) for name in names]
+        line = [Text(str(depth)), *(_short(row, column) if row else Text("") for row in found)]
+        rows.append(line + _texts(*(decimals(row and row.summary.published_best) for row in found if compared)))
+    return Grid(header, rows)
+
+
+def steps(column: Column) -> Grid | None:
+    """Steps until a run validates as well as the Transformer from scratch with its seed: as at its end / at its best.
+
+    In the Transformer's own row what that was stands beside. None where no such row was measured.
+    """
+    name, lower = f"val_{column.metric}", column.metric == "perplexity"
+    seeds = sorted({seed for row in column.rows for seed in row.curves})
+    rows = []
+    for row in column.rows:
+        vanilla = column.vanilla(row)
+        shared = [seed for seed in seeds if vanilla and all(name in one.curves.get(seed, {}) for one in (row, vanilla))]
+        if shared:
+            line = {}
+            for seed in shared:
+                known = [value for value in vanilla.curves[seed][name] if value is not None]
+                targets = known[-1], (min if lower else max)(known)
+                found = [curves.reached(row.curves[seed], name, target, lower=lower) for target in targets]
+                shown = [f" ({target:.2f})" if row is vanilla else "" for target in targets]
+                line[seed] = " / ".join(f"{step or 'never'}{text}" for step, text in zip(found, shown, strict=True))
+            rows.append(_texts(row.name, *(line.get(seed, "") for seed in seeds)))
+    return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows) if len(rows) > 1 else None
 
 
 def field(columns: list[Column], published: Published) -> Grid:

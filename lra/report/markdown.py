@@ -16,6 +16,10 @@ RULES = {
     "last": "the last step is tested; nothing is selected",
     "best_test": "the best of all looks at the test split, which this protocol also validates on",
 }
+STEPS = """\
+The first evaluation at which a run was as good as the Transformer of the same seed, trained from scratch, at its end /
+at its best (in its own row: how good that was).
+"""
 LEGEND = f"""\
 - `best`, `mean`, `sd` (of the sample, n - 1), Student's t-interval: over the seeds. `seeds`: done/declared.
 - **Bold**: this mean is better than that of every other row of its column, baselines included. Tests: two-sided paired
@@ -64,6 +68,7 @@ def page(
             yield markdown(layout.spread(column))
             if column.against:
                 yield markdown(layout.differences(column))
+            yield from _further(column)
     yield from _field(sections, published)
     if figures:
         yield "## Figures\n"
@@ -73,6 +78,23 @@ def page(
     yield "## How to read this\n"
     yield LEGEND
     yield from _receipts([run for cell in cells for run in cell.runs.values()])
+
+
+def _further(column: Column) -> Iterator[str]:
+    """What not every column has."""
+    if column.by_depth:
+        yield f"### By number of blocks: {escape(column.title)}\n"
+        yield markdown(layout.by_depth(column))
+    steps = layout.steps(column)
+    if steps:
+        yield f"### Steps to the Transformer's validation {column.metric}: {escape(column.title)}\n"
+        yield STEPS
+        yield markdown(steps)
+    texts = [(row, *next(iter(row.texts.items()))) for row in column.rows if row.texts]
+    if texts:
+        yield f"### Generated texts: {escape(column.title)}\n"
+        for row, seed, text in texts:
+            yield f"{escape(row.name)}, seed {seed}:\n\n> {escape(' '.join(text.split()))}\n"
 
 
 def _asked_for(section: Section) -> str:

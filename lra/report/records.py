@@ -17,6 +17,8 @@ Record = dict[str, Any]
 METRICS = ("accuracy", "perplexity")
 RULES = ("last", "best_val", "best_test")
 PREDICTIONS = "predictions.npy"
+COSTS = "costs.npy"
+SAMPLE = "sample.txt"
 
 
 @dataclass(frozen=True, order=True)
@@ -165,13 +167,36 @@ def predictions(folder: Path, run: Record, selection: str) -> np.ndarray | None:
     shown = run["test"].get(selection)
     if not path.exists() or shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
         return None
-    try:
-        found = np.load(io.BytesIO(record.contents(path, run)), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a readable array: {error}") from None
+    found = _array(path, run)
     if found.shape != (2, shown["examples"]):
         raise UserError(f"{path}: expected an array of shape (2, {shown['examples']}), found {found.shape}")
     return found
+
+
+def costs(folder: Path, run: Record) -> np.ndarray | None:
+    """The training cost of every batch, where the run kept them. Raises UserError."""
+    path = (folder / run["path"]).with_name(COSTS)
+    return _array(path, run) if path.exists() else None
+
+
+def text(folder: Path, run: Record) -> str | None:
+    """What a language model wrote, where the run kept it. Raises UserError."""
+    path = (folder / run["path"]).with_name(SAMPLE)
+    return _contents(path, run).decode(errors="replace") if path.exists() else None
+
+
+def _array(path: Path, run: Record) -> np.ndarray:
+    try:
+        return np.load(io.BytesIO(_contents(path, run)), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path}: not a readable array: {error}") from None
+
+
+def _contents(path: Path, run: Record) -> bytes:
+    try:
+        return record.contents(path, run)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _refuse_hidden_differences(cells: Iterable[Cell]) -> None:

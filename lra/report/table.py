@@ -3,23 +3,29 @@
 A column is one task under one protocol and selection rule; a section is all columns of a protocol and rule.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TypeVar
 
 import numpy as np
 
 from lra.errors import UserError
-from lra.report import statistics
+from lra.report import curves, records, statistics
+from lra.report.curves import Curve
 from lra.report.published import Published, Source
-from lra.report.records import Cell, predictions
+from lra.report.records import Cell, Record
 from lra.report.statistics import Discordant, Paired
 
+T = TypeVar("T")
 MAJORITY = "majority class"
+VANILLA = ("softmax", "transformer")
+CASE, DEPTH = re.compile(r"\bcase=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
 COLLAPSED = "collapsed"
 OUTLIER = "outlier"
 
@@ -84,7 +90,11 @@ def summarise(cell: Cell, published: Published) -> Summary:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell in its column. `predictions`: classes and labels [2, n] by seed; `flags`: what is odd about a seed."""
+    """A cell in its column, and by seed what its finished runs left beside their records.
+
+    `predictions`: classes and labels [2, n]; `costs`: of every batch; `text`: from a language model; `flags`: what is
+    odd about a seed.
+    """
 
     name: str
     order: tuple
@@ -92,7 +102,22 @@ class Row:
     cell: Cell
     summary: Summary
     predictions: dict[int, np.ndarray]
+    curves: dict[int, Curve]
+    costs: dict[int, np.ndarray]
+    texts: dict[int, str]
     flags: dict[int, list[str]]
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
+        configs = [run["config"] for run in self.cell.runs.values()]
+        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
+        return (self.cell.key.attention, self.cell.key.variant) == VANILLA and bool(configs) and not helped
+
+    @property
+    def without_case(self) -> str:
+        """Its settings, but for the case of an experiment."""
+        return CASE.sub("", self.cell.key.settings).strip()
 
     def correct(self, seed: int) -> np.ndarray:
         """Which test examples [n] a seed gets right."""
@@ -140,6 +165,24 @@ class Column:
         sign = -1 if self.metric == "perplexity" else 1
         rows = [row for row in self.rows if row.summary.mean is not None]
         return max(rows, key=lambda row: sign * row.summary.mean, default=None)
+
+    @cached_property
+    def by_depth(self) -> dict[str, dict[int, Row]]:
+        """Systems of several depths, by their name without the depth; empty where no sweep varied it (Table 2)."""
+        found: dict[str, dict[int, Row]] = {}
+        for row in self.rows:
+            settings = row.cell.key.settings
+            depth = DEPTH.search(settings)
+            if depth:
+                name = row.name.removesuffix(f" ({settings})")
+                rest = DEPTH.sub("", settings).strip()
+                found.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
+        return {name: dict(sorted(rows.items())) for name, rows in found.items() if len(rows) > 1}
+
+    def vanilla(self, row: Row) -> Row | None:
+        """The one Transformer from scratch that a row stands beside: of its settings, whatever its case."""
+        found = [other for other in self.rows if other.is_vanilla and other.without_case == row.without_case]
+        return found[0] if len(found) == 1 else None
 
     @property
     def not_tested(self) -> str | None:
@@ -230,8 +273,11 @@ def _column(folder: Path, cells: list[Cell], published: Published) -> Column:
 
 
 def _row(folder: Path, cell: Cell, published: Published, majority: float | None) -> Row:
-    found = {seed: predictions(folder, cell.runs[seed], cell.key.selection) for seed in cell.scores()}
-    known = {seed: array for seed, array in found.items() if array is not None}
+    def beside(read: Callable[[Path, Record], T | None]) -> dict[int, T]:
+        found = {seed: read(folder, cell.runs[seed]) for seed in cell.scores()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    known = beside(partial(records.predictions, selection=cell.key.selection))
     return Row(
         name=published.name(cell.key),
         order=published.order(cell.key),
@@ -239,6 +285,9 @@ def _row(folder: Path, cell: Cell, published: Published, majority: float | None)
         cell=cell,
         summary=summarise(cell, published),
         predictions=known,
+        curves=beside(curves.read),
+        costs=beside(records.costs),
+        texts=beside(records.text),
         flags=_flags(cell.scores(), known, majority),
     )
 

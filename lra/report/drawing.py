@@ -1,0 +1,125 @@
+"""How the figures of a report are drawn: their look, their panels, and how a system looks in all of them.
+
+A system has the same colour (of Okabe and Ito, safe for the colour-blind), dash and marker in every figure.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lra.report import curves
+from lra.report.curves import Curve
+from lra.report.records import Record
+from lra.report.table import Column, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 6.9  # inches: the text width of a page
+LINE = 0.17  # inches for one line of small text
+TOGETHER = 7  # as many curves as can be told apart in one panel
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+LOOK = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "path.simplify_threshold": 1.0,
+    "svg.hashsalt": "lra",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table as it is drawn, with the records, curves and costs of its finished seeds."""
+
+    row: Row
+    runs: list[Record]
+    curves: list[Curve]
+    costs: list[np.ndarray]
+    colour: str
+    marker: str
+    dash: tuple
+
+    @classmethod
+    def of(cls, row: Row, number: int) -> "System":
+        """`number`: of the system among all of the report."""
+        return cls(
+            row=row,
+            runs=[row.cell.runs[seed] for seed in row.cell.scores()],
+            curves=list(row.curves.values()),
+            costs=list(row.costs.values()),
+            colour=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            dash=DASHES[number % len(DASHES)],
+        )
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def title(self) -> str:
+        """Its name above a panel, settings on a line of their own."""
+        return self.name.replace(" (", "\n(")
+
+
+def unit(column: Column) -> str:
+    return {"accuracy": "accuracy (%)", "perplexity": "perplexity (lower is better)"}[column.metric]
+
+
+def new_figure(count: int, height: float, across: int, **shared: Any) -> "tuple[Figure, list[Axes]]":
+    """A figure of the page's width with `count` panels, `across` in a row, each `height` inches high."""
+    from matplotlib.figure import Figure
+
+    rows, across = -(-count // across), min(count, across)
+    figure = Figure(figsize=(WIDTH, rows * height + 2 * LINE), layout="constrained")
+    panels = list(figure.subplots(rows, across, squeeze=False, **shared).ravel())
+    for place, unused in enumerate(panels[count:], start=count):
+        panels[place - across].xaxis.set_tick_params(labelbottom=True)
+        unused.remove()
+    return figure, panels[:count]
+
+
+def legend(figure: "Figure", panel: "Axes", title: str | None = None) -> None:
+    """Every label of a panel once, below all panels; the figure grows by what this takes."""
+    handles, labels = panel.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    across = max(1, int(WIDTH / (0.55 + 0.065 * max(map(len, entries)))))
+    lines = -(-len(entries) // across) + (title is not None)
+    figure.set_figheight(figure.get_figheight() + LINE * lines)
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=across, title=title, title_fontsize=7
+    )
+
+
+def course(panel: "Axes", system: System, name: str) -> None:
+    """Mean and range over the seeds."""
+    steps, values = curves.over_seeds(system.curves, name)
+    if not len(steps):
+        return
+    panel.plot(
+        steps,
+        values.mean(axis=0),
+        color=system.colour,
+        linestyle=system.dash,
+        marker=system.marker,
+        markevery=max(1, len(steps) // 6),
+        label=system.name,
+    )
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        panel.fill_between(steps, low, high, color=system.colour, alpha=0.15, linewidth=0)
