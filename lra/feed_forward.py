@@ -37,7 +37,7 @@ class FeedForward(nn.Sequential):
         if bias is not None:
             bias = bias * outer.scale
         dtype = autocast_dtype(x)
-        weights = (None if value is None else value.to(dtype) for value in (first.weight, first.bias, weight, bias))
+        weights = [None if value is None else value.to(dtype) for value in (first.weight, first.bias, weight, bias)]
         dropped = inner.draw((*x.shape[:-1], len(first.weight)), x.device), outer.draw(x.shape, x.device)
         return _FeedForward.apply(x.flatten(0, -2).to(dtype), *weights, *dropped, activation).view(x.shape)
 

@@ -47,6 +47,7 @@ class Recipe:
     freeze: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     minutes: PositiveFloat | None
+    compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
@@ -144,6 +145,8 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
+        if recipe.compile:
+            compile_blocks(model)
         self.optimizer = adamw(model, recipe)
         self.step = 0
         self.losses: list[float] = []  # these three since the last measurement
@@ -227,6 +230,24 @@ def fit(
             yield now
         clock = time.perf_counter()
         on_step(training.step, loss, seen)
+
+
+def compile_blocks(model: Model) -> None:
+    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph."""
+    torch._dynamo.config.recompile_limit = 64  # each block in training and evaluation, and for all tokens and the CLS
+    try:
+        torch.compile(torch.neg)(next(model.parameters()).detach())
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"train.compile=true: torch.compile does not work here ({reason}); it needs a C++ compiler, and "
+            "on an accelerator Triton; or use train.compile=false"
+        ) from None
+    for module in model.modules():
+        if isinstance(module, dropout.Dropout):
+            module.draw = torch.compiler.disable(module.draw)
+    for block in model.blocks:
+        block.compile()
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:

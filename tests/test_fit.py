@@ -1,8 +1,12 @@
 """The training loop: schedule, gradients that do not depend on the cut, order, evaluation, divergence."""
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from support import composed, model_of, stub_task, train_state
 from lra import configure
 from lra.errors import UserError
 from lra.fit import Diverged, Recipe, Score, Training, accumulate, batches, cheapest, cuts, evaluate, fit
+from lra.paths import PACKAGE
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 
@@ -262,6 +267,49 @@ def test_bf16_is_near_fp32() -> None:
         losses.append(history[-1].train_loss)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the compiler
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
+    task = stub_task(max_len=61)
+    losses = []
+    for compiled in (False, True):
+        model = model_for(task, f"protocol={protocol}", dropout=0.3)
+        names = list(model.state_dict())
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        recipe = small_recipe(compile=compiled)
+        history = list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+        losses.append([(now.train_loss, now.val.loss) for now in history])
+        assert list(model.state_dict()) == names
+        assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
+    for one, other in zip(*losses, strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_train_compile_says_so(tmp_path: Path) -> None:
+    program = """
+from support import facts, model_of
+from lra.errors import UserError
+from lra.fit import compile_blocks
+try:
+    compile_blocks(model_of(task=facts()))
+except UserError as error:
+    print(error)
+"""
+    missing = {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    path = os.pathsep.join([str(PACKAGE.parent), str(PACKAGE.parent / "tests")])
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **missing, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.startswith("train.compile=true: torch.compile does not work here")
+    assert len(found.stdout.splitlines()) == 1
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from lra.bench.profile import profile
 from lra.bench.settings import Settings
 from lra.console import Preparation
 from lra.errors import UserError
-from lra.fit import Tokens, adamw, batches, cuts, update
+from lra.fit import Tokens, adamw, batches, compile_blocks, cuts, update
 from lra.run import initial, keep_memory, reproducible
 from lra.settings import System, assemble
 from lra.tasks import Facts, Split
@@ -73,6 +73,8 @@ def ours(settings: Settings, device: str) -> Work:
     keep_memory()
     system, facts, split, examples = _given(settings)
     model = initial(system, facts, settings.seed).to(device)
+    if system.recipe.compile:
+        compile_blocks(model)
     optimizer = adamw(model, system.recipe)
 
     def step(turn: int) -> float:
