@@ -60,12 +60,22 @@ class Dropout(Keyed):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        dropped = self.draw(x.shape, x.device)
+        return x if dropped is None else _Drop.apply(x, dropped, self.scale)
+
+    def draw(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
+        """What `zero_` shall drop of x; None where nothing is."""
         if not self.training or self.p == 0:
-            return x
-        key = self.key(len(x))
-        if x.device.type == "cpu":
-            return _Drop.apply(x, torch.from_numpy(_dropped(key, x.shape, self.p)), 1 / (1 - self.p))
-        return x * _kept(key, x.shape, self.p, x.device) / (1 - self.p)
+            return None
+        key = self.key(shape[0])
+        if device.type == "cpu":
+            return torch.from_numpy(_dropped(key, shape, self.p))
+        return _kept(key, shape, self.p, device)
+
+    @property
+    def scale(self) -> float:
+        """What the values that stay are multiplied by."""
+        return 1 / (1 - self.p) if self.training else 1.0
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -94,28 +104,34 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
 
 
 class _Drop(torch.autograd.Function):
-    """x scale, but zero at the flat places `dropped`, which are few: cheaper to draw, keep and set than a mask."""
+    """x scale, but zero where dropped."""
 
     @staticmethod
     def forward(ctx, x: Tensor, dropped: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(dropped)
         ctx.scale = scale
-        return _zero(x * scale, dropped)
+        return zero_(x * scale, dropped)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (dropped,) = ctx.saved_tensors
-        return _zero(grad * ctx.scale, dropped), None, None
+        return zero_(grad * ctx.scale, dropped), None, None
 
 
-def _zero(x: Tensor, places: Tensor) -> Tensor:
+def zero_(x: Tensor, dropped: Tensor | None) -> Tensor:
+    """x, zero in place where dropped, which is given by its flat places or, True where kept, by a mask of x's size."""
+    if dropped is None:
+        return x
     x = x.contiguous()
-    x.view(-1).index_fill_(0, places, 0)
+    if dropped.dtype == torch.bool:
+        return x.mul_(dropped.view(x.shape))
+    x.view(-1).index_fill_(0, dropped, 0)
     return x
 
 
-def _dropped(key: Key, shape: torch.Size, p: float) -> np.ndarray:
-    """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped."""
+def _dropped(key: Key, shape: Sequence[int], p: float) -> np.ndarray:
+    """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
+    than a mask, since they are few."""
     heads = shape[1] if len(shape) > 3 else 1
     size = int(np.prod(shape[1:])) // heads
     square = len(shape) == 4 and shape[2] == shape[3]
@@ -165,7 +181,7 @@ def _from_shells(places: np.ndarray, length: int) -> np.ndarray:
     return np.where(in_row, shell * length + inside, (inside - shell - 1) * length + shell)
 
 
-def _kept(key: Key, shape: torch.Size, p: float, device: torch.device) -> Tensor:
+def _kept(key: Key, shape: Sequence[int], p: float, device: torch.device) -> Tensor:
     """True where a value of `shape` [B, ...] is kept: a hash of its place and its row's word, so that an accelerator
     needs no generator and no copy."""
     heads = shape[1] if len(shape) > 3 else 1

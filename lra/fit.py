@@ -22,6 +22,7 @@ from lra.tasks import Split, Task
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16"]
+OVERHEAD = {"cpu": 128, "cuda": 1 << 15}  # what a micro-batch costs besides its tokens, in tokens; cuda: an estimate
 OnStep = Callable[[int, float, "Tokens"], None]
 """Called after each update with the updates done, its loss, and the tokens it read."""
 
@@ -47,6 +48,7 @@ class Recipe:
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     minutes: PositiveFloat | None
     processes: PositiveInt
+    compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
@@ -146,6 +148,8 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
+        if recipe.compile:
+            compile_blocks(model)
         self.optimizer = adamw(model, recipe)
         self.step = 0
         self.losses: list[float] = []  # these three since the last measurement
@@ -229,6 +233,24 @@ def fit(
             yield now
         clock = time.perf_counter()
         on_step(training.step, loss, seen)
+
+
+def compile_blocks(model: Model) -> None:
+    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph."""
+    torch._dynamo.config.recompile_limit = 64  # each block in training and evaluation, and for all tokens and the CLS
+    try:
+        torch.compile(torch.neg)(next(model.parameters()).detach())
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"train.compile=true: torch.compile does not work here ({reason}); it needs a C++ compiler, and "
+            "on an accelerator Triton; or use train.compile=false"
+        ) from None
+    for module in model.modules():
+        if isinstance(module, dropout.Dropout):
+            module.draw = torch.compiler.disable(module.draw)
+    for block in model.blocks:
+        block.compile()
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
@@ -407,23 +429,40 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     """Cut this rank's share of a batch: the places [m] of each part in the batch, and the length that its documents
     are padded to.
 
-    Where padding takes part in the model a part is the next `size` examples at `max_len`. Where it is masked, the
-    longest go first, each part is padded to its own longest document, and it holds as many examples as have no more
-    tokens, padding included, than `size` examples of `max_len`.
+    Where padding takes part in the model a part is the next `size` examples at `max_len`. Where it is masked, examples
+    are sorted by length, each part is padded to its own longest document, none has more tokens, padding included, than
+    `size` examples of `max_len`, and the parts are those that cost least.
     """
     if not model.key_mask:
         places = ranks.share(np.arange(len(examples)))
         for start in range(0, len(places), size):
             yield places[start : start + size], model.max_len
         return
-    lengths = split.lengths(examples).max(axis=1)
+    lengths = split.lengths(examples).max(axis=1).clip(min=1)
     order = ranks.share(np.argsort(-lengths, kind="stable"))
-    start = 0
-    while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
-        part = order[start : start + max(1, size * model.max_len // longest)]
-        yield part, longest
-        start += len(part)
+    overhead = OVERHEAD[next(model.parameters()).device.type]
+    for part in cheapest(lengths[order], size * model.max_len, overhead):
+        yield order[part], int(lengths[order[part.start]])
+
+
+def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
+    """Cut documents [n], the longest first, where the sum of what parts cost is least.
+
+    A part costs its tokens, padding included, which are at most `most` unless it is one document, and `overhead`.
+    """
+    costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0  # of the first ones
+    for stop in range(1, len(lengths) + 1):
+        while first < stop - 1 and (stop - first) * lengths[first] > most:
+            first += 1
+        tokens = np.arange(stop - first, 0, -1) * lengths[first:stop]
+        total = costs[first:stop] + tokens + overhead
+        starts[stop] = first + total.argmin()
+        costs[stop] = total.min()
+    parts, stop = [], len(lengths)
+    while stop:
+        parts.append(slice(starts[stop], stop))
+        stop = starts[stop]
+    return parts[::-1]
 
 
 def predict(

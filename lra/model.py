@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from lra.attention import Mixer, Shape
 from lra.dropout import Dropout
 from lra.errors import UserError
+from lra.feed_forward import ACTIVATIONS, FeedForward
 from lra.groups import GROUPS, Group, belongs
 from lra.tasks import PADDING, Facts
-
-ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 
 class Block(nn.Module):
@@ -195,7 +194,7 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(
             Block(
                 attention(replace(shape, layer=layer)),
-                feed_forward(
+                FeedForward(
                     dim,
                     mlp_dim,
                     dropout,
@@ -268,15 +267,6 @@ class Model(nn.Module):
             return x.mean(dim=1)
         weight = mask.unsqueeze(-1).to(x.dtype)
         return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
-
-
-def feed_forward(
-    dim: int, hidden: int, dropout: float, *, activation: str, output_gelu: bool, bias: bool
-) -> nn.Sequential:
-    """Linear, activation, dropout, Linear, dropout; `output_gelu` follows the second Linear (authors, May 2022)."""
-    inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[activation](), Dropout(dropout)]
-    outer = [nn.Linear(hidden, dim, bias=bias), *([nn.GELU()] if output_gelu else []), Dropout(dropout)]
-    return nn.Sequential(*inner, *outer)
 
 
 def sinusoids(length: int, dim: int) -> Tensor:

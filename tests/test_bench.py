@@ -11,6 +11,7 @@ import torch
 from support import Commands, composed, stub_task
 from torch import nn
 
+from lra.attention import simple
 from lra.bench import accuracy, page, peers
 from lra.bench.__main__ import main
 from lra.bench.layers import layer_of, work
@@ -221,12 +222,32 @@ def test_rounding_errors() -> None:
     found = {}
     for precision in accuracy.PRECISIONS:
         for form in accuracy.FORMS:
-            found[precision, form] = accuracy.errors(given, 301, 1.0, precision, form, 0)
+            found[precision, form] = accuracy.errors(given, 301, 1.0, precision, form, 0, "cpu")
     for part in accuracy.PARTS:
         assert 1e-9 < found["fp32", "textbook"][part] < 1e-6
         assert 1e-4 < found["bf16", "textbook"][part] < 0.1
         assert found["fp32", "gram"][part] < 3 * found["fp32", "textbook"][part]
         assert found["bf16", "gram"][part] < 3 * found["bf16", "textbook"][part]
+
+
+def test_the_gram_form_of_bf16_factors_rounds_no_more_than_the_textbook_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CUDA multiplies; here with the products in fp32."""
+    monkeypatch.setattr(simple, "_factor_dtype", lambda x: torch.bfloat16 if x.dtype == torch.float32 else x.dtype)
+    check_bf16_errors("cpu")
+
+
+@pytest.mark.gpu
+def test_the_gram_form_rounds_no_more_than_the_textbook_form_on_a_gpu() -> None:
+    check_bf16_errors("cuda")
+
+
+def check_bf16_errors(device: str) -> None:
+    for changes in ((), ("variant=transformer", "attention.dropout_on=output"), ("protocol=strict",)):
+        given = settings(*TINY, "attention=simple", "batch=3", *changes)
+        for shared in accuracy.INPUTS.values():
+            textbook, gram = (accuracy.errors(given, 301, shared, "bf16", form, 0, device) for form in accuracy.FORMS)
+            for part in accuracy.PARTS:
+                assert 1e-4 < gram[part] < 1.1 * textbook[part]
 
 
 def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

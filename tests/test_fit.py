@@ -1,6 +1,12 @@
 """The training loop: schedule, gradients that do not depend on the cut, order, evaluation, divergence."""
 
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +15,8 @@ from support import composed, model_of, stub_task, train_state
 
 from lra import configure
 from lra.errors import UserError
-from lra.fit import Diverged, Recipe, Score, Training, accumulate, batches, evaluate, fit
+from lra.fit import Diverged, Recipe, Score, Training, accumulate, batches, cheapest, cuts, evaluate, fit
+from lra.paths import PACKAGE
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 
@@ -76,6 +83,42 @@ def test_every_cut_gives_the_same_gradient(documents: int, dropout: float, syste
         assert other == pytest.approx(loss, rel=1e-12)
         for one, two in zip(whole, cut, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("most", [13, 40, 100])
+@pytest.mark.parametrize("overhead", [0, 3, 25])
+def test_no_cut_is_cheaper(most: int, overhead: int) -> None:
+    """Against every cut of ten documents; without overhead only documents of one length share a part."""
+    lengths = np.array([13, 13, 12, 9, 8, 8, 7, 3, 1, 1])
+
+    def cost(parts: list[slice]) -> float:
+        sizes = [(part.stop - part.start, lengths[part.start]) for part in parts]
+        if any(count > 1 and count * longest > most for count, longest in sizes):
+            return math.inf
+        return sum(count * longest + overhead for count, longest in sizes)
+
+    def all_cuts() -> Iterator[list[slice]]:
+        for chosen in product([False, True], repeat=9):
+            bounds = [0, *(place + 1 for place, cut in enumerate(chosen) if cut), 10]
+            yield [slice(*pair) for pair in pairwise(bounds)]
+
+    found = cheapest(lengths, most, overhead)
+    assert [place for part in found for place in range(part.start, part.stop)] == list(range(10))
+    assert cost(found) == min(map(cost, all_cuts()))
+    if overhead == 0:
+        assert cost(found) == lengths.sum()
+
+
+def test_masked_documents_are_hardly_padded() -> None:
+    task = stub_task(examples=500, max_len=2000)
+    model = model_for(task, "protocol=strict")
+    examples = np.arange(32)
+    parts = list(cuts(model, task.train, examples, 4))
+    lengths = task.train.lengths(examples).max(axis=1)
+    assert sorted(place for part, _ in parts for place in part) == list(examples)
+    assert all(lengths[part].max() == longest for part, longest in parts)
+    assert sum(len(part) * longest for part, longest in parts) < 1.05 * lengths.sum()
+    assert 1 < len(parts) < 32
 
 
 def test_the_gradient_is_that_of_the_mean_loss() -> None:
@@ -224,6 +267,49 @@ def test_bf16_is_near_fp32() -> None:
         losses.append(history[-1].train_loss)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the compiler
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
+    task = stub_task(max_len=61)
+    losses = []
+    for compiled in (False, True):
+        model = model_for(task, f"protocol={protocol}", dropout=0.3)
+        names = list(model.state_dict())
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        recipe = small_recipe(compile=compiled)
+        history = list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+        losses.append([(now.train_loss, now.val.loss) for now in history])
+        assert list(model.state_dict()) == names
+        assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
+    for one, other in zip(*losses, strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_train_compile_says_so(tmp_path: Path) -> None:
+    program = """
+from support import facts, model_of
+from lra.errors import UserError
+from lra.fit import compile_blocks
+try:
+    compile_blocks(model_of(task=facts()))
+except UserError as error:
+    print(error)
+"""
+    missing = {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    path = os.pathsep.join([str(PACKAGE.parent), str(PACKAGE.parent / "tests")])
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **missing, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.startswith("train.compile=true: torch.compile does not work here")
+    assert len(found.stdout.splitlines()) == 1
 
 
 @pytest.mark.gpu

@@ -166,6 +166,13 @@ def full_precision(device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, enabled=False)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """What products of x are computed in."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Half precision to fp32; fp32 and fp64 as they are."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -5,7 +5,8 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
-heads, and the output projection goes into the small matrix, too.
+heads, and the output projection goes into the small matrix, too. Under autocast on CUDA the factors of these two are
+bf16; K^T V and whatever else is small stays in fp32.
 """
 
 from typing import Literal
@@ -13,7 +14,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Shape, at_least_float32, full_precision, merge_heads, split_heads
+from lra.attention import (
+    Attention,
+    Card,
+    Shape,
+    at_least_float32,
+    autocast_dtype,
+    full_precision,
+    merge_heads,
+    split_heads,
+)
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
@@ -59,8 +69,10 @@ class Simple(Attention):
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if self.form == "textbook" or self.causal or (self.form == "auto" and not self._gram_pays(x.shape[1], reads)):
             return super().forward(x, key_mask, reads)
+        x = x.to(_factor_dtype(x))
         with full_precision(x.device):
-            return self._gram_form(at_least_float32(x), key_mask, reads)
+            y = self._gram_form(x, key_mask, reads)
+        return y if self.drop_state else self.out(merge_heads(self.dropout(split_heads(y, self.shape.heads))))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
@@ -81,6 +93,7 @@ class Simple(Attention):
         return self._factor(length, key_mask, self.query.weight.dtype)
 
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
+        """Everything up to a dropout on the output."""
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self.dropout(state)
@@ -88,16 +101,18 @@ class Simple(Attention):
         if self.shape.out_proj and self.drop_state:
             out = self.out.weight.unflatten(1, (self.shape.heads, -1)).permute(1, 2, 0)  # [H, Dh, D]
             weight, bias = (weight @ out).sum(dim=1), (bias @ out).sum(dim=1)
-            return torch.baddbmm(bias if self.out.bias is None else bias + self.out.bias, x[:, :reads], weight)
-        y = torch.baddbmm(_side_by_side(bias), x[:, :reads], _side_by_side(weight))
-        return y if self.drop_state else self.out(merge_heads(self.dropout(split_heads(y, self.shape.heads))))
+            bias = bias if self.out.bias is None else bias + self.out.bias
+        else:
+            weight, bias = _side_by_side(weight), _side_by_side(bias)
+        return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]."""
         real = x if key_mask is None else x * key_mask.unsqueeze(-1)
-        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(x.dtype)[:, None, None]
-        factor = self._factor(x.shape[1], key_mask, x.dtype)
-        total = real.sum(dim=1, keepdim=True)
+        dtype = self.query.weight.dtype
+        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(dtype)[:, None, None]
+        factor = self._factor(x.shape[1], key_mask, dtype)
+        total = real.sum(dim=1, keepdim=True, dtype=dtype)
         products = _Gram.apply(real) @ self.value.weight.T  # sum_j x_j (W_v x_j)^T, [B, D, H Dh]
         if self.value.bias is not None:
             products = products + total.transpose(1, 2) * self.value.bias
@@ -142,17 +157,25 @@ class Simple(Attention):
 
 
 class _Gram(torch.autograd.Function):
-    """x [B, L, D] -> x^T x [B, D, D]; the backward pass is one product, since the result is symmetric."""
+    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher; the backward pass is one product, since it is symmetric."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
+        if x.device.type == "cuda" and x.dtype == torch.bfloat16:
+            return torch.bmm(x.transpose(1, 2), x, out_dtype=torch.float32)
+        x = at_least_float32(x)
         return x.transpose(1, 2) @ x
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return x @ (grad + grad.transpose(1, 2))
+        return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
+
+
+def _factor_dtype(x: Tensor) -> torch.dtype:
+    """Of the factors with a row for each position: less than fp32 only where a product of such can be in fp32."""
+    return autocast_dtype(x) if x.device.type == "cuda" else at_least_float32(x).dtype
 
 
 def _side_by_side(x: Tensor) -> Tensor:

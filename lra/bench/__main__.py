@@ -65,7 +65,7 @@ def measure(settings: "Settings", again: "Again") -> dict[str, Any]:
         "step": lambda: steps.run(settings, place),
         "epoch": lambda: steps.run(settings, place),
         "profile": lambda: steps.profiles(settings, place),
-        "accuracy": lambda: accuracy.run(settings),
+        "accuracy": lambda: accuracy.run(settings, place.device),
     }[settings.what]
     identity = {key: value for key, value in asdict(settings).items() if key not in PLACES}
     return {

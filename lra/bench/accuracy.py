@@ -18,29 +18,32 @@ FORMS = ("textbook", "gram")
 PARTS = ("output", "input gradient", "weight gradients")
 
 
-def run(settings: Settings) -> Iterator[Result]:
+def run(settings: Settings, device: str) -> Iterator[Result]:
     """A result for each length, input, precision and form, with the errors of as many draws as there are rounds."""
     if settings.attention["_target_"] != "lra.attention.simple.Simple":
         raise UserError("what=accuracy: expected attention=simple, which has two forms")
+    draws = range(settings.rounds)
     for length in settings.lengths:
         for inputs, shared in INPUTS.items():
             for precision in PRECISIONS:
                 for form in FORMS:
-                    draws = [errors(settings, length, shared, precision, form, draw) for draw in range(settings.rounds)]
-                    found = {part: [draw[part] for draw in draws] for part in PARTS}
+                    drawn = [errors(settings, length, shared, precision, form, draw, device) for draw in draws]
+                    found = {part: [draw[part] for draw in drawn] for part in PARTS}
                     yield {"length": length, "inputs": inputs, "precision": precision, "form": form, "errors": found}
 
 
-def errors(settings: Settings, length: int, shared: float, precision: str, form: str, draw: int) -> dict[str, float]:
+def errors(
+    settings: Settings, length: int, shared: float, precision: str, form: str, draw: int, device: str
+) -> dict[str, float]:
     """Relative errors (Frobenius norms); `shared` is how long a vector common to all positions is beside the noise."""
     torch.manual_seed(settings.seed + draw)
     exact = _mixer(settings, length, "textbook")
     x = torch.randn(settings.batch, length, exact.shape.dim) + shared * torch.randn(exact.shape.dim)
     weights = torch.randn_like(x)
-    tried = _mixer(settings, length, form)
+    tried = _mixer(settings, length, form).to(device)
     tried.load_state_dict(exact.state_dict())
     expected = _passes(exact.double(), x.double(), weights, bf16=False)
-    found = _passes(tried, x, weights, bf16=precision == "bf16")
+    found = _passes(tried, x.to(device), weights.to(device), bf16=precision == "bf16")
     return {part: ((found[part] - expected[part]).norm() / expected[part].norm()).item() for part in PARTS}
 
 
@@ -52,8 +55,8 @@ def _mixer(settings: Settings, length: int, form: str) -> Simple:
 
 def _passes(mixer: Simple, x: Tensor, weights: Tensor, *, bf16: bool) -> dict[str, Tensor]:
     x.requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
         y = mixer(x)
     gradients = torch.autograd.grad(y, [x, *mixer.parameters()], weights.to(y.dtype))
     parts = (y, gradients[0], torch.cat([gradient.flatten() for gradient in gradients[1:]]))
-    return {part: value.detach().double() for part, value in zip(PARTS, parts, strict=True)}
+    return {part: value.detach().double().cpu() for part, value in zip(PARTS, parts, strict=True)}

@@ -15,6 +15,7 @@ from lra.dropout import Dropout
 
 DROPOUT, OPTIMISER, REST = "dropout", "optimiser", "the rest"
 KINDS = {  # the first that has a part of an operation's name
+    DROPOUT: ("index_fill",),
     "matrix products": ("::mm", "::addmm", "::bmm", "::baddbmm", "scaled_dot_product"),
     "activations": ("gelu", "relu", "softmax"),
     "norms": ("layer_norm",),
@@ -65,7 +66,7 @@ def _line(event: FunctionEvent) -> Iterator[FunctionEvent]:
 
 @contextmanager
 def _marked(module: nn.Module) -> Iterator[None]:
-    """The dropouts of a model under a name of their own in the profile."""
+    """The dropouts of a model under a name of their own in the profile, also where others draw by them."""
     open_ranges: list[record_function] = []
 
     def enter(*_: object) -> None:
@@ -79,8 +80,13 @@ def _marked(module: nn.Module) -> Iterator[None]:
     hooks = [
         hook for drop in drops for hook in (drop.register_forward_pre_hook(enter), drop.register_forward_hook(leave))
     ]
+    own = [drop for drop in drops if isinstance(drop, Dropout)]
+    for drop in own:
+        drop.draw = record_function(DROPOUT)(drop.draw)
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
+        for drop in own:
+            del drop.draw

@@ -14,8 +14,8 @@ from lra.bench.profile import profile
 from lra.bench.settings import Settings
 from lra.console import Preparation
 from lra.errors import UserError
-from lra.fit import Tokens, adamw, batches, cuts, update
-from lra.run import initial, keep_memory
+from lra.fit import Tokens, adamw, batches, compile_blocks, cuts, update
+from lra.run import initial, keep_memory, reproducible
 from lra.settings import System, assemble
 from lra.tasks import Facts, Split
 from lra.tasks import Place as Data
@@ -69,10 +69,12 @@ def prepare(settings: Settings) -> tuple[str, str | None]:
 
 def ours(settings: Settings, device: str) -> Work:
     """The step of `lra.fit`."""
-    torch.use_deterministic_algorithms(True)  # as every run does
+    reproducible()
     keep_memory()
     system, facts, split, examples = _given(settings)
     model = initial(system, facts, settings.seed).to(device)
+    if system.recipe.compile:
+        compile_blocks(model)
     optimizer = adamw(model, system.recipe)
 
     def step(turn: int) -> float:

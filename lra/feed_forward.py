@@ -1,0 +1,90 @@
+"""The feed-forward net of a block as one function, which keeps and moves less than its layers one by one.
+
+Legend: B examples, N positions, D width, F hidden width, T = B N.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from lra.attention import autocast_dtype
+from lra.dropout import Dropout, zero_
+
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+class FeedForward(nn.Sequential):
+    """Linear, activation, dropout, Linear, dropout; `output_gelu` follows the second Linear (authors, May 2022).
+
+    Without that second activation the layers run as one: the scale of both dropouts goes into the second Linear, and
+    what they drop and the derivative of the activation are set in place.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, dropout: float, *, activation: str, output_gelu: bool, bias: bool
+    ) -> None:
+        inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[activation](), Dropout(dropout)]
+        outer = [nn.Linear(hidden, dim, bias=bias), *([nn.GELU()] if output_gelu else []), Dropout(dropout)]
+        super().__init__(*inner, *outer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        if len(self) > 5:
+            return super().forward(x)
+        first, activation, inner, second, outer = self
+        weight, bias = second.weight * (inner.scale * outer.scale), second.bias
+        if bias is not None:
+            bias = bias * outer.scale
+        dtype = autocast_dtype(x)
+        weights = [None if value is None else value.to(dtype) for value in (first.weight, first.bias, weight, bias)]
+        dropped = inner.draw((*x.shape[:-1], len(first.weight)), x.device), outer.draw(x.shape, x.device)
+        return _FeedForward.apply(x.flatten(0, -2).to(dtype), *weights, *dropped, activation).view(x.shape)
+
+
+class _FeedForward(torch.autograd.Function):
+    """drop(W2 drop(f(W1 x + b1)) + b2), x [T, D], W1 [F, D], W2 [D, F]; the drops only set zeros."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        x: Tensor,
+        w1: Tensor,
+        b1: Tensor | None,
+        w2: Tensor,
+        b2: Tensor | None,
+        inner: Tensor | None,
+        outer: Tensor | None,
+        activation: nn.Module,
+    ) -> Tensor:
+        before = linear(x, w1, b1)
+        hidden = zero_(activation(before), inner)
+        ctx.save_for_backward(x, w1, w2, before, hidden, inner, outer)
+        ctx.relu = isinstance(activation, nn.ReLU)
+        return zero_(linear(hidden, w2, b2), outer)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, w1, w2, before, hidden, inner, outer = ctx.saved_tensors
+        need_x, need_w1, need_b1, need_w2, need_b2, *_ = ctx.needs_input_grad
+        d_x = d_w1 = d_b1 = d_w2 = d_b2 = None
+        if outer is not None:
+            grad = zero_(grad.clone(), outer)
+        if need_w2:
+            d_w2 = grad.T @ hidden
+        if need_b2:
+            d_b2 = grad.sum(dim=0)
+        if need_x or need_w1 or need_b1:
+            inside = zero_(grad @ w2, inner)
+            if ctx.relu:
+                torch.ops.aten.threshold_backward.grad_input(inside, before, 0, grad_input=inside)
+            else:
+                torch.ops.aten.gelu_backward.grad_input(inside, before, grad_input=inside)
+            if need_w1:
+                d_w1 = inside.T @ x
+            if need_b1:
+                d_b1 = inside.sum(dim=0)
+            if need_x:
+                d_x = inside @ w1
+        return d_x, d_w1, d_b1, d_w2, d_b2, None, None, None

@@ -1,0 +1,143 @@
+"""The feed-forward net as one function: the numbers of its layers one by one."""
+
+from itertools import product
+
+import pytest
+import torch
+from support import model_of, stub_task
+from torch import Tensor, nn
+
+from lra.bench.measure import Work, flops, saved
+from lra.bench.profile import DROPOUT, profile
+from lra.dropout import set_keys
+from lra.feed_forward import FeedForward
+
+B, N, D, F = 3, 7, 5, 11
+NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
+def net(dropout: float, *, activation: str = "gelu", bias: bool = True, output_gelu: bool = False) -> FeedForward:
+    torch.manual_seed(1)
+    made = FeedForward(D, F, dropout, activation=activation, output_gelu=output_gelu, bias=bias).double()
+    set_keys(made, seed=2, step=3, rows=[4, 0, 9])
+    return made
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(2)
+    return torch.randn(B, N, D, dtype=torch.float64, requires_grad=True), torch.randn(B, N, D, dtype=torch.float64)
+
+
+def passes(made: nn.Module, x: Tensor, weights: Tensor, *, layers: bool) -> list[Tensor]:
+    """The value, and the gradients by the input and every weight."""
+    y = nn.Sequential.forward(made, x) if layers else made(x)
+    return [y, *torch.autograd.grad(y, [x, *made.parameters()], weights.to(y.dtype))]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", list(product(["gelu", "relu"], [True, False], [0.0, 0.3])))
+def test_one_function_gives_the_numbers_of_its_layers(options: tuple[str, bool, float], training: bool) -> None:
+    activation, bias, dropout = options
+    made = net(dropout, activation=activation, bias=bias).train(training)
+    x, weights = inputs()
+    for one, other in zip(passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+    if training and dropout:
+        assert (made(x) == 0).any()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_gradients_are_those_of_the_values(activation: str) -> None:
+    made = net(0.3, activation=activation).train()
+    x, _ = inputs()
+    parameters = dict(made.named_parameters())
+
+    def value(x: Tensor, *weights: Tensor) -> Tensor:
+        return torch.func.functional_call(made, dict(zip(parameters, weights, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(value, (x, *parameters.values()))
+
+
+def test_names_of_the_weights_are_those_of_the_layers() -> None:
+    """Checkpoints know them."""
+    assert [name for name, _ in net(0.1).named_parameters()] == NAMES
+    assert [name for name, _ in net(0.1, bias=False).named_parameters()] == NAMES[::2]
+
+
+@pytest.mark.parametrize("trained", [[name] for name in NAMES] + [[]])
+def test_only_what_is_trained_gets_a_gradient(trained: list[str]) -> None:
+    """Frozen weights cost no product."""
+    made = net(0.3).train()
+    x, weights = inputs()
+    expected = dict(zip(NAMES, passes(made, x, weights, layers=True)[2:], strict=True))
+    for name, parameter in made.named_parameters():
+        parameter.requires_grad_(name in trained)
+    x = x.detach().requires_grad_(not trained)
+
+    def step(turn: int) -> None:
+        made.zero_grad()
+        made(x).backward(weights)
+
+    counted = flops(Work(step=step, device="cpu", module=made))
+    products = {"0.weight": 4, "0.bias": 3, "3.weight": 3, "3.bias": 2}
+    assert counted == 2 * B * N * D * F * (products[trained[0]] if trained else 4)
+    for name, parameter in made.named_parameters():
+        assert (parameter.grad is not None) == (name in trained)
+        if name in trained:
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-12, atol=1e-13)
+
+
+def test_the_backward_pass_changes_nothing_that_is_kept() -> None:
+    made = net(0.3).train()
+    x, weights = inputs()
+    y = made(x)
+    before = weights.clone()
+    once = torch.autograd.grad(y, [x, *made.parameters()], weights, retain_graph=True)
+    again = torch.autograd.grad(y, [x, *made.parameters()], weights)
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    assert torch.equal(weights, before)
+
+
+def test_it_keeps_no_more_than_two_hidden_layers() -> None:
+    """The input, before and after the activation, and 8 bytes for each drop."""
+    made = net(0.3).train().float()
+    x = torch.randn(B, N, D, requires_grad=True)
+    work = Work(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
+    drops = sum(layer.draw((B, N, width), x.device).numel() for layer, width in ((made[2], F), (made[4], D)))
+    assert saved(work) == 4 * B * N * (D + 2 * F) + 4 * D * F + 8 * drops  # W2 with the scale is another tensor
+
+
+def test_bf16_rounds_as_the_layers_do() -> None:
+    made = net(0.3).train()
+    x, weights = inputs()
+    exact = passes(made, x, weights, layers=True)
+    errors = {}
+    made, x = made.float(), x.detach().float().requires_grad_()
+    for layers in (True, False):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = passes(made, x, weights, layers=layers)
+        assert [value.dtype for value in found] == [torch.bfloat16] + 5 * [torch.float32]
+        errors[layers] = [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, exact, strict=True)]
+    for own, other in zip(errors[False], errors[True], strict=True):
+        assert 1e-4 < own < 2 * other
+
+
+def test_the_second_activation_keeps_the_layers() -> None:
+    made = net(0.3, output_gelu=True).train()
+    x, weights = inputs()
+    for one, other in zip(passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.allclose(made(x), net(0.3).train()(x))
+
+
+def test_its_dropout_is_told_apart_in_a_profile() -> None:
+    made = net(0.3).train()
+    x, weights = inputs()
+    found = profile(Work(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
+    assert found[DROPOUT] > 0
+    assert "draw" not in vars(made[2])
+
+
+def test_every_block_has_one() -> None:
+    model = model_of("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", task=stub_task())
+    assert all(isinstance(block.feed_forward, FeedForward) for block in model.blocks)
