@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lra.errors import UserError
 from lra.report import write_report
+from lra.report.overview import write_overview
 from lra.report.records import RULES
 from lra.report.verify import verify
 from lra.report.watch import watch
@@ -25,6 +26,10 @@ def main() -> None:
         "--verify", action="store_true",
         help="write nothing; recompute the report, say what in the folder does not match it, exit 1 if anything does",
     )  # fmt: skip
+    parser.add_argument(
+        "--overview", action="store_true",
+        help="DIR holds results folders: write its README.md, a page over them all, after the words of DIR/findings.md",
+    )  # fmt: skip
     parser.add_argument("--watch", action="store_true", help="show a running sweep in the terminal; write nothing")
     parser.add_argument("--once", action="store_true", help="with --watch: one frame, then end")
     arguments = parser.parse_args()
@@ -35,6 +40,9 @@ def main() -> None:
             return
         if arguments.verify:
             sys.exit(_verify(*chosen))
+        if arguments.overview:
+            print(write_overview(arguments.folder).read_text())
+            return
         page = write_report(*chosen)
     except (UserError, OSError) as error:
         print(f"lra-report: error: {error}", file=sys.stderr)
