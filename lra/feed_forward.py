@@ -27,10 +27,11 @@ class FeedForward(nn.Sequential):
         inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[activation](), Dropout(dropout)]
         outer = [nn.Linear(hidden, dim, bias=bias), *([nn.GELU()] if output_gelu else []), Dropout(dropout)]
         super().__init__(*inner, *outer)
+        self.as_one = not output_gelu
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, D] -> [B, N, D]."""
-        if len(self) > 5:
+        if not self.as_one:
             return super().forward(x)
         first, activation, inner, second, outer = self
         weight, bias = second.weight * (inner.scale * outer.scale), second.bias
