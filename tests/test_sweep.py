@@ -86,12 +86,12 @@ def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> Non
     assert cli(train.main, *SIX)[0] == 0
     expected = left(Path("runs"))
     assert len(expected) == 6
-    code, err = command(*SIX, "out=other", *overrides)
+    code, err = command(*SIX, "out=second", *overrides)
     assert code == 0, err
     assert "6 of 6 runs finished" in err
-    assert left(Path("other")) == expected
+    assert left(Path("second")) == expected
     assert (
-        Path("other/README.md").read_text().replace("other", "runs").split("## Receipts")[0]
+        Path("second/README.md").read_text().replace("second", "runs").split("## Receipts")[0]
         == (Path("runs/README.md").read_text().split("## Receipts")[0])
     )
 
