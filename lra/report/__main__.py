@@ -25,12 +25,16 @@ def main() -> None:
         "--verify", action="store_true",
         help="write nothing; recompute the report, say what in the folder does not match it, exit 1 if anything does",
     )  # fmt: skip
-    parser.add_argument("--watch", action="store_true", help="show a running sweep in the terminal; write nothing")
-    parser.add_argument("--once", action="store_true", help="with --watch: one frame, then end")
+    parser.add_argument(
+        "--watch", action="store_true",
+        help="show a running sweep in the terminal: what is done, where runs are at work, why others are not, the time "
+        "left; write nothing",
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="the same, once")
     arguments = parser.parse_args()
     chosen = (arguments.folder, arguments.selection, arguments.published)
     try:
-        if arguments.watch:
+        if arguments.watch or arguments.once:
             watch(arguments.folder, arguments.once)
             return
         if arguments.verify:
