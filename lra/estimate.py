@@ -1,12 +1,14 @@
-"""What the runs of a sweep will take on this machine, measured with the first steps of one block of their models."""
+"""What the runs of a sweep will take on this machine, measured with a part of their first batches."""
 
 import math
 import multiprocessing
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +17,15 @@ from lra import record
 from lra.console import Preparation
 from lra.errors import UserError
 from lra.files import digest
-from lra.fit import accumulate, batches
+from lra.fit import accumulate, batches, cuts, predict
+from lra.model import Model
 from lra.run import device_of, initial, threads_at_hand
 from lra.settings import Settings, System, assemble
 from lra.signals import ASKING
 from lra.tasks import Place, Task
 
 SECONDS = 20  # for all measurements together
-FORWARD = 1 / 3  # of a training step
+FORWARD = 1 / 3  # of training
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
 
 
@@ -90,23 +93,50 @@ def _measure(works: list[Work], tasks: list[Task | None], sender: Connection) ->
 
 
 def _seconds(work: Work, task: Task, share: float) -> float:
-    """Of one run, measured in about `share` seconds with one block of its model, which costs as much as each other."""
-    settings, recipe = work.settings, work.system.recipe
-    torch.set_num_threads(settings.threads or threads_at_hand())
-    one_block = assemble(replace(settings, model={**settings.model, "depth": 1}))
-    model = initial(one_block, task, settings.seed).to(device_of(settings.device)).train()
-    model.redraw(settings.seed, 0)
-    _, batch = next(batches(len(task.train), recipe, settings.seed))
-
-    def spent(examples: np.ndarray) -> float:
-        clock = record.Stopwatch()
-        seed, precision = settings.seed, settings.precision
-        accumulate(model, task.train, examples, recipe.micro_batch, seed=seed, step=0, precision=precision)
-        return clock.read()
-
-    several = min(len(batch), max(1, int(share / spent(batch[:1]))))
-    each = settings.model["depth"] * spent(batch[:several]) / several
+    """Of one run, measured in about `share` seconds: with its model where that is cheap, else with one block of it and
+    one example, since every block costs the same."""
+    recipe, depth = work.system.recipe, work.settings.model["depth"]
+    torch.set_num_threads(work.settings.threads or threads_at_hand())
     trained = recipe.steps * recipe.batch_size
-    looks = -(-recipe.steps // recipe.eval_every)
-    evaluated = looks * len(task.val) + 2 * len(task.test)
-    return each * (trained + FORWARD * evaluated)
+    evaluated = -(-recipe.steps // recipe.eval_every) * len(task.val) + 2 * len(task.test)
+    one = depth * _again(_training, _model(work, task, 1), work, task, 1)
+    examples = int(share / one / 4)
+    if examples <= 1:
+        return one * (trained + FORWARD * evaluated)
+    whole = (_model(work, task, depth), work, task, examples)
+    return trained * _again(_training, *whole) + evaluated * _again(_evaluation, *whole)
+
+
+def _again(measure: Callable[..., float], *arguments: Any) -> float:
+    """The second time, since the first is slower."""
+    measure(*arguments)
+    return measure(*arguments)
+
+
+def _model(work: Work, task: Task, depth: int) -> Model:
+    settings = replace(work.settings, model={**work.settings.model, "depth": depth})
+    return initial(assemble(settings), task, settings.seed).to(device_of(settings.device))
+
+
+def _training(model: Model, work: Work, task: Task, most: int) -> float:
+    """Seconds per example, on `most` of the first batch."""
+    settings, recipe = work.settings, work.system.recipe
+    _, batch = next(batches(len(task.train), recipe, settings.seed))
+    clock, examples = record.Stopwatch(), batch[:most]
+    model.train()
+    model.redraw(settings.seed, 0)
+    accumulate(
+        model, task.train, examples, recipe.micro_batch, seed=settings.seed, step=0, precision=settings.precision
+    )
+    return clock.read() / len(examples)
+
+
+@torch.inference_mode()
+def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
+    """Likewise, on `most` of a batch of evaluation."""
+    size = work.system.recipe.eval_batch
+    clock, examples = record.Stopwatch(), np.arange(min(len(task.val), size, most))
+    model.eval()
+    for places, length in cuts(model, task.val, examples, size):
+        predict(model, task.val, examples[places], length, work.settings.precision)[0].sum().item()
+    return clock.read() / len(examples)

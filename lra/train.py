@@ -131,7 +131,8 @@ class Run:
             return None
         if found["status"] == "finished":
             checkpoint.remove(self.folder)
-        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder})")
+        hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
+        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder}{hint.get(found['status'], '')})")
         return "skipped" if found["status"] == "finished" else found["status"]
 
     def lead(self, gate: "Gate") -> str:

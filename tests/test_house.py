@@ -26,7 +26,7 @@ ALLOWED = {
     "settings": {"configure", "tasks", "fit", "model", "loggers", "init"},
     "loggers": set(),
     "sweep": {"configure", "settings", "outcome", "ranks", "record", "report", "estimate", "signals"},
-    "estimate": {"settings", "record", "signals", "tasks", "fit", "run"},
+    "estimate": {"settings", "record", "signals", "tasks", "model", "fit", "run"},
     "prepare": {"configure", "tasks"},
     "train": {
         "configure",
