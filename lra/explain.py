@@ -30,7 +30,7 @@ from lra.errors import UserError
 from lra.files import write_atomic
 from lra.init import read
 from lra.model import Model
-from lra.settings import CONFIG, architecture
+from lra.settings import architecture
 from lra.tasks import Place, Task
 from lra.tasks.listops_trees import IDS
 from lra.tasks.tokenise import BYTE_VOCABULARY, TOKENIZER, load, text_of
@@ -152,7 +152,7 @@ def summed(values: Tensor, named: list[tuple[str, int]]) -> Tensor:
 def load_run(folder: Path, settings: Settings) -> Run:
     """Raises UserError where the folder has no finished run with its weights, or where the data are others now."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / record.CONFIG).read_text())
         found = record.read(folder / record.NAME)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: not the folder of a run: {error}") from None

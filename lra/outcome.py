@@ -2,19 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
-from lra import record
+from lra import locks, record
 from lra.errors import UserError
-from lra.settings import CONFIG, Settings
+from lra.record import CONFIG, ERRORS, LOCK
 
-ERRORS, LOCK = "error.log", ".run.lock"
+if TYPE_CHECKING:  # the report reads outcomes, too, and shall not wait for hydra
+    from lra.settings import Settings
+
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
+LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any more
+    "none": ("finished", "diverged", "failed"),
+    "failed": ("finished", "diverged"),
+    "all": ("finished",),
+}
 
 
-def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
+def complete(folder: Path, settings: "Settings") -> dict[str, Any] | None:
     """The record of this very run where it is complete; None where there is work to do.
 
     Raises UserError, with the difference, where the folder holds a run of another configuration.
@@ -33,37 +38,47 @@ def finished(folder: Path, settings: Settings) -> dict[str, Any] | None:
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    found = _record(folder)
-    return found if found and found["status"] in ("finished", "diverged") else None
+    found = recorded(folder)
+    return found if found and found["status"] in LEFT_ALONE[settings.retry] else None
 
 
-def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """One of finished, diverged, failed, paused, refused, running and missing; and why."""
+def to_do(folder: Path, settings: "Settings") -> bool:
+    """Whether the run would train."""
     try:
-        if finished(folder, settings) is None and at_work(folder):
-            return "running", "another process is at work on it"
-        found = _record(folder)
+        return complete(folder, settings) is None
+    except UserError:
+        return False
+
+
+def outcome(folder: Path, settings: "Settings") -> tuple[str, str]:
+    """As `state`, of the run with these settings."""
+    try:
+        complete(folder, settings)
+        return state(folder)
     except UserError as error:
         return "refused", str(error)
+
+
+def state(folder: Path) -> tuple[str, str]:
+    """How a run stands, and why or where: finished, running, diverged, failed, paused, refused, killed or waiting.
+
+    A run is running while a process holds its lock. Raises UserError where its record is damaged.
+    """
+    found = recorded(folder)
+    if found is not None and found["status"] == "finished":
+        return "finished", ""
+    at_work = locks.holder(folder / LOCK)
+    if at_work is not None:
+        return "running", at_work
     if found is not None:
         return found["status"], found.get("reason", "")
     if (folder / ERRORS).exists():
         return "refused", (folder / ERRORS).read_text().strip()
-    return "missing", "it was killed" if (folder / CONFIG).exists() else "it never started"
+    return ("killed", "it ended without a word") if (folder / CONFIG).exists() else ("waiting", "it never started")
 
 
-def at_work(folder: Path) -> bool:
-    """Whether a process holds this run. The lock is the system's and dies with its holder."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            return False
-    except Timeout:
-        return True
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
+def recorded(folder: Path) -> dict[str, Any] | None:
+    """The record of a run, None where there is none. Raises UserError where it is damaged."""
     if not (folder / record.NAME).exists():
         return None
     try:

@@ -20,6 +20,7 @@ from lra.files import digest, explained, write_json
 SCHEMA = 2  # of records and declarations; 1 had no SHA-256 of its own
 NAME = "record.json"
 METRICS = "metrics.jsonl"
+CONFIG, ERRORS, LOCK = "config.json", "error.log", ".run.lock"  # a run's identity; why it failed; who is at work on it
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 
 

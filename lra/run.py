@@ -376,26 +376,6 @@ def _diagnosed(predictions: Predictions, system: System, task: Task, folder: Pat
     }
 
 
-def training_tokens(system: System) -> int:
-    """Tokens of a whole training, padding included; an upper bound where padding is masked."""
-    recipe, facts = system.recipe, system.builder.facts
-    return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
-
-
-def seconds_per_token(settings: Settings, system: System) -> float:
-    """Of training on this machine: forward and backward of one micro-batch, the second time."""
-    facts, device = system.builder.facts, device_of(settings.device)
-    torch.set_num_threads(settings.threads or threads_at_hand())
-    model = initial(system, facts, settings.seed).to(device).eval()
-    tokens = torch.ones(system.recipe.micro_batch * facts.documents, facts.max_len, dtype=torch.long, device=device)
-    for _ in range(2):
-        clock = record.Stopwatch()
-        model(tokens).float().sum().backward()
-        model.zero_grad()
-        seconds = clock.read()
-    return seconds / tokens.numel()
-
-
 def describe(system: System) -> dict[str, Any]:
     """The facts of a run that need neither data nor training."""
     recipe, facts = system.recipe, system.builder.facts

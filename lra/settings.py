@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.loggers import Logger
     from lra.model import Model
 
-CONFIG = "config.json"  # a run's identity, in its folder
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
 
@@ -51,6 +50,7 @@ class Settings:
     max_hours: PositiveFloat | None
     isolate: bool
     resume: Literal["exact", "inexact"]
+    retry: Literal["none", "failed", "all"]
     checkpoint: dict[str, Any]
     logger: dict[str, Any]
     sweep: dict[str, Any]

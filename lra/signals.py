@@ -15,15 +15,20 @@ STARTED = time.monotonic()
 
 
 class Paused(BaseException):
-    """A run stopped before its end; the same command goes on with it. `code`: the exit code; `alone`:
-    nothing else has to stop.
+    """A run, or a sweep between two of them, stopped before its end; the same command goes on with it. `code`: the exit
+    code; `alone`: nothing else has to stop; `title`: of what was stopped.
 
     As KeyboardInterrupt no Exception, so that nothing that handles those takes it for a failure of its own.
     """
 
     def __init__(self, reason: str, code: int = PAUSED, alone: bool = False) -> None:
         super().__init__(reason)
-        self.code, self.alone = code, alone
+        self.code, self.alone, self.title = code, alone, "lra-train"
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.title}: paused ({self}); the same command goes on"
 
 
 def hand_on(number: int) -> None:
@@ -61,10 +66,10 @@ class Requests:
                 self._handlers[number] = signal.signal(number, self._hear)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if self._number is not None:
+        if self._number is not None and kind is not KeyboardInterrupt:
             hand_on(self._number)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:

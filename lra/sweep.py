@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,18 +21,17 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from lra import record
+from lra import locks, record
 from lra.configure import CONFIG_ERROR, FAILED, explain
 from lra.console import say
 from lra.errors import UserError
-from lra.outcome import outcome
-from lra.record import Stopwatch
+from lra.outcome import outcome, to_do
 from lra.report import write_report
 from lra.settings import PLACED, Settings, System, assemble, cell_of, settings_of
 from lra.signals import PAUSED
 
 FILE = "sweep.json"
-CALIBRATION_SECONDS = 20
+LOCK_PATIENCE_SECONDS = 60.0
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 CHOOSERS = ("system", "case", "experiment", "out")  # act through other keys
 
@@ -54,7 +53,7 @@ class Sweep(Callback):
             overrides = _overrides(config)
             varied = [key for key, values in overrides.items() if len(values) > 1]
             varied = [key for key in varied if key not in (*PLACED, *CHOOSERS)]
-            cells, systems = [], []
+            cells, works = [], []
             for combination in _combinations(overrides):
                 settings, composed = _composed(config, combination)
                 system = assemble(settings)
@@ -67,7 +66,7 @@ class Sweep(Callback):
                         own, _ = _composed(config, [*combination, f"seed={seed}"])
                     runs[self.out / cell.folder / f"seed{seed}"] = own
                 self.runs |= runs
-                systems.append((settings, system, sum(outcome(*run)[0] != "finished" for run in runs.items())))
+                works.append((settings, system, sum(to_do(*run) for run in runs.items())))
                 cells.append(
                     {
                         **asdict(cell),
@@ -78,9 +77,10 @@ class Sweep(Callback):
                     }
                 )
             if not OmegaConf.select(config, "describe"):
-                _check_cost(config, systems)
+                _check_cost(config, works)
                 _declare(self.out, cells)
-                _current.append(self)
+                _say_who_sees_locks(self.out)
+                _current[:] = [self]
         except (UserError, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
             say(f"lra-train: error: {explain(error, 'train')}")
             raise SystemExit(CONFIG_ERROR) from None
@@ -95,10 +95,11 @@ class Sweep(Callback):
 _current: list[Sweep] = []
 
 
-def conclude(broken: str = "") -> bool:
+def conclude(broken: str = "", code: int = 0) -> bool:
     """Report the sweep under way, if there is one, and raise SystemExit where not all of its runs are finished.
 
-    `broken`: why its launcher gave up. Every run that is not finished gets one line.
+    `broken`: why its launcher gave up; `code`: with which it was stopped. Every run that is not finished gets one line,
+    but for those that wait where the sweep was stopped.
     """
     if not _current:
         return False
@@ -117,9 +118,9 @@ def conclude(broken: str = "") -> bool:
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != "finished"]
     say(f"{counts['finished']} of {len(found)} runs finished{''.join(others)}")
     for folder, (status, reason) in found.items():
-        if status != "finished":
+        if status != "finished" and not (code and status == "waiting"):
             say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == 'failed' else ''}")
-    code = _exit_code({status for status in counts if status != "finished"})
+    code = code or _exit_code({status for status in counts if status != "finished"})
     if code:
         raise SystemExit(code)
     return True
@@ -149,25 +150,28 @@ def _check_launch(config: DictConfig) -> None:
         raise UserError(f"hydra/launcher={name}: not installed; pip install 'lra[{name.split('_')[0]}]'")
 
 
-def _check_cost(config: DictConfig, systems: list[tuple[Settings, System, int]]) -> None:
+def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, int]]) -> None:
     """Say what the sweep will cost; raises UserError where that is more than `max_hours` and nothing limits it."""
-    from lra.run import seconds_per_token, training_tokens
+    from lra.estimate import Work, seconds_per_run
 
-    runs = sum(number for *_, number in systems)
-    tokens = sum(number * training_tokens(system) for _, system, number in systems)
-    said = f"{runs} runs, {tokens:.2g} tokens in training"
-    launcher = config.hydra.runtime.choices["hydra/launcher"]
-    if launcher in ELSEWHERE or not runs:
+    works = [Work(settings=settings, system=system, runs=runs) for settings, system, runs in cells if runs]
+    runs = sum(work.runs for work in works)
+    said = f"{runs} runs, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
+    if config.hydra.runtime.choices["hydra/launcher"] in ELSEWHERE or not runs:
         say(said)
         return
-    clock, rates, seconds = Stopwatch(), [], 0.0
-    for settings, system, number in systems:
-        if number and (not rates or clock.read() < CALIBRATION_SECONDS):
-            rates.append(seconds_per_token(settings, system))
-        seconds += number * training_tokens(system) * (rates[-1] if rates else 0)
-    hours = seconds / 3600
-    said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {seconds / 60:.2g} minutes"
+    found = seconds_per_run(works)
+    measured = [seconds for seconds in found if seconds is not None]
+    if not measured:
+        say(f"{said}; how long they take could not be measured")
+        return
+    mean = fmean(measured)
+    hours = sum(work.runs * (seconds or mean) for work, seconds in zip(works, found, strict=True)) / 3600
+    said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {60 * hours:.2g} minutes"
     said += " of this machine one after another"
+    if len(measured) < len(works):
+        said += f" (from {len(measured)} of {len(works)} cells)"
+    settings = works[0].settings
     if settings.sweep_minutes is None and settings.max_hours is not None and hours > settings.max_hours:
         raise UserError(
             f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null, or do it in "
@@ -224,10 +228,19 @@ def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
     if twice:
         raise UserError(f"two runs of this sweep would share {out / twice}: sweep over one key only once")
     out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out / ".sweep.lock"):
-        path = out / FILE
-        declared = {cell["folder"]: cell for cell in record.declared(path)} if path.exists() else {}
-        for cell in cells:
-            earlier = declared.get(cell["folder"], cell)["seeds"]
-            declared[cell["folder"]] = {**cell, "seeds": sorted({*earlier, *cell["seeds"]})}
-        record.declare(path, [declared[folder] for folder in sorted(declared)])
+    path = out / FILE
+    try:
+        with locks.hold(out / ".sweep.lock", LOCK_PATIENCE_SECONDS):
+            declared = {cell["folder"]: cell for cell in record.declared(path)} if path.exists() else {}
+            for cell in cells:
+                earlier = declared.get(cell["folder"], cell)["seeds"]
+                declared[cell["folder"]] = {**cell, "seeds": sorted({*earlier, *cell["seeds"]})}
+            record.declare(path, [declared[folder] for folder in sorted(declared)])
+    except locks.Held as other:
+        raise UserError(f"{path}: {other} is writing it, for more than a minute; try again") from None
+
+
+def _say_who_sees_locks(out: Path) -> None:
+    option = locks.of_one_host(out)
+    if option:
+        say(f"{out}: other machines do not see its locks (mount option {option}); give it to one at a time")

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra import checkpoint, configure, record, sweep
+from lra import checkpoint, configure, locks, record, sweep
 from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import explained, write_atomic, write_json
 from lra.loggers import Loggers
 from lra.loggers import Run as Seen
-from lra.outcome import ERRORS, LOCK, finished
-from lra.settings import CONFIG, Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
-from lra.signals import PAUSED, Paused, Requests
+from lra.outcome import complete, recorded
+from lra.record import CONFIG, ERRORS, LOCK
+from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
+from lra.signals import Paused, Requests
 from lra.tasks import Place, Task
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def job(cfg: DictConfig) -> str:
         say(f"{title}: error: {error}")
         return "refused"
     except Paused as pause:
-        say(f"{title}: paused ({pause}); the same command goes on")
+        pause.title = title
         in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
         if alone or (in_driver and not pause.alone):
-            raise SystemExit(pause.code) from None
+            raise
+        say(pause.line)
         return "paused"
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(configure.FAILED)
@@ -125,12 +126,13 @@ class Run:
 
     def done(self) -> str | None:
         """What became of the run, if it is complete."""
-        found = finished(self.folder, self.settings)
+        found = complete(self.folder, self.settings)
         if found is None:
             return None
         if found["status"] == "finished":
             checkpoint.remove(self.folder)
-        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder})")
+        hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
+        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder}{hint.get(found['status'], '')})")
         return "skipped" if found["status"] == "finished" else found["status"]
 
     def lead(self, gate: "Gate") -> str:
@@ -140,10 +142,10 @@ class Run:
             return done
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / LOCK, timeout=LOCK_PATIENCE_SECONDS), self._requests() as requests:
+            with locks.hold(self.folder / LOCK, LOCK_PATIENCE_SECONDS), self._requests() as requests:
                 return self.done() or self._record(gate, requests)  # another process may have been faster
-        except Timeout:
-            raise UserError(f"{self.folder}: another process is at work on this run") from None
+        except locks.Held as other:
+            raise UserError(f"{self.folder}: another process is at work on this run ({other})") from None
 
     def assist(self, gate: "Gate") -> str:
         """The part of the other ranks."""
@@ -168,6 +170,9 @@ class Run:
 
     def _record(self, gate: "Gate", requests: Requests) -> str:
         started = record.now()
+        earlier = recorded(self.folder)
+        if earlier is not None and earlier["status"] == "diverged":
+            checkpoint.remove(self.folder)
         write_json(self.folder / CONFIG, self.settings.identity)
         for name in (ERRORS, record.NAME):  # of an earlier attempt
             (self.folder / name).unlink(missing_ok=True)
@@ -227,15 +232,17 @@ _start = configure.command("train")(job)
 
 
 def main() -> None:
-    """A sweep ends with its outcomes and its report, even where its launcher broke, as when a worker was killed."""
+    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too, or where its
+    launcher broke, as when a worker was killed."""
     try:
-        _start()
-    except SystemExit as stop:
-        if stop.code == PAUSED:
-            sweep.conclude()
-        raise
+        with Requests(None, None, one_of_many=False):
+            _start()
+    except Paused as pause:
+        say(pause.line)
+        sweep.conclude(code=pause.code)
+        raise SystemExit(pause.code) from None
     except Exception as error:
-        if not sweep.conclude(f"{type(error).__name__}: {error}"):
+        if not sweep.conclude(broken=f"{type(error).__name__}: {error}"):
             raise
 
 

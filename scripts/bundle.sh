@@ -13,7 +13,7 @@ rm -rf "$work/lra/results"
 here=$work/lra
 echo "$task" > "$here/task"
 packages=$(.venv/bin/python -m pip freeze --exclude-editable | grep -i -E \
-    '^(hydra-core|omegaconf|antlr4-python3-runtime|PyYAML|pydantic|pydantic_core|annotated-types|typing-inspection|typing_extensions|filelock|safetensors|rich)==')
+    '^(hydra-core|omegaconf|antlr4-python3-runtime|PyYAML|pydantic|pydantic_core|annotated-types|typing-inspection|typing_extensions|safetensors|rich)==')
 # One of them has no wheel of its own, hence two ways.
 pure=$(grep antlr4 <<< "$packages")
 .venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$here/wheels" "$pure"

@@ -9,7 +9,7 @@ from support import composed, options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
@@ -22,11 +22,12 @@ ALLOWED = {
     "ranks": {"signals"},
     "outcome": {"record", "settings"},
     "record": set(),
-    "report": {"record"},
+    "report": {"record", "outcome"},
     "configure": set(),
     "settings": {"configure", "tasks", "fit", "model", "loggers", "init"},
     "loggers": set(),
-    "sweep": {"configure", "settings", "outcome", "ranks", "record", "report", "run", "signals"},
+    "sweep": {"configure", "settings", "outcome", "ranks", "record", "report", "estimate", "signals"},
+    "estimate": {"settings", "record", "signals", "tasks", "model", "fit", "run"},
     "prepare": {"configure", "tasks"},
     "train": {
         "configure",
@@ -79,6 +80,7 @@ NO_TORCH = {
     "streams",
     "files",
     "console",
+    "locks",
 }
 
 

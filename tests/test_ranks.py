@@ -139,8 +139,10 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     assert "in micro-batch 0, head.0 gives values up to nan" in one
 
 
-def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Of torchrun and of srun."""
+    monkeypatch.setenv(variable, "2")
     code, _, err = cli(train.main, "--multirun", "experiment=smoke", "seed=1,2")
     assert code == 2
     assert "start it once, without torchrun or srun, with train.processes=2" in err

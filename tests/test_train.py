@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import Commands, options
 
-from lra import record, train
+from lra import locks, record, train
 
 SMOKE = ("experiment=smoke", "out=runs")
 SIMPLE = Path("runs/listops/paper/simple/simple")
@@ -112,13 +113,11 @@ def test_a_damaged_record_is_named(cli: Commands) -> None:
 
 
 def test_two_processes_do_not_share_a_run(cli: Commands) -> None:
-    from filelock import FileLock
-
     (SIMPLE / "seed1").mkdir(parents=True)
-    with FileLock(SIMPLE / "seed1" / ".run.lock"):
+    with locks.hold(SIMPLE / "seed1" / record.LOCK, 0):
         code, _, err = cli(train.main, *SMOKE)
     assert code == 2
-    assert "another process is at work on this run" in err
+    assert f"another process is at work on this run ({platform.node()}, process {os.getpid()})" in err
 
 
 def test_a_sweep_writes_its_report(cli: Commands) -> None:

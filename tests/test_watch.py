@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from furnish import EVERY, curve
 from rich.console import Console
 
-from lra import record
+from lra import locks, record
 from lra.errors import UserError
 from lra.files import write_json
 from lra.report import watch as view
@@ -55,7 +54,7 @@ def test_every_state_of_a_run(folder: Path) -> None:
     for seed, status in ((1, "finished"), (2, "failed"), (3, "paused")):
         end(begin(folder, seed, 4), status)
     begin(folder, 4, 4)
-    assert states(folder) == {1: "finished", 2: "failed", 3: "paused", 4: "stopped", 5: "waiting"}
+    assert states(folder) == {1: "finished", 2: "failed", 3: "paused", 4: "killed", 5: "waiting"}
 
 
 def test_a_run_is_at_work_while_a_process_holds_its_lock(folder: Path) -> None:
@@ -63,7 +62,8 @@ def test_a_run_is_at_work_while_a_process_holds_its_lock(folder: Path) -> None:
     place = begin(folder, 1, 4)
     end(place, "paused")
     program = (
-        f"import time; from filelock import FileLock; lock = FileLock({str(place / '.run.lock')!r}); lock.acquire(); "
+        f"import time; from pathlib import Path; from lra.locks import hold; "
+        f"lock = hold(Path({str(place / '.run.lock')!r}), 0); lock.__enter__(); "
     )
     other = subprocess.Popen(
         [sys.executable, "-c", program + "print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
@@ -80,14 +80,14 @@ def test_a_run_is_at_work_while_a_process_holds_its_lock(folder: Path) -> None:
 def test_looking_leaves_no_lock_behind(folder: Path) -> None:
     place = begin(folder, 1, 1)
     (place / ".run.lock").touch()
-    assert states(folder)[1] == "stopped"
-    with FileLock(place / ".run.lock", timeout=0):
+    assert states(folder)[1] == "killed"
+    with locks.hold(place / ".run.lock", 0):
         assert states(folder)[1] == "running"
 
 
 def test_time_left_by_hand(folder: Path) -> None:
     """Twenty seconds a run, two at a time: 16 and 8 seconds of those at work, 20 of each that waits."""
-    with FileLock(begin(folder, 1, 2) / ".run.lock"), FileLock(begin(folder, 2, 6) / ".run.lock"):
+    with locks.hold(begin(folder, 1, 2) / ".run.lock", 0), locks.hold(begin(folder, 2, 6) / ".run.lock", 0):
         end(begin(folder, 3, 10), "finished")
         end(begin(folder, 4, 3), "failed")
         assert view.seconds_left(view.look(folder)) == pytest.approx((16 + 8 + 20) / 2)
@@ -105,14 +105,19 @@ def test_a_run_that_waits_takes_as_long_as_those_of_its_cell() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (90, "2 min"), (3600, "1 h 00 min"), (5400, "1 h 30 min")])
 def test_what_the_frame_says(seconds: float, text: str) -> None:
     runs = [
-        view.Run("a/done", 1, "finished", 100, 100, 50.0, 36.5),
-        view.Run("b/active", 1, "running", 50, 100, seconds, 35.25),
-        view.Run("b/active", 2, "failed", 10, 100, 10.0),
+        view.Run("a/done", 1, "finished", "", 100, 100, 50.0, 36.5),
+        view.Run("b/active", 1, "running", "node3, process 7", 50, 100, seconds, 35.25),
+        view.Run("b/active", 2, "failed", "MemoryError", 10, 100, 10.0),
     ]
     page = shown(runs)
     assert page.splitlines()[0] == f"1 running, 1 failed, 1 finished; about {text} left"
     assert page.index("b/active") < page.index("a/done")
     assert "35.2" in page
+    notes = [line.split() for line in page.splitlines()[-2:]]
+    assert notes == [
+        ["running", "b/active/seed1", "node3,", "process", "7"],
+        ["failed", "b/active/seed2", "MemoryError"],
+    ]
     assert "more cells" not in page
 
 

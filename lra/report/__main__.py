@@ -30,12 +30,16 @@ def main() -> None:
         "--overview", action="store_true",
         help="DIR holds results folders: write its README.md, a page over them all, after the words of DIR/findings.md",
     )  # fmt: skip
-    parser.add_argument("--watch", action="store_true", help="show a running sweep in the terminal; write nothing")
-    parser.add_argument("--once", action="store_true", help="with --watch: one frame, then end")
+    parser.add_argument(
+        "--watch", action="store_true",
+        help="show a running sweep in the terminal: what is done, where runs are at work, why others are not, the time "
+        "left; write nothing",
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="the same, once")
     arguments = parser.parse_args()
     chosen = (arguments.folder, arguments.selection, arguments.published)
     try:
-        if arguments.watch:
+        if arguments.watch or arguments.once:
             watch(arguments.folder, arguments.once)
             return
         if arguments.verify:

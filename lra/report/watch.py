@@ -1,6 +1,5 @@
 """lra-report DIR --watch: a running sweep in the terminal, from what its runs leave as they go."""
 
-import fcntl
 import json
 import time
 from collections import Counter
@@ -17,32 +16,35 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lra import record
+from lra import outcome, record
 from lra.errors import UserError
 from lra.report import curves
 
 SECONDS = 2.0  # between two looks
-LOCK, CONFIG = ".run.lock", "config.json"  # as lra.train names them
-ENDED = ("finished", "diverged", "failed")
+ENDED = ("finished", "diverged", "failed", "refused")
 STATES = {
     "running": "bold cyan",
     "failed": "bold red",
+    "refused": "bold red",
     "diverged": "red",
     "paused": "yellow",
-    "stopped": "yellow",
+    "killed": "yellow",
     "waiting": "dim",
     "finished": "green",
 }
-"""In the order in which cells are shown. `stopped`: it began, and no process is at work on it."""
+"""Of lra.outcome, in the order in which cells are shown."""
+SILENT = ("waiting", "finished")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One seed as it stands. `spent`: seconds of its steps so far; `accuracy`: the last validation."""
+    """One seed as it stands. `note`: where it runs, or why it does not; `spent`: seconds of its steps so far;
+    `accuracy`: the last validation."""
 
     cell: str
     seed: int
     state: str
+    note: str = ""
     step: int = 0
     steps: int = 0
     spent: float = 0.0
@@ -71,7 +73,7 @@ def watch(folder: Path, once: bool) -> None:
         try:
             runs = look(folder)
             while not all(run.state in ENDED for run in runs):
-                live.update(frame(runs, most=max(1, console.height - 6)), refresh=True)
+                live.update(frame(runs, most=max(1, console.height // 2 - 5)), refresh=True)
                 time.sleep(SECONDS)
                 runs = look(folder)
             live.update(frame(runs), refresh=True)
@@ -83,7 +85,7 @@ def look(folder: Path) -> list[Run]:
     """Every run below `folder` that was declared or has begun. Raises UserError."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    places = {path.parent for path in folder.rglob(CONFIG)} | set(_declared(folder))
+    places = {path.parent for path in folder.rglob(record.CONFIG)} | set(_declared(folder))
     if not places:
         raise UserError(f"{folder}: no run and no sweep.json below it; start lra-train with out={folder} first")
     found = [_run(folder, place) for place in places]
@@ -101,14 +103,16 @@ def _declared(folder: Path) -> Iterator[Path]:
 
 
 def _run(folder: Path, place: Path) -> Run:
-    begun, metrics = (place / CONFIG).exists(), place / record.METRICS
+    config, metrics = place / record.CONFIG, place / record.METRICS
+    state, note = outcome.state(place)
     step, spent, accuracy = _progress(metrics, metrics.stat().st_mtime_ns) if metrics.exists() else (0, 0.0, None)
     return Run(
         cell=place.parent.relative_to(folder).as_posix(),
         seed=int(place.name.removeprefix("seed")),
-        state=_state(place, begun),
+        state=state,
+        note=note,
         step=step,
-        steps=json.loads((place / CONFIG).read_text())["train"]["steps"] if begun else 0,
+        steps=json.loads(config.read_text())["train"]["steps"] if config.exists() else 0,
         spent=spent,
         accuracy=accuracy,
     )
@@ -121,29 +125,6 @@ def _progress(metrics: Path, changed: int) -> tuple[int, float, float | None]:
     if not lines:
         return 0, 0.0, None
     return lines[-1]["step"], sum(line["seconds"] for line in lines), lines[-1]["val_accuracy"]
-
-
-def _state(place: Path, begun: bool) -> str:
-    if _at_work(place):
-        return "running"
-    try:
-        return record.read(place / record.NAME)["status"]
-    except ValueError as error:
-        if (place / record.NAME).exists():
-            raise UserError(str(error)) from None
-    return "stopped" if begun else "waiting"
-
-
-def _at_work(place: Path) -> bool:
-    """Whether a process holds the lock of a run; it is tried with a shared lock, which is given back at once."""
-    try:
-        with open(place / LOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def seconds_left(runs: list[Run]) -> float | None:
@@ -164,22 +145,35 @@ def seconds_left(runs: list[Run]) -> float | None:
 
 
 def frame(runs: list[Run], most: int | None = None) -> Group:
-    """What is shown: a line for all, and a line for each cell, those at work first, `most` of them."""
+    """What is shown: a line for all; a line for each cell, those at work first; a line for each run that is at work or
+    did not get to its end. `most` of either, where there is a limit."""
     cells = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
     cells.sort(key=lambda cell: min(list(STATES).index(run.state) for run in cell))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("cell", overflow="fold")
-    table.add_column("runs")
-    table.add_column("done")
-    table.add_column("validation accuracy", overflow="fold")
+    named = sorted((run for run in runs if run.state not in SILENT), key=lambda run: list(STATES).index(run.state))
+    table = _table("cell", "runs", "done", "validation accuracy")
     for cell in cells[:most]:
         scores = " ".join(f"{run.accuracy:.1f}" for run in cell if run.accuracy is not None)
         bar = ProgressBar(total=len(cell), completed=sum(run.part for run in cell), width=12)
         table.add_row(cell[0].cell, _counts(cell), bar, scores)
+    notes = _table("", "run", "where it runs, or why not")
+    for run in named[:most]:
+        notes.add_row(Text(run.state, style=STATES[run.state]), f"{run.cell}/seed{run.seed}", Text(run.note))
     left = seconds_left(runs)
     summary = _counts(runs).append("" if left is None else f"; about {_duration(left)} left")
-    hidden = len(cells) - len(cells[:most])
-    return Group(summary, table, *([Text(f"and {hidden} more cells", style="dim")] if hidden else []))
+    parts = [summary, table, *_hidden(cells, most, "cells"), *([Text(), notes] if named else [])]
+    return Group(*parts, *_hidden(named, most, "runs"))
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    return table
+
+
+def _hidden(lines: list, most: int | None, what: str) -> list[Text]:
+    number = len(lines) - len(lines[:most])
+    return [Text(f"and {number} more {what}", style="dim")] if number else []
 
 
 def _counts(runs: list[Run]) -> Text:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from lra import __version__
+from lra import __version__, locks
 from lra.errors import UserError
 from lra.files import digest, write_json
 from lra.tasks import Facts, Place, Split, Task, Windows
@@ -126,11 +125,11 @@ def prepared(
     if not (folder / MANIFEST).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.parent / f".{name}.lock", timeout=LOCK_PATIENCE_SECONDS):
+            with locks.hold(folder.parent / f".{name}.lock", LOCK_PATIENCE_SECONDS):
                 if not (folder / MANIFEST).exists():
                     _build(folder, facts, identity, make, baselines, validates_on_test)
-        except Timeout:
-            raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
+        except locks.Held as other:
+            raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts)

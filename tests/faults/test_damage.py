@@ -146,7 +146,7 @@ def test_a_damaged_configuration(record_property, run: Path) -> None:
     """A command goes on with a run only where its configuration still says the same."""
     path = next(run.rglob(train.CONFIG))
     settings = settings_of(composed(*TINY))
-    found = silent_loads(path, lambda: (train.finished(path.parent, settings)["status"], json.loads(path.read_text())))
+    found = silent_loads(path, lambda: (train.complete(path.parent, settings)["status"], json.loads(path.read_text())))
     observe(record_property, "config.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
 
 

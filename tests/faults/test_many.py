@@ -116,7 +116,7 @@ def test_another_process_finishes_first(record_property, cli: Commands) -> None:
 
     def both() -> None:
         logged()
-        when(lra.train, "FileLock", 1, lambda *_, **__: command(*QUICK, "out=runs", "cache=own"))()
+        when(lra.train.locks, "hold", 1, lambda *_, **__: command(*QUICK, "out=runs", "cache=own"))()
 
     ended = command(*QUICK, "out=runs", "cache=own", inside=both)
     assert "finished before, nothing to do" in ended.err
