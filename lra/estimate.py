@@ -19,7 +19,7 @@ from lra.errors import UserError
 from lra.files import digest
 from lra.fit import accumulate, batches, cuts, predict
 from lra.model import Model
-from lra.run import device_of, initial, threads_at_hand
+from lra.run import device_of, initial, keep_memory, threads_at_hand
 from lra.settings import Settings, System, assemble
 from lra.signals import ASKING
 from lra.tasks import Place, Task
@@ -82,6 +82,7 @@ def _prepared(works: list[Work]) -> list[Task | None]:
 def _measure(works: list[Work], tasks: list[Task | None], sender: Connection) -> None:
     for number in ASKING:
         signal.signal(number, signal.SIG_DFL)
+    keep_memory()
     for place in sorted(range(len(works)), key=lambda place: place * GOLDEN % 1):
         if tasks[place] is None:
             continue

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from support import Commands
 from test_train import strip_times
 
 from lra import configure, locks, record, sweep, train
+from lra.outcome import state
 from lra.report.__main__ import main as report
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
@@ -141,6 +143,48 @@ def test_a_dead_worker_does_not_keep_a_sweep_from_its_end(cli: Commands, monkeyp
     assert "Traceback" not in err
     monkeypatch.delenv("LRA_FAULT")
     assert command(*SMOKE, "seed=1,2", *overrides)[0] == 0
+
+
+def session(leader: int) -> list[str]:
+    """The command lines of the processes that still belong to a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = path.read_text().rsplit(")", 1)[1].split()[:4]
+            if int(number) == leader and state != "Z":
+                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", ["basic", "joblib"])
+def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, asked: signal.Signals) -> None:
+    """Ctrl-C as a terminal sends it, to the whole group; SIGTERM to the driver alone."""
+    line = (*SMOKE, "seed=1,2,3", "train.eval_every=10", "checkpoint.steps=10", "max_hours=null", *launcher(name))
+    line += ("isolate=true",) if name == "basic" else ("hydra.launcher.n_jobs=2",)
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "lra.train", *line, "train.steps=1000000"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    first = Path("runs/listops/paper/simple/simple/seed1/checkpoint.json")
+    while not first.exists() and driver.poll() is None:
+        time.sleep(0.05)
+    if asked == signal.SIGINT:
+        os.killpg(driver.pid, asked)
+    else:
+        driver.send_signal(asked)
+    _, err = driver.communicate(timeout=300)
+    assert driver.returncode == (130 if asked == signal.SIGINT else 75), err
+    assert "Traceback" not in err
+    assert "0 of 3 runs finished" in err
+    deadline = time.monotonic() + 30
+    while session(driver.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert session(driver.pid) == []
+    assert not any(state(path.parent)[0] == "running" for path in Path("runs").rglob(record.CONFIG))
 
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
