@@ -168,7 +168,9 @@ def full_precision(device: torch.device) -> AbstractContextManager:
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
     """What products of x are computed in."""
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+    if x.is_meta or x.dtype == torch.float64:
+        return x.dtype
+    if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
