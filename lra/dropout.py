@@ -147,10 +147,10 @@ def _dropped(key: Key, shape: Sequence[int], p: float) -> np.ndarray:
 
 def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
     """The places below `size` of independent drops with probability p, ascending: the sums of geometric gaps."""
-    gaps, drops = _gaps(p)
+    gaps, drops, mean = _gaps(p)
     found, end = [], -1
     while end < size - 1:
-        expected = (size - 1 - end) / gaps.mean()
+        expected = (size - 1 - end) / mean
         words = bits.random_raw(ceil((expected + 4 * expected**0.5 + 4) / 4)).view(np.uint16)
         places = np.cumsum(gaps[words]) + end
         end = int(places[-1])
@@ -159,8 +159,9 @@ def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
 
 
 @cache
-def _gaps(p: float) -> tuple[np.ndarray, int]:
-    """How far each 16-bit word advances to the next drop [LEVELS], and from which word on it is no drop.
+def _gaps(p: float) -> tuple[np.ndarray, int, float]:
+    """How far each 16-bit word advances to the next drop [LEVELS], from which word on it is no drop, and the mean
+    advance.
 
     Gaps are geometric. Those beyond the last in the table (one in sixteen, unless p is tiny) advance to there without
     a drop and draw again, which changes nothing, since they have no memory; so no gap in the table is rare.
@@ -169,7 +170,7 @@ def _gaps(p: float) -> tuple[np.ndarray, int]:
     bounds = np.rint(LEVELS * (1 - (1 - p) ** np.arange(last + 1))).astype(np.int64)  # words below: gap <= index
     gaps = np.full(LEVELS, last, dtype=np.int64)
     gaps[: bounds[-1]] = np.repeat(np.arange(1, last + 1), np.diff(bounds))
-    return gaps, int(bounds[-1])
+    return gaps, int(bounds[-1]), float(gaps.mean())
 
 
 def _from_shells(places: np.ndarray, length: int) -> np.ndarray:

@@ -82,7 +82,7 @@ class Simple(Attention):
             return self.dropout(causal_product(q, k, v))
         state = k.transpose(-2, -1) @ v  # [B, H, Dh, Dh]
         if self.drop_state:
-            return q @ self.dropout(state)
+            return q @ self._dropped(state)
         return self.dropout(q @ state)
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -96,7 +96,7 @@ class Simple(Attention):
         """Everything up to a dropout on the output."""
         state = self._state(x, key_mask)
         if self.drop_state:
-            state = self.dropout(state)
+            state = self._dropped(state)
         weight, bias = self._fold(self.query, state)  # [B, H, D, Dh], [B, H, 1, Dh]
         if self.shape.out_proj and self.drop_state:
             out = self.out.weight.unflatten(1, (self.shape.heads, -1)).permute(1, 2, 0)  # [H, Dh, D]
@@ -105,6 +105,10 @@ class Simple(Attention):
         else:
             weight, bias = _side_by_side(weight), _side_by_side(bias)
         return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
+
+    def _dropped(self, state: Tensor) -> Tensor:
+        """After dropout, of all heads at once: their size does not depend on the length."""
+        return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]."""
