@@ -24,7 +24,7 @@ from lra.settings import Settings, System, assemble
 from lra.signals import ASKING
 from lra.tasks import Place, Task
 
-SECONDS = 20  # for all measurements together
+SECONDS = 15  # for all measurements together
 FORWARD = 1 / 3  # of training
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
 

@@ -35,7 +35,7 @@ SchedulerType=sched/backfill
 MpiDefault=none
 ReturnToService=2
 KillWait=5
-NodeName=$name NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+NodeName=$name NodeAddr=127.0.0.1 CPUs=$(getconf _NPROCESSORS_ONLN) State=UNKNOWN
 PartitionName=all Nodes=$name Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 CONF
     runuser -u munge -- munged --pid-file /run/munge/munged.pid || true
