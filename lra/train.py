@@ -3,6 +3,7 @@
 import json
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,13 +189,13 @@ class Run:
                 if results["status"] == "finished":
                     loggers.tested(results["test"][self.system.recipe.selection])
         except UserError as error:
-            write_atomic(self.folder / ERRORS, f"{error}\n".encode())
+            self._leave(f"{error}\n")
             raise
         except Paused as pause:
             paused = pause
             results = {"status": "paused", "reason": str(pause)}
         except Exception as error:
-            write_atomic(self.folder / ERRORS, traceback.format_exc().encode())
+            self._leave(traceback.format_exc())
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             say(f"{self.title}: failed: {reason} (traceback in {self.folder / ERRORS})")
             results = {"status": "failed", "reason": reason}
@@ -207,6 +208,11 @@ class Run:
         if results["status"] == "finished":
             checkpoint.remove(self.folder)
         return results["status"]
+
+    def _leave(self, why: str) -> None:
+        """In the folder; what the terminal says has to do where the disk is full."""
+        with suppress(UserError, OSError):
+            write_atomic(self.folder / ERRORS, why.encode())
 
     def _seen(self) -> Seen:
         """What a logger shows of the run."""

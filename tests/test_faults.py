@@ -95,7 +95,7 @@ def test_a_full_disk_while_measuring(record_property, cli: Commands, whole) -> N
     expected = whole(*TINY, "checkpoint.steps=null")
 
     def scenario() -> list:
-        small_disk(Path("runs"), "size=4k")
+        small_disk(Path("runs"), "size=8k")
         ended = command(*TINY, "checkpoint.steps=null", "out=runs")
         small_disk(Path("runs"), "size=64m")
         return [ended.code, ended.said, again(expected, *TINY, "checkpoint.steps=null")]
@@ -105,7 +105,7 @@ def test_a_full_disk_while_measuring(record_property, cli: Commands, whole) -> N
     observe(
         record_property,
         "disk full at an evaluation",
-        "tmpfs of 4 kB",
+        "tmpfs of 8 kB",
         f"2, one line; then {AGAIN}",
         f"{code}, one line; then {then}",
     )
@@ -310,7 +310,7 @@ def test_too_few_open_files(record_property, cli: Commands, whole) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 
     expected = whole(*TINY)
-    ended = command(*TINY, "out=runs", inside=when(lra.train, "_run_in", 1, limit))
+    ended = command(*TINY, "out=runs", inside=when(lra.train.Run, "_record", 1, limit))
     assert "oo many open files" in ended.said
     observe(
         record_property,
