@@ -74,9 +74,10 @@ def _prepared(works: list[Work]) -> list[Task | None]:
     for work in works:
         key = digest(work.settings.task)
         if key not in tasks:
+            tasks[key] = None
             with Preparation(work.system.builder.facts.name) as progress, suppress(UserError, OSError):
                 tasks[key] = work.system.builder.build(Place.of(work.settings, progress))
-    return [tasks.get(digest(work.settings.task)) for work in works]
+    return [tasks[digest(work.settings.task)] for work in works]
 
 
 def _measure(works: list[Work], tasks: list[Task | None], sender: Connection) -> None:
@@ -99,7 +100,8 @@ def _seconds(work: Work, task: Task, share: float) -> float:
     recipe, depth = work.system.recipe, work.settings.model["depth"]
     torch.set_num_threads(work.settings.threads or threads_at_hand())
     trained = recipe.steps * recipe.batch_size
-    evaluated = -(-recipe.steps // recipe.eval_every) * len(task.val) + 2 * len(task.test)
+    looks = -(-recipe.steps // recipe.eval_every)
+    evaluated = looks * len(task.val) + min(looks, 2) * len(task.test)
     one = depth * _again(_training, _model(work, task, 1), work, task, 1)
     examples = int(share / one / 4)
     if examples <= 1:

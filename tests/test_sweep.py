@@ -103,6 +103,22 @@ def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> Non
 
 
 @pytest.mark.launcher
+def test_a_ray_cluster_that_runs_already(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = launcher("ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    program = (
+        "import ray, sys; print(ray.init(num_cpus=1, include_dashboard=False).address_info['address'], flush=True); "
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program + "sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as cluster:
+        address = cluster.stdout.readline().strip()
+        code, err = command(*SMOKE, "seed=1,2", *overrides, f"hydra.launcher.ray.init.address='{address}'")
+    assert code == 0, err
+    assert "2 of 2 runs finished" in err
+
+
+@pytest.mark.launcher
 @pytest.mark.parametrize("name", ["basic", "joblib", "submitit_slurm"])
 def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
     cli: Commands, name: str, monkeypatch: pytest.MonkeyPatch
