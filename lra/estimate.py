@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from lra import record
+from lra.batches import batches, cuts, predict
 from lra.console import Preparation
 from lra.errors import UserError
 from lra.files import digest
-from lra.fit import accumulate, batches, cuts, predict
+from lra.fit import accumulate
 from lra.model import Model
 from lra.run import device_of, initial, keep_memory, threads_at_hand
 from lra.settings import Settings, System, assemble

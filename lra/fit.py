@@ -1,89 +1,26 @@
 """The only training loop: a generator of measurements that never logs, prints or saves."""
 
 import math
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lra import dropout, ranks, streams
+from lra import dropout, ranks
+from lra.batches import Tokens, batches, cuts, predict
 from lra.errors import UserError
-from lra.groups import Group
 from lra.model import Model
+from lra.recipe import Precision, Recipe
 from lra.tasks import Split, Task
 
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Precision = Literal["fp32", "bf16"]
-OVERHEAD = {"cpu": 128, "cuda": 1 << 15}  # what a micro-batch costs besides its tokens, in tokens; cuda: an estimate
-OnStep = Callable[[int, float, "Tokens"], None]
+OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the updates done, its loss, and the tokens it read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to train; the keys of `train` in the configuration. `micro_batch` and `processes` only cut a batch."""
-
-    steps: PositiveInt
-    batch_size: PositiveInt
-    micro_batch: PositiveInt
-    eval_batch: PositiveInt
-    eval_every: PositiveInt
-    lr: PositiveFloat
-    warmup: PositiveInt
-    schedule: Literal["rsqrt", "constant", "cosine", "triangular"]
-    stop_in_warmup: bool
-    weight_decay: NonNegativeFloat
-    betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
-    eps: PositiveFloat
-    clip_norm: PositiveFloat | None
-    freeze: list[Group] | None
-    layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
-    minutes: PositiveFloat | None
-    processes: PositiveInt
-    compile: bool
-    selection: Literal["last", "best_val", "best_test"]
-
-    def __post_init__(self) -> None:
-        if self.warmup > self.steps and not self.stop_in_warmup:
-            raise UserError(
-                f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
-                "if that is meant, say train.stop_in_warmup=true"
-            )
-        if self.micro_batch > self.batch_size:
-            raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
-        if self.processes > self.batch_size:
-            raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")
-
-    def learning_rate(self, step: int) -> float:
-        """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
-
-        rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
-        Range Arena's. triangular: linear from the peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
-        """
-        past = max(0, step - self.warmup)
-        factor = {
-            "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
-            "constant": 1.0,
-            "cosine": 0.5 * (1 + math.cos(math.pi * past / self.steps)),
-            "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
-        }[self.schedule]
-        return self.lr * min(1.0, step / self.warmup) * factor
-
-    def depth_factor(self, name: str, depth: int) -> float:
-        """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
-        block towards the input, and least in the embedding (ELECTRA, Clark et al. 2020, appendix B)."""
-        if self.layer_decay is None or name.startswith(("head.", "final_norm.")):
-            return 1.0
-        block = re.match(r"blocks\.(\d+)\.", name)
-        return self.layer_decay ** (depth - int(block[1]) if block else depth + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +49,6 @@ class Score:
             return self.accuracy > other.accuracy
         own, best = (score.loss if math.isfinite(score.loss) else math.inf for score in (self, other))
         return own < best
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """Tokens of documents: `real` ones, and those `computed`, padding included."""
-
-    real: int = 0
-    computed: int = 0
-
-    def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(real=self.real + other.real, computed=self.computed + other.computed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,23 +226,6 @@ def update(
     return loss, seen
 
 
-def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps from `start` on and their examples [batch_size]: one permutation per epoch, read without a gap.
-
-    A function of (seed, size, batch_size) alone, so every model of a seed sees the same data.
-    """
-    epoch, order = -1, np.empty(0, dtype=np.int64)
-    for step in range(start, recipe.steps):
-        places = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
-        batch = np.empty(recipe.batch_size, dtype=np.int64)
-        for number in np.unique(places // size):
-            if number != epoch:
-                epoch, order = number, streams.generator(seed, "order", int(number)).permutation(size)
-            here = places // size == number
-            batch[here] = order[places[here] % size]
-        yield step, batch
-
-
 def accumulate(
     model: Model,
     split: Split,
@@ -423,55 +332,3 @@ def evaluate(model: Model, split: Split, batch: int, *, precision: Precision, ke
         keep.meet()
     correct, predictions, loss = ranks.summed(correct, predictions, math.fsum(losses))
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
-
-
-def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut this rank's share of a batch: the places [m] of each part in the batch, and the length that its documents
-    are padded to.
-
-    Where padding takes part in the model a part is the next `size` examples at `max_len`. Where it is masked, examples
-    are sorted by length, each part is padded to its own longest document, none has more tokens, padding included, than
-    `size` examples of `max_len`, and the parts are those that cost least.
-    """
-    if not model.key_mask:
-        places = ranks.share(np.arange(len(examples)))
-        for start in range(0, len(places), size):
-            yield places[start : start + size], model.max_len
-        return
-    lengths = split.lengths(examples).max(axis=1).clip(min=1)
-    order = ranks.share(np.argsort(-lengths, kind="stable"))
-    overhead = OVERHEAD[next(model.parameters()).device.type]
-    for part in cheapest(lengths[order], size * model.max_len, overhead):
-        yield order[part], int(lengths[order[part.start]])
-
-
-def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
-    """Cut documents [n], the longest first, where the sum of what parts cost is least.
-
-    A part costs its tokens, padding included, which are at most `most` unless it is one document, and `overhead`.
-    """
-    costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0  # of the first ones
-    for stop in range(1, len(lengths) + 1):
-        while first < stop - 1 and (stop - first) * lengths[first] > most:
-            first += 1
-        tokens = np.arange(stop - first, 0, -1) * lengths[first:stop]
-        total = costs[first:stop] + tokens + overhead
-        starts[stop] = first + total.argmin()
-        costs[stop] = total.min()
-    parts, stop = [], len(lengths)
-    while stop:
-        parts.append(slice(starts[stop], stop))
-        stop = starts[stop]
-    return parts[::-1]
-
-
-def predict(
-    model: Model, split: Split, examples: np.ndarray, length: int, precision: Precision
-) -> tuple[Tensor, Tensor]:
-    """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
-    device = next(model.parameters()).device
-    tokens = torch.from_numpy(split.pad(examples, length)).to(device).long()
-    labels = torch.from_numpy(split.targets(examples)).to(device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        logits = model(tokens).flatten(0, -2)
-    return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lra.attention import Attention, split_heads
-from lra.fit import Precision, predict
+from lra.batches import predict
 from lra.model import Block, Model
+from lra.recipe import Precision
 from lra.tasks import Split
 
 

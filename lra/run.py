@@ -16,17 +16,19 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lra import checkpoint, faults, ranks, record, streams
+from lra.batches import Tokens
 from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import Training as Bar
 from lra.console import say
 from lra.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
 from lra.errors import UserError
 from lra.files import write_atomic
-from lra.fit import Diverged, Measurement, Predictions, Recipe, Score, Tokens, Training, evaluate, fit
+from lra.fit import Diverged, Measurement, Predictions, Score, Training, evaluate, fit
 from lra.generate import SAMPLE, write_sample
 from lra.loggers import Loggers
 from lra.model import Model
 from lra.probe import probe
+from lra.recipe import Recipe
 from lra.settings import Checkpoints, Generate, Settings, System
 from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers

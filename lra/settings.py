@@ -14,10 +14,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from lra import configure, paths
 from lra.errors import UserError, did_you_mean
 from lra.init import Start
+from lra.recipe import Precision, Recipe
 from lra.tasks import Builder, Facts
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.fit import Recipe
     from lra.loggers import Logger
     from lra.model import Model
 
@@ -36,7 +36,7 @@ class Settings:
     train: dict[str, Any]
     init: dict[str, Any] | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    precision: Literal["fp32", "bf16"]
+    precision: Precision
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt | None
     out: str
@@ -130,8 +130,6 @@ def loggers_of(settings: Settings) -> "dict[str, Logger]":
 def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     import torch
-
-    from lra.fit import Recipe
 
     builder = configure.build(settings.task, "task", settings.packages)()
     designed = architecture(settings.attention, settings.model, settings.packages)

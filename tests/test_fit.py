@@ -14,9 +14,11 @@ import torch
 from support import composed, model_of, stub_task, train_state
 
 from lra import configure
+from lra.batches import batches, cheapest, cuts
 from lra.errors import UserError
-from lra.fit import Diverged, Recipe, Score, Training, accumulate, batches, cheapest, cuts, evaluate, fit
+from lra.fit import Diverged, Score, Training, accumulate, evaluate, fit
 from lra.paths import PACKAGE
+from lra.recipe import Recipe
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 

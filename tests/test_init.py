@@ -10,9 +10,10 @@ from support import Commands, composed, model_of, options, stub_task, train_stat
 
 from lra import configure, record, train
 from lra.errors import UserError
-from lra.fit import Recipe, Training, fit
+from lra.fit import Training, fit
 from lra.groups import GROUPS, belongs
 from lra.init.checkpoint import Checkpoint
+from lra.recipe import Recipe
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 SMALL = (

@@ -10,9 +10,10 @@ from support import facts, model_of
 from torch import nn
 
 from lra.errors import UserError
-from lra.fit import Recipe, accumulate, evaluate
+from lra.fit import accumulate, evaluate
 from lra.generate import continuation
 from lra.model import Model
+from lra.recipe import Recipe
 from lra.tasks import Task, Windows
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")

@@ -21,7 +21,7 @@ from support import composed, model_of
 
 from lra import configure
 from lra.errors import UserError
-from lra.fit import Recipe
+from lra.recipe import Recipe
 from lra.tasks import Place, Split, Task
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.baselines import best_threshold, pair_cosine

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra import configure
-from lra.fit import Precision
+from lra.recipe import Precision
 
 What = Literal["layer", "step", "epoch", "profile", "accuracy"]
 Direction = Literal["forward", "train"]

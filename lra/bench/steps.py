@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from lra.batches import Tokens, batches, cuts
 from lra.bench import straightforward
 from lra.bench.measure import Place, Result, Work, Worker, side_by_side
 from lra.bench.profile import profile
 from lra.bench.settings import Settings
 from lra.console import Preparation
 from lra.errors import UserError
-from lra.fit import Tokens, adamw, batches, compile_blocks, cuts, update
+from lra.fit import adamw, compile_blocks, update
 from lra.run import initial, keep_memory, reproducible
 from lra.settings import System, assemble
 from lra.tasks import Facts, Split
