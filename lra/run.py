@@ -4,9 +4,11 @@ import ctypes
 import io
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, faults, ranks, record, streams
+from lra import checkpoint, faults, locks, ranks, record, streams
 from lra.batches import Tokens
 from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import Training as Bar
@@ -61,10 +63,25 @@ def keep_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def place(device: str, number: int) -> None:
-    """Let the `number`-th process or job take its GPU, where there are several."""
-    if device == "cuda":
-        torch.cuda.set_device(number % torch.cuda.device_count())
+@contextmanager
+def placed(device: str, number: int) -> Iterator[None]:
+    """Let the `number`-th job take a GPU where there are several; ranks of one job take the GPU of their number."""
+    gpus = torch.cuda.device_count() if device == "cuda" and ranks.started_with() == 1 else 1
+    with ExitStack() as stack:
+        if gpus > 1:
+            torch.cuda.set_device(_take_gpu(stack, number, gpus))
+        yield
+
+
+def _take_gpu(stack: ExitStack, number: int, gpus: int) -> int:
+    """The first GPU from the `number`-th on that no other job of this user here has taken; the `number`-th where all
+    are taken."""
+    for gpu in ((number + further) % gpus for further in range(gpus)):
+        name = f"lra-gpu-{os.getuid()}-{torch.cuda.get_device_properties(gpu).uuid}.lock"
+        with suppress(locks.Held):
+            stack.enter_context(locks.hold(Path(gettempdir()) / name, patience=0))
+            return gpu
+    return number % gpus
 
 
 def threads_at_hand() -> int:

@@ -65,7 +65,7 @@ def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
     its sweep; it chooses the GPU where there are several.
     """
     from lra import ranks
-    from lra.run import describe, device_of, place
+    from lra.run import describe, device_of, placed
 
     system = assemble(settings)
     folder = Path(settings.out) / cell.folder / f"seed{settings.seed}"
@@ -80,8 +80,7 @@ def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
     try:
         if given == 1 and (processes > 1 or settings.isolate):
             return one.done() or _in_new_processes(processes, settings, cell, title, number)
-        place(device, number)
-        with ranks.joined(device), ranks.Gate() as gate:
+        with placed(device, number), ranks.joined(device), ranks.Gate() as gate:
             return one.lead(gate) if ranks.leads() else one.assist(gate)
     except OSError as error:
         raise explained(error, folder, 0) from error

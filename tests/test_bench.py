@@ -4,6 +4,7 @@ import json
 import signal
 from functools import cache
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from lra.bench.straightforward import update
 from lra.dropout import Dropout, set_keys
 from lra.errors import UserError
 from lra.fit import accumulate
+from lra.paths import PACKAGE
 from lra.run import initial
 from lra.settings import assemble
 
@@ -364,3 +366,9 @@ def test_profile_and_accuracy_end_to_end(cli: Commands) -> None:
     code, _, err = cli(main, "what=accuracy", "attention=softmax")
     assert code == 2
     assert "expected attention=simple" in err
+
+
+@pytest.mark.parametrize("kept", sorted((PACKAGE.parent / "results" / "bench").iterdir()), ids=lambda path: path.name)
+def test_kept_pages_are_those_of_their_measurements(kept: Path) -> None:
+    found = json.loads((kept / page.NAME).read_text())
+    assert "\n".join(page.page(found)) == (kept / page.PAGE).read_text()

@@ -14,6 +14,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import DictConfig
@@ -360,22 +361,29 @@ def test_a_status_says_where_and_why(cli: Commands) -> None:
     assert f"failed {run}2 fire" in lines
 
 
-def test_jobs_take_the_gpus_in_turn(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each job of a sweep its own number, each number its own GPU, as far as there are some."""
-    import torch
-
-    from lra.run import place
-
-    numbers, taken = [], []
+def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = []
     monkeypatch.setattr(train, "run", lambda settings, cell, title, number: numbers.append(number) or "finished")
     cli(train.main, *SMOKE, "seed=1,2,3,4,5")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
+    import torch
+
+    from lra import run
+
+    taken = []
+    monkeypatch.setattr(run, "gettempdir", lambda: tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    for number in numbers:
-        place("cuda", number)
-    assert (numbers, taken) == ([0, 1, 2, 3, 4], [0, 1, 0, 1, 0])
-    place("cpu", 1)
-    assert len(taken) == 5
+    with run.placed("cuda", 1):
+        with run.placed("cuda", 4), run.placed("cuda", 7), run.placed("cuda", 11):
+            assert taken == [1, 2, 0, 2]
+        with run.placed("cuda", 3), run.placed("cpu", 2):
+            assert taken[4:] == [0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from lra import configure, record
 from lra.bench.layers import Layer, layer_of, module_of, work
 from lra.bench.measure import Place, Result, side_by_side
+from lra.bench.page import measured
 from lra.bench.settings import Settings, settings_of
 from lra.console import say
 from lra.files import write_atomic
@@ -62,9 +63,7 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
             cells += [f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['memory']:.2f}"]
         yield f"| `{name}` | {' | '.join(cells)} |"
     yield ""
-    where = record.provenance({}, None, "cpu", "fp32", record.now())
-    yield f"Measured on {where['cpu']}, torch {where['packages']['torch']}, commit {where['commit']}"
-    yield f"{'with uncommitted changes ' * bool(where['dirty'])}({where['started'][:10]}).\n"
+    yield measured(record.provenance({}, None, "cpu", "fp32", record.now())) + "\n"
 
 
 def layer(name: str) -> Layer:

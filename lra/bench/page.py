@@ -39,11 +39,17 @@ def page(record: Record) -> Iterator[str]:
     yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
     yield f"By `{record['command']}`.\n"
     yield from SECTIONS[record["what"]](record)
-    where = record["provenance"]
+    yield f"{measured(record['provenance'])} Raw: [{NAME}]({NAME}).\n"
+
+
+def measured(where: dict[str, Any]) -> str:
+    """On what, with what and when something was measured, in three lines."""
     machine = where["cpu"] if where["device"] == "cpu" else where["device"]
-    yield f"Measured on {machine} ({where['instructions']}), threads: {where['threads']}, {where['precision']},"
-    yield f"torch {where['packages']['torch']}, commit {where['commit']}"
-    yield f"({'with uncommitted changes, ' * bool(where['dirty'])}{where['started'][:10]}). Raw: [{NAME}]({NAME}).\n"
+    return (
+        f"Measured on {machine} ({where['instructions']}), threads: {where['threads']}, {where['precision']},\n"
+        f"torch {where['packages']['torch']}, commit {where['commit']}\n"
+        f"({'with uncommitted changes, ' * bool(where['dirty'])}{where['started'][:10]})."
+    )
 
 
 def _layers(record: Record) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lra import record
+from lra.bench.page import measured
 from lra.console import say
 from lra.files import write_atomic
 from lra.tasks import default_workers
@@ -71,7 +72,7 @@ def _resident(process: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
-def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str) -> Iterator[str]:
+def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str, started: str) -> Iterator[str]:
     """The lines of the page. `few`: a sweep of fewer runs, whose first begins sooner; `single`: one run by itself."""
     basic = sweeps["basic"]
     compose = max(0.0, (basic.first - few.first) / (basic.runs - few.runs))
@@ -109,6 +110,7 @@ def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str) -> Iter
     yield "- Several machines may be given the same command on one folder: the lock of a run dies with its holder, and"
     yield "  what one is at work on the others leave (exit code 75 until all is done)."
     yield f"- Files: {MANY:,} runs are {4 * MANY:,} small files; checkpoints are removed when a run is done.\n"
+    yield measured(record.provenance({}, None, "cpu", "fp32", started)) + "\n"
 
 
 def draw(sweeps: dict[str, Sweep], path: Path) -> None:
@@ -132,7 +134,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     target = parser.parse_args().page
     there = find_spec("hydra_plugins") is not None and find_spec("hydra_plugins.hydra_joblib_launcher") is not None
-    sweeps = {}
+    sweeps, started = {}, record.now()
     for name, overrides in KINDS.items():
         if name != "joblib" or there:
             say(f"{name}: {4 * SEEDS} runs")
@@ -145,7 +147,7 @@ def main() -> None:
         single = clock.read()
     plot = target.with_suffix(".svg")
     draw(sweeps, plot)
-    write_atomic(target, "\n".join(page(sweeps, few, single, plot.name)).encode())
+    write_atomic(target, "\n".join(page(sweeps, few, single, plot.name, started)).encode())
     say(f"wrote {target} and {plot}")
 
 
