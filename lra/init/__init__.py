@@ -31,8 +31,13 @@ class Start(ABC):
     hint: ClassVar[str]
 
     def __init__(self, *, folder: str, take: list[Group] | None) -> None:
-        self.path = Path(folder).expanduser() / self.file
+        self.folder = folder
         self.take = take
+
+    @cached_property
+    def path(self) -> Path:
+        """The file of weights."""
+        return Path(self.folder).expanduser() / self.file
 
     @cached_property
     def sha256(self) -> str:

@@ -6,11 +6,15 @@ the same with the [CLS] as the CLS vector, and the segment's vector added to eve
 
 import json
 import re
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lra.console import say
 from lra.errors import UserError
 from lra.init import Start, read
+from lra.tasks import sources
 from lra.tasks.tokenise import TOKENIZER, load, vocabulary_of
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from lra.tasks import Task
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
+HUB = "hub:"
 TABLES = ("word", "position", "token_type")
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {
@@ -35,13 +40,20 @@ PARTS = {
 
 
 class Bert(Start):
-    """`folder`: model.safetensors, config.json and vocab.txt, as the library transformers lays them out.
+    """`folder`: model.safetensors, config.json and vocab.txt, as the library transformers lays them out; or where they
+    are on the Hugging Face hub, hub:OWNER/NAME.
 
     Raises UserError where widths, heads or norms are others, and where the task's tokens are of another vocabulary.
     """
 
     file = "model.safetensors"
     hint = "expected a folder with the weights of a BERT in the layout of transformers, as safetensors"
+
+    @cached_property
+    def path(self) -> Path:
+        if not self.folder.startswith(HUB):
+            return super().path
+        return _from_hub(self.folder.removeprefix(HUB), self.file) / self.file
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         self._check_shape(model)
@@ -107,3 +119,25 @@ class Bert(Start):
             return json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {error}; {self.hint}") from None
+
+
+def _from_hub(repository: str, weights: str) -> Path:
+    """The folder of the client's cache with a model of the hub, which is fetched if it is not there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    files = [weights, CONFIG, TOKENIZER_CONFIG, VOCABULARY]
+    with suppress(LocalEntryNotFoundError):
+        kept = Path(snapshot_download(repository, allow_patterns=files, local_files_only=True))
+        if (kept / weights).is_file():
+            return kept
+    say(f"fetching {repository} from the Hugging Face hub")
+    try:
+        sources.refuse_unless_reachable()
+        return Path(snapshot_download(repository, allow_patterns=files))
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"init.folder={HUB}{repository}: it could not be fetched ({reason}); put {', '.join(files)} "
+            "into a folder and set init.folder to it"
+        ) from None

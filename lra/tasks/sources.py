@@ -213,14 +213,14 @@ def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wan
 
     say(f"fetching {what}, {size}, from the Hugging Face hub")
     try:
-        _refuse_unless_reachable()
+        refuse_unless_reachable()
         return load()
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise absent(place, what, size=size, wants=wants, reason=reason) from None
 
 
-def _refuse_unless_reachable() -> None:
+def refuse_unless_reachable() -> None:
     """Ask the hub once, briefly; its own client would try again for half a minute."""
     import os
     import urllib.request
