@@ -111,6 +111,13 @@ def test_the_exponent_of_a_power() -> None:
     assert page.exponent([512], [1.0]) is None
 
 
+def test_the_line_of_a_line_and_of_a_parabola() -> None:
+    lengths = [512, 1024, 4096]
+    assert page.line(lengths, [3 + 0.25 * length for length in lengths]) == pytest.approx((3, 0.25, 0))
+    assert page.line(lengths, [float(length**2) for length in lengths])[2] > 0.3
+    assert page.line(lengths[:2], [1.0, 2.0]) is None
+
+
 def test_out_of_memory_is_a_result() -> None:
     """An allocation that fails, one beyond the limit, and a process that the system kills."""
     subjects = {

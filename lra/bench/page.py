@@ -81,6 +81,11 @@ def _layers(record: Record) -> Iterator[str]:
         kinds = ["time", "peak memory", "saved"]
         header = ["subject", *kinds, *(f"{kind}, last two" for kind in kinds), "parameters", "version"]
         yield from _table(header, _exponents(rows))
+        yield "### A fixed part and a part for each token\n"
+        yield "The line a + b L with the least relative squares, and how far the farthest length is from it: what is"
+        yield "linear with a fixed part has an exponent below 1 and lies on its line.\n"
+        header = ["subject", "time, ms", "µs a token", "farthest", "peak memory, MB", "kB a token", "farthest"]
+        yield from _table(header, _lines(rows))
 
 
 def _steps(record: Record) -> Iterator[str]:
@@ -160,6 +165,16 @@ def exponent(lengths: list[int], values: list[float]) -> float | None:
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
+def line(lengths: list[int], values: list[float]) -> tuple[float, float, float] | None:
+    """a and b of the line a + b L with the least squares of relative errors, and the largest of these errors; None
+    below three points."""
+    if len(lengths) < 3:
+        return None
+    rows = np.stack([np.ones(len(lengths)), np.asarray(lengths, dtype=float)], axis=1) / np.asarray(values)[:, None]
+    found = np.linalg.lstsq(rows, np.ones(len(lengths)), rcond=None)[0]
+    return float(found[0]), float(found[1]), float(np.abs(rows @ found - 1).max())
+
+
 def figure(results: list[Result]) -> dict[str, bytes]:
     """Time and peak memory against the length, as SVG and PNG."""
     with matplotlib.rc_context():
@@ -201,6 +216,17 @@ def _exponents(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
         known = next((one for one in results if one["status"] == MEASURED), {})
         facts = [f"{known['parameters']:,}", known.get("version", "")] if known else ["", ""]
         found.append([f"`{subject}`", *slopes, *facts])
+    return found
+
+
+def _lines(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
+    found = []
+    for subject, results in rows:
+        cells = [f"`{subject}`"]
+        for name, fixed, each in (("time (s)", 1e3, 1e6), ("peak memory (MB)", 1, 1e3)):
+            fit = line(*_curve(results, name))
+            cells += [f"{fit[0] * fixed:.3g}", f"{fit[1] * each:.3g}", f"{fit[2]:.0%}"] if fit else ["", "", ""]
+        found.append(cells)
     return found
 
 
