@@ -257,7 +257,7 @@ def test_signals(record_property, cli: Commands, whole, place: str, signals: tup
 
 def test_a_signal_while_fetching(record_property, cli: Commands) -> None:
     """A library that handles every Exception does not take it for a failure of its own."""
-    inside = when(sources, "refuse_unless_reachable", 1, sending(signal.SIGTERM))
+    inside = when(sources, "_refuse_unless_reachable", 1, sending(signal.SIGTERM))
     ended = command("experiment=smoke", "task=text", "out=runs", "cache=own", "data_dir=null", inside=inside)
     observe(record_property, "SIGTERM while data are fetched", "a real signal", 75, ended.code)
 

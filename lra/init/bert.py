@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.console import say
 from lra.errors import UserError
 from lra.init import Start, read
 from lra.tasks import sources
@@ -131,13 +130,10 @@ def _from_hub(repository: str, weights: str) -> Path:
         kept = Path(snapshot_download(repository, allow_patterns=files, local_files_only=True))
         if (kept / weights).is_file():
             return kept
-    say(f"fetching {repository} from the Hugging Face hub")
     try:
-        sources.refuse_unless_reachable()
-        return Path(snapshot_download(repository, allow_patterns=files))
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Path(sources.from_hub(repository, lambda: snapshot_download(repository, allow_patterns=files)))
+    except sources.NotFetched as error:
         raise UserError(
-            f"init.folder={HUB}{repository}: it could not be fetched ({reason}); put {', '.join(files)} "
+            f"init.folder={HUB}{repository}: it could not be fetched ({error}); put {', '.join(files)} "
             "into a folder and set init.folder to it"
         ) from None

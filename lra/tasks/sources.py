@@ -208,19 +208,30 @@ def hub_file(place: Place, repository: str, name: str, *, size: str, wants: str)
     return _fetched(load, place, f"{name} of {repository}", size=size, wants=wants)
 
 
-def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
+class NotFetched(Exception):
+    """The hub did not give what it was asked for; the message says why, in one line."""
+
+
+def from_hub(what: str, load: Callable[[], Any]) -> Any:
+    """What `load` fetches from the hub; says so before it does. Raises NotFetched."""
     from lra.console import say
 
-    say(f"fetching {what}, {size}, from the Hugging Face hub")
+    say(f"fetching {what} from the Hugging Face hub")
     try:
-        refuse_unless_reachable()
+        _refuse_unless_reachable()
         return load()
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise absent(place, what, size=size, wants=wants, reason=reason) from None
+        raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
-def refuse_unless_reachable() -> None:
+def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
+    try:
+        return from_hub(f"{what}, {size},", load)
+    except NotFetched as error:
+        raise absent(place, what, size=size, wants=wants, reason=str(error)) from None
+
+
+def _refuse_unless_reachable() -> None:
     """Ask the hub once, briefly; its own client would try again for half a minute."""
     import os
     import urllib.request
