@@ -48,6 +48,14 @@ def weights(mixer: Spectral, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
 # ---------------------------------------------------------------- kernels in closed form
 
 
+def test_rks_features_by_hand_and_their_gradient() -> None:
+    """One angle of pi / 6, m = 4 in the factor 1 / 2; and the gradient by differences."""
+    x, omega = torch.tensor([[math.pi / 6]]).double(), torch.ones(1, 1).double()
+    assert torch.allclose(rks(x, omega, 4, 0.6), torch.tensor([[3**0.5 / 4, 0.25, 0.6]]).double())
+    x, omega = noise(2, 3, 5, seed=1).requires_grad_(), noise(5, 7, seed=2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, omega: rks(x, omega, 11, 0.6), (x, omega))
+
+
 def test_gmm_rks_kernel() -> None:
     """2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2, by the released code's normalisation."""
     mixer = mixer_of("gmm_rks", "attention.samples=7", "attention.smoothing=0.6")

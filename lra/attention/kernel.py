@@ -74,7 +74,8 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool) -> tuple[Tensor, ..
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
-    return q @ (k.transpose(-2, -1) @ v)
+    state = v.transpose(-2, -1) @ k  # [..., N, M]; in this order the gradients of q and k are laid out as they are
+    return q @ state.transpose(-2, -1)
 
 
 def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
