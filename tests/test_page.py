@@ -18,6 +18,7 @@ from scipy import stats
 
 from lra import record
 from lra.report import Report
+from lra.report.blocks import PROBES
 from lra.report.figures import write_figures
 from lra.report.page import ASSETS, POINTS, write_page
 
@@ -283,7 +284,7 @@ def test_enter_opens_a_cell_and_escape_leaves_it(visit: Visit, page: Path, folde
         assert f"{run['score']:.2f}" in shown
     links = visit.js("return [...document.querySelectorAll('dialog a')].map((e) => decodeURI(e.pathname))")
     assert [str(folder / run["path"]) for run in cell["runs"]] == [link for link in links if link.endswith(record.NAME)]
-    assert len(visit.browser.find_elements("css selector", "dialog canvas")) == 4
+    assert len(visit.browser.find_elements("css selector", "dialog canvas")) == 3 + len(PROBES)  # of each block
     assert "collapsed" in shown
     visit.press("\ue00c")  # Escape
     assert visit.texts("dialog[open]") == []

@@ -13,6 +13,7 @@ import numpy as np
 
 from lra.files import write_atomic
 from lra.report import curves, diagnostics, layout
+from lra.report.blocks import PROBES
 from lra.report.records import RULES, Record
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, Row, Section
@@ -21,7 +22,7 @@ NAME = "index.html"
 ASSETS = Path(__file__).with_name("assets")
 POINTS = 60  # of a curve: as many as a small chart can show
 DIGITS = 5  # of a number in a curve
-CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", "attention_std")
+CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", *PROBES)
 FILTERS = ("task", "protocol", "attention", "variant")
 
 Steps = dict[tuple[int, ...], int]
@@ -36,6 +37,7 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
     cells = [{"column": number, **_cell(folder, column, row, steps)} for number, column, row in rows]
     data = {
         "cells": cells,
+        "probes": PROBES,
         "verdicts": [column.verdict for column in columns],
         "steps": list(steps),
         "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),

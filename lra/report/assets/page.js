@@ -226,23 +226,27 @@ function course(cell, name, label, shade) {
   return {label, x, y: mean, band: edges, shade, dash: shade};
 }
 
+/** What a probe found in each block of the first run that has it. */
+function blockChart(cell, name, title) {
+  const measured = cell.runs.find((run) => run.curve?.[name]?.some(Boolean));
+  if (!measured) return null;
+  const values = measured.curve[name];
+  const blocks = values.find(Boolean).map((_, block) => ({
+    label: `block ${block + 1}`,
+    x: data.steps[measured.curve.step],
+    y: values.map((value) => value?.[block] ?? null),
+    shade: block,
+    dash: block,
+  }));
+  return chart(`${title}, seed ${measured.seed}`, blocks);
+}
+
 function curveCharts(cell) {
   const found = quantities(cell).map((name) => {
     const lines = cell.runs.map((run, place) => line(run, name, `seed ${run.seed}`, place)).filter(Boolean);
     return lines.length ? chart(NAMES[name], lines) : null;
   });
-  const measured = cell.runs.find((run) => run.curve?.attention_std?.some(Boolean));
-  if (measured) {
-    const values = measured.curve.attention_std;
-    const blocks = values.find(Boolean).map((_, block) => ({
-      label: `block ${block + 1}`,
-      x: data.steps[measured.curve.step],
-      y: values.map((value) => value?.[block] ?? null),
-      shade: block,
-      dash: block,
-    }));
-    found.push(chart(`standard deviation of attention outputs, seed ${measured.seed}`, blocks));
-  }
+  found.push(...Object.entries(data.probes).map(([name, title]) => blockChart(cell, name, title)));
   const drawn = found.filter(Boolean);
   return drawn.length ? [make("h3", null, "Curves"), make("div", {class: "charts"}, drawn)] : [];
 }
