@@ -39,8 +39,8 @@ class Bar:
         if self._bar:
             self._bar.stop()
 
-    def update(self, done: int, note: str = "") -> None:
-        """`done` units of `total`; `note` stands beside them."""
+    def update(self, done: int, note: str = "", left: float | None = None) -> None:
+        """`done` units of `total`; `note` stands beside them; `left`: seconds, where another pace counts."""
         if self._bar:
             self._bar.update(self._task, completed=done, total=self.total, note=note)
             return
@@ -48,18 +48,19 @@ class Bar:
         if now - self._last_line < SECONDS_BETWEEN_LINES:
             return
         self._last_line = now
-        left = (now - self._started) / max(done, 1) * (self.total - done)
+        if left is None:
+            left = (now - self._started) / max(done, 1) * (self.total - done)
         say(f"{self.title}: {done}/{self.total} {note} {left:.0f} s left")
 
 
-class Preparation:
-    """Progress of data preparation; silent where the data are there already. A context manager."""
+class Parts:
+    """Progress of work that tells how much there is when it is called: silent until then. A context manager."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self._bar: Bar | None = None
 
-    def __enter__(self) -> "Preparation":
+    def __enter__(self) -> "Parts":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,10 +69,18 @@ class Preparation:
 
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
-            say(f"{self.title}: preparing the data, once")
             self._bar = Bar(self.title, total).__enter__()
         self._bar.total = total
         self._bar.update(done)
+
+
+class Preparation(Parts):
+    """Progress of data preparation, which is announced; silent where the data are there already."""
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            say(f"{self.title}: preparing the data, once")
+        super().__call__(done, total)
 
 
 class Training:
@@ -79,7 +88,7 @@ class Training:
 
     def __init__(self, title: str, steps: int) -> None:
         self._bar = Bar(title, steps)
-        self._score = ""
+        self._done, self._score = 0, ""
         self._clock, self._tokens, self._rate = time.monotonic(), 0, 0.0
         self._evaluated = False
 
@@ -98,7 +107,16 @@ class Training:
         else:
             self._tokens += tokens
             self._rate = self._tokens / max(now - self._clock, 1e-9)
+        self._done = done
         self._bar.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s,")
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Between the parts of an evaluation, in examples."""
+        now = time.monotonic()
+        if done == 0:
+            self._clock = now
+        left = (now - self._clock) / max(done, 1) * (total - done)
+        self._bar.update(self._done, f"evaluating {done:,}/{total:,},", left)
 
     def evaluated(self, score: str) -> None:
         """Before the `step` of the update that was evaluated."""

@@ -21,6 +21,9 @@ from lra.tasks import Split, Task
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the updates done, its loss, and the tokens it read."""
+OnPart = Callable[[int, int], None]
+"""Called before each part of an evaluation with the examples that this rank has done, and all that it will do. It may
+raise: nothing of the training has changed since the last update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,23 +81,24 @@ class Training:
             compile_blocks(model)
         self.optimizer = adamw(model, recipe)
         self.step = 0
-        self.losses: list[float] = []  # these three since the last measurement
+        self.losses: list[float] = []  # of every step
+        self.measured = 0  # the step of the last measurement; these two are since then
         self.tokens = Tokens()
         self.seconds = 0.0
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name: the weights and buffers, and what the optimiser keeps of each parameter."""
+        """By name: the weights and buffers, what the optimiser keeps of each parameter, and the losses."""
         weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         kept = {
             f"optimizer/{name}/{key}": value
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state.get(parameter, {}).items()
         }
-        return weights | kept
+        return {**weights, **kept, "losses": torch.tensor(self.losses, dtype=torch.float64)}
 
     def state(self) -> dict[str, Any]:
         """The rest, as JSON values."""
-        return {"step": self.step, "losses": self.losses, "tokens": asdict(self.tokens), "seconds": self.seconds}
+        return {"step": self.step, "measured": self.measured, "tokens": asdict(self.tokens), "seconds": self.seconds}
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `tensors` and `state` gave. Raises KeyError, ValueError or RuntimeError where they are of
@@ -115,8 +119,13 @@ class Training:
                 kept.setdefault(places[parameter], {})[key] = value.clone()  # aligned as it was
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
-        self.step, self.losses, self.seconds = state["step"], list(state["losses"]), state["seconds"]
+        self.losses = tensors["losses"].tolist()
+        self.step, self.measured, self.seconds = state["step"], state["measured"], state["seconds"]
         self.tokens = Tokens(**state["tokens"])
+
+    def due(self, recipe: Recipe) -> bool:
+        """Whether this step is to be measured, and has not been."""
+        return self.step > self.measured and (self.step % recipe.eval_every == 0 or self.step == recipe.steps)
 
 
 def fit(
@@ -127,12 +136,16 @@ def fit(
     seed: int,
     precision: Precision,
     on_step: OnStep,
+    on_part: OnPart = lambda *_: None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
-    `on_step` is called after each step, and after its measurement if there is one. Raises `Diverged` before the
-    update that a non-finite loss or gradient would have made.
+    `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations. Raises
+    `Diverged` before the update that a non-finite loss or gradient would have made.
     """
+    if training.due(recipe):  # it stopped in that evaluation
+        yield _measured(training, task, recipe, precision, on_part)
+        on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
     for step, examples in batches(len(task.train), recipe, seed, training.step):
         loss, seen = update(
@@ -141,24 +154,30 @@ def fit(
         training.step = step + 1
         training.losses.append(loss)
         training.tokens += seen
-        trained = time.perf_counter()
-        training.seconds += trained - clock
-        if training.step % recipe.eval_every == 0 or training.step == recipe.steps:
-            score = evaluate(training.model, task.val, recipe.eval_batch, precision=precision)
-            now = Measurement(
-                step=training.step,
-                epoch=training.step * recipe.batch_size / len(task.train),
-                lr=recipe.learning_rate(step),
-                train_loss=math.fsum(training.losses) / len(training.losses),
-                val=score,
-                train_seconds=training.seconds,
-                eval_seconds=time.perf_counter() - trained,
-                tokens=training.tokens,
-            )
-            training.losses, training.tokens, training.seconds = [], Tokens(), 0.0
-            yield now
+        training.seconds += time.perf_counter() - clock
+        if training.due(recipe):
+            yield _measured(training, task, recipe, precision, on_part)
         clock = time.perf_counter()
         on_step(training.step, loss, seen)
+
+
+def _measured(training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart) -> Measurement:
+    """Evaluate, and count anew from here."""
+    clock = time.perf_counter()
+    score = evaluate(training.model, task.val, recipe.eval_batch, precision=precision, on_part=on_part)
+    losses = training.losses[training.measured :]
+    now = Measurement(
+        step=training.step,
+        epoch=training.step * recipe.batch_size / len(task.train),
+        lr=recipe.learning_rate(training.step - 1),
+        train_loss=math.fsum(losses) / len(losses),
+        val=score,
+        train_seconds=training.seconds,
+        eval_seconds=time.perf_counter() - clock,
+        tokens=training.tokens,
+    )
+    training.measured, training.tokens, training.seconds = training.step, Tokens(), 0.0
+    return now
 
 
 def compile_blocks(model: Model) -> None:
@@ -316,12 +335,25 @@ class Predictions:
 
 
 @torch.inference_mode()
-def evaluate(model: Model, split: Split, batch: int, *, precision: Precision, keep: Predictions | None = None) -> Score:
+def evaluate(
+    model: Model,
+    split: Split,
+    batch: int,
+    *,
+    precision: Precision,
+    keep: Predictions | None = None,
+    on_part: OnPart = lambda *_: None,
+) -> Score:
     """Score every example of the split; nothing is drawn, and the counts are integers. `keep` takes the predictions
     of a classification."""
     model.eval()
     correct, predictions, losses = 0, 0, []
-    for places, length in cuts(model, split, np.arange(len(split)), batch):
+    parts = list(cuts(model, split, np.arange(len(split)), batch))
+    done, total, shared = 0, sum(len(places) for places, _ in parts), ranks.fewest(len(parts))
+    for number, (places, length) in enumerate(parts):
+        if number < shared:  # ranks may agree in there, which takes all of them
+            on_part(done, total)
+        done += len(places)
         logits, labels = predict(model, split, places, length, precision)
         if keep is not None:
             keep.add(places, logits)

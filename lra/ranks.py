@@ -71,6 +71,11 @@ def summed(*values: float) -> list[float]:
     return totals.tolist()
 
 
+def fewest(number: int) -> int:
+    """The least number that a rank has."""
+    return int(min(summed(*(number * (other == rank()) for other in range(count())))))
+
+
 def add_up(values: torch.Tensor) -> None:
     """Replace `values` by their sum over all ranks."""
     if count() == 1:

@@ -17,10 +17,9 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, faults, locks, ranks, record, streams
+from lra import checkpoint, console, faults, locks, ranks, record, streams
 from lra.batches import Tokens
 from lra.checkpoint import WEIGHTS, Checkpoint
-from lra.console import Training as Bar
 from lra.console import say
 from lra.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
 from lra.errors import UserError
@@ -156,7 +155,7 @@ def train_and_test(
         say(f"{title}: diverged: {diverged}")
         results["reason"] = str(diverged)
     else:
-        results["test"], predictions = _test(model, task, recipe, settings.precision, course)
+        results["test"], predictions = _test(model, task, recipe, settings.precision, course, title)
         if predictions is not None:
             results |= _diagnosed(predictions, system, task, folder)
         chosen = results["test"][recipe.selection]
@@ -192,7 +191,6 @@ class _Course:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
-        self.costs: list[float] = []
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
 
@@ -227,7 +225,6 @@ class _Course:
         self.last, self.best = own["last"], own["best"]
         best = {name.removeprefix("best/"): value for name, value in found.tensors.items() if name.startswith("best/")}
         self.best_weights = best
-        self.costs = found.tensors["costs"].tolist()
         say(f"{title}: goes on from step {found.step}")
 
     def save(self) -> None:
@@ -245,31 +242,39 @@ class _Course:
             "last": self.last,
             "best": self.best,
         }
-        tensors = {**self.training.tensors(), **best, "costs": torch.tensor(self.costs, dtype=torch.float64)}
         state = {"training": self.training.state(), "course": own}
-        checkpoint.write(self.folder, Checkpoint(step=self.training.step, tensors=tensors, state=state))
+        checkpoint.write(
+            self.folder, Checkpoint(step=self.training.step, tensors=self.training.tensors() | best, state=state)
+        )
         self._saved_at = time.monotonic()
 
     def follow(self, recipe: Recipe, title: str, requests: Requests, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
-        with self._metrics() as metrics, Bar(title, recipe.steps) as bar:
+        with self._metrics() as metrics, console.Training(title, recipe.steps) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
-                self.costs.append(loss)
                 bar.step(step, loss, tokens.computed)
                 faults.point("step")
                 if step == recipe.steps or self.schedule.due(step, time.monotonic() - self._saved_at):
                     self.save()
-                pause = ranks.first(requests.pending())
-                if pause is not None:
-                    self.save()
-                    raise pause
+                self._pause_if_asked(requests)
+
+            def on_part(done: int, total: int) -> None:
+                bar.evaluating(done, total)
+                faults.point("evaluation")
+                self._pause_if_asked(requests)
 
             requests.patiently(True)
             loggers.start(metrics.read() if metrics is not None else [])
             measurements = fit(
-                self.training, self.task, recipe, seed=settings.seed, precision=settings.precision, on_step=on_step
+                self.training,
+                self.task,
+                recipe,
+                seed=settings.seed,
+                precision=settings.precision,
+                on_step=on_step,
+                on_part=on_part,
             )
             try:
                 for now in measurements:
@@ -283,12 +288,19 @@ class _Course:
             except Diverged as error:
                 diverged = error
         if self.task.objective == "next_token" and ranks.leads():
-            _save_array(self.folder / COSTS, np.array(self.costs, dtype=np.float32))
+            _save_array(self.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
         requests.patiently(False)
         pause = ranks.first(requests.pending())
         if pause is not None:
             raise pause
         return diverged
+
+    def _pause_if_asked(self, requests: Requests) -> None:
+        """Save and raise, on all ranks where one of them is asked."""
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            self.save()
+            raise pause
 
     def _inside(self) -> dict[str, list[float | None]]:
         """What happens inside the blocks, on the first validation examples, where that is wanted."""
@@ -357,7 +369,7 @@ def _entry(score: Score, step: int) -> dict[str, Any]:
 
 
 def _test(
-    model: Model, task: Task, recipe: Recipe, precision: str, course: _Course
+    model: Model, task: Task, recipe: Recipe, precision: str, course: _Course, title: str
 ) -> tuple[dict[str, Any], Predictions | None]:
     """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
 
@@ -366,7 +378,8 @@ def _test(
 
     def look() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test)) if task.objective == "classify" else None
-        return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep), keep
+        with console.Parts(f"{title}, test") as bar:
+            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
     last = best = look()

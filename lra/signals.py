@@ -1,7 +1,8 @@
 """How a run is asked to stop: by a signal or by a time limit; and what it then does.
 
-SIGTERM, SIGUSR1, SIGUSR2 (SLURM's warnings) and a first SIGINT ask; the run ends its step, saves its state and ends
-with a code of its own: 75, try again, or 130 after SIGINT. A second SIGINT stops at once.
+SIGTERM, SIGUSR1, SIGUSR2 (SLURM's warnings) and a first SIGINT ask; the run ends its step, or the part of an evaluation
+that it is in, saves its state and ends with a code of its own: 75, try again, or 130 after SIGINT. A second SIGINT
+stops at once.
 """
 
 import signal

@@ -16,3 +16,18 @@ def test_the_rate_is_that_of_the_steps_since_the_last_evaluation(monkeypatch: py
                 bar.evaluated("accuracy 50.00")
             bar.step(step, 0.5, 600)
     assert said == ["300 tokens/s,", "240 tokens/s,", "240 tokens/s,", "150 tokens/s,"]
+
+
+def test_a_long_evaluation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console.sys.stderr, "isatty", lambda: False)
+    with console.Training("run", 7) as bar:
+        bar.step(3, 0.5, 600)
+        for done in (0, 250, 500):
+            bar.evaluating(done, 2000)
+            now[0] += 11
+    assert capsys.readouterr().err.splitlines() == [
+        "run: 3/7 evaluating 250/2,000, 77 s left",
+        "run: 3/7 evaluating 500/2,000, 66 s left",
+    ]

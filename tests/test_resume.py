@@ -189,6 +189,20 @@ def test_a_signal_pauses_and_the_same_command_goes_on(reference, name: str, code
     assert record.read(folder / record.NAME)["resumes"] == 1
 
 
+@pytest.mark.parametrize("part", [1, 18, 31])
+def test_a_signal_pauses_within_an_evaluation(reference, part: int) -> None:
+    """Its first part of 7, a middle one of the third evaluation, and one after the last step; asked again at once."""
+    system = ("attention=performer", "attention.redraw_every=5", "train.eval_batch=5")
+    expected = reference(*system)
+    job = prepared(*system, "out=paused")
+    for fault in (f"evaluation:{part}:usr1", "evaluation:2:term"):
+        assert finish(fork(job, fault)) == 75
+        folder = next(Path("paused").rglob("seed1"))
+        assert checkpoint.read(folder).step == min(30, 7 * (1 + (part - 1) // 7))
+    assert finish(fork(job)) == 0
+    assert result("paused") == expected
+
+
 def test_time_limits_pause(reference) -> None:
     expected = reference("attention=simple")
     for limit in ("train.minutes=0.0001", "sweep_minutes=0.0001"):
