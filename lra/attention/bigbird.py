@@ -41,13 +41,15 @@ class BigBird(PatternAttention):
         return self.block
 
     def parts(self, places: Tensor) -> list[Part]:
-        near = band(places, self.block, causal=False).expand(self.shape.heads, -1, -1)
-        return [Blocks(table=torch.cat([near, self.table[:, : len(places)]], dim=-1))]
+        near = Blocks(table=band(places, self.block, causal=False), rule=self._near)
+        return [near, Blocks(table=self.table[:, : len(places)])]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
-        row, column = i // self.block, j // self.block
-        drawn = (self.table[:, row] == column[:, None]).any(dim=-1)
-        return drawn | ((row - column).abs() <= 1)
+        drawn = (self.table[:, i // self.block] == j[:, None] // self.block).any(dim=-1)
+        return drawn | self._near(i, j)
+
+    def _near(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i // self.block - j // self.block).abs() <= 1
 
     def global_places(self, places: Tensor) -> Tensor:
         return torch.cat([places[: self.block], places[max(self.last, 1) * self.block :]])
@@ -55,8 +57,10 @@ class BigBird(PatternAttention):
 
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """`count` random blocks for every block, [H, N, count]: distinct, neither neighbours nor the first or last; -1
-    where no more are left."""
+    where no more are left, and fewer columns where no block has so many."""
     n = torch.arange(blocks)
     free = ((n[:, None] - n).abs() > 1) & (n > 0) & (n < blocks - 1)
-    order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, blocks))
+    order, chosen = (
+        torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
+    )
     return chosen.masked_fill(order < 0, -1)

@@ -32,7 +32,7 @@ class Part:
     """
 
     rule: Rule | None = None
-    letters: ClassVar[str]
+    letters: ClassVar[str] = "bhnjd"
 
     @abstractmethod
     def positions(self, places: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class Part:
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
-        """Keys or values of the part from all of them [B, H, N, b, Dh]."""
+        """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,6 @@ class Blocks(Part):
     """The blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; a missing one is none."""
 
     table: Tensor
-    letters = "bhnjd"
 
     def positions(self, places: Tensor) -> Tensor:
         width = places.shape[1]
@@ -67,13 +66,12 @@ class Columns(Part):
     """The same `columns` [m] for all queries."""
 
     columns: Tensor
-    letters = "bhjd"
 
     def positions(self, places: Tensor) -> Tensor:
         return self.columns.view(1, 1, 1, -1)
 
     def pick(self, x: Tensor) -> Tensor:
-        return x.flatten(2, 3).index_select(2, self.columns)
+        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
 
 
 class Strides(Part):
@@ -89,11 +87,15 @@ class Strides(Part):
 
 
 def band(places: Tensor, window: int, causal: bool) -> Tensor:
-    """The table [1, N, blocks] of all blocks with a position at most `window` from one of the own block."""
+    """A table [1, N, blocks] with all blocks that have a position at most `window` from one of the own block.
+
+    The first rows begin with block 0 and have blocks beyond the window, which takes a rule.
+    """
     blocks, width = places.shape
-    reach = min(-(-window // width), blocks - 1)
-    offsets = torch.arange(-reach, (0 if causal else reach) + 1, device=places.device)
-    return (torch.arange(blocks, device=places.device)[:, None] + offsets)[None]
+    reach = -(-window // width)
+    count = min(reach + 1 if causal else 2 * reach + 1, blocks)
+    first = (torch.arange(blocks, device=places.device) - reach).clamp(min=0)
+    return (first[:, None] + torch.arange(count, device=places.device))[None]
 
 
 def gather_attention(
@@ -119,19 +121,33 @@ def gather_attention(
     readable = [real.index_fill(1, columns, False)] * len(parts)
     if len(columns):
         parts, readable = [*parts, Columns(columns=columns)], [*readable, real]
+    seen = [visible(part, places, some, causal) for part, some in zip(parts, readable, strict=True)]
+    if any(isinstance(part, Strides) for part in parts):
+        mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout)
+    else:
+        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
+        outer = torch.broadcast_shapes(*(some.shape[:-1] for some in seen))
+        mask = torch.cat([some.expand(*outer, -1) for some in seen], dim=-1)
+        mixed = weigh(q, k, v, mask, scale, dropout)
+    return mixed.flatten(2, 3)[:, :, :length]
+
+
+def _weigh_parts(
+    q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[Part], scale: float, dropout: Dropout
+) -> Tensor:
+    """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
     q = q * scale
     scores = []
-    for part, some in zip(parts, readable, strict=True):
-        seen = visible(part, places, some, causal)
+    for part, some in zip(parts, seen, strict=True):
         products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
-        scores.append(products.masked_fill(~seen, torch.finfo(products.dtype).min))
+        scores.append(products.masked_fill(~some, torch.finfo(products.dtype).min))
     weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1))
     shares = weights.split([score.shape[-1] for score in scores], dim=-1)
     mixed = [
         torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
         for part, share in zip(parts, shares, strict=True)
     ]
-    return sum(mixed).flatten(2, 3)[:, :, :length]
+    return sum(mixed)
 
 
 def visible(part: Part, places: Tensor, readable: Tensor, causal: bool) -> Tensor:

@@ -53,11 +53,16 @@ def scale_of(shape: Shape, scale: Scale) -> float:
 
 
 def weigh(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: Dropout) -> Tensor:
-    """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend.
+    """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend,
+    with axes of 1 where it is the same.
 
     A row that may attend to nothing gives finite values.
     """
     if not (dropout.training and dropout.p > 0):
+        if q.dim() > 4:  # the fused kernels take one axis of heads
+            if mask is not None:
+                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
+            return weigh(*(x.flatten(1, -3) for x in (q, k, v)), mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
     scores = (q * scale) @ k.transpose(-2, -1)
