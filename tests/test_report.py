@@ -379,6 +379,12 @@ def column_of(scores: dict[str, Sequence[float]], declared: int = 5, metric: str
 A, B, C = (40.0, 41.0, 42.0, 41.5, 40.5), (38.1, 39.0, 39.9, 39.6, 38.5), (37.0, 38.2, 39.0, 38.4, 37.5)
 
 
+def test_rows_are_sorted_by_the_size_of_their_settings() -> None:
+    texts = ["", "model.depth=1", "model.depth=2", "model.depth=12", "train.lr=0.01 x=3", "train.lr=0.5 x=1"]
+    keys = [Key("paper", "last", "text", "simple", "simple", text) for text in texts]
+    assert sorted(keys[::-1], key=Published().order) == keys
+
+
 def test_a_row_that_beats_all_others_is_bold() -> None:
     column = column_of({"a": A, "b": B, "c": C}, chance=10.0)
     assert column.bold == "a, transformer"

@@ -1,5 +1,6 @@
 """Published numbers, and the names and the order that the paper gives to rows and columns: `published.yaml`."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -86,7 +87,7 @@ class Published:
     def order(self, key: Key) -> tuple:
         """Sorts rows as the paper does, others after them."""
         place = (key.attention, key.variant)
-        return (self._order.index(place) if place in self._order else len(self._order), *place, key.settings)
+        return (self._order.index(place) if place in self._order else len(self._order), *place, _natural(key.settings))
 
     def title(self, task: str) -> str:
         return self._tasks.get(task, task)
@@ -117,6 +118,12 @@ def files(folder: Path, more: Iterable[Path]) -> list[Path]:
     """A user's own files of published numbers: that of the results folder, where there is one, and `more`."""
     own = folder / NAME
     return [*([own] if own.exists() else []), *more]
+
+
+def _natural(text: str) -> tuple[str | float, ...]:
+    """Sorts texts with numbers in them by the size of these."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return tuple(float(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 def _read(path: Path) -> _File:
