@@ -60,7 +60,5 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     where no more are left, and fewer columns where no block has so many."""
     n = torch.arange(blocks)
     free = ((n[:, None] - n).abs() > 1) & (n > 0) & (n < blocks - 1)
-    order, chosen = (
-        torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
-    )
+    order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
