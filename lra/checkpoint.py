@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a run that is done needs no torch
     from torch import Tensor
 
 INDEX, WEIGHTS = "checkpoint.json", "weights.safetensors"
-SCHEMA = 1
+SCHEMA = 2
 KEPT = 2
 STATE = "state"
 

@@ -278,10 +278,10 @@ def test_no_damage_is_loaded_silently(tmp_path: Path, damage: int, capfd: pytest
         "",
         "{",
         "[]",
-        '{"schema": 1}',
+        '{"schema": 2}',
         '{"schema": 7, "generations": []}',
-        '{"schema": 1, "generations": [{"file": "../x", "step": 1}]}',
-        '{"schema": 1, "generations": [{"step": 1}]}',
+        '{"schema": 2, "generations": [{"file": "../x", "step": 1}]}',
+        '{"schema": 2, "generations": [{"step": 1}]}',
     ],
 )
 def test_a_damaged_index_is_refused(tmp_path: Path, content: str) -> None:
