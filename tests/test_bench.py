@@ -12,7 +12,6 @@ import torch
 from support import Commands, composed, stub_task
 from torch import nn
 
-from lra.attention import simple
 from lra.bench import accuracy, page, peers
 from lra.bench.__main__ import main
 from lra.bench.layers import layer_of, work
@@ -239,9 +238,7 @@ def test_rounding_errors() -> None:
         assert found["bf16", "gram"][part] < 3 * found["bf16", "textbook"][part]
 
 
-def test_the_gram_form_of_bf16_factors_rounds_no_more_than_the_textbook_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CUDA multiplies; here with the products in fp32."""
-    monkeypatch.setattr(simple, "_factor_dtype", lambda x: torch.bfloat16 if x.dtype == torch.float32 else x.dtype)
+def test_the_gram_form_rounds_no_more_than_the_textbook_form_in_bf16() -> None:
     check_bf16_errors("cpu")
 
 

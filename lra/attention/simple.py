@@ -5,8 +5,8 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
-heads, and the output projection goes into the small matrix, too. Under autocast on CUDA the factors of these two are
-bf16; K^T V and whatever else is small stays in fp32.
+heads, and the output projection goes into the small matrix, too. Under autocast the factors of these two are bf16;
+K^T V and whatever else is small stays in fp32.
 """
 
 from typing import Literal
@@ -69,7 +69,7 @@ class Simple(Attention):
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if self.form == "textbook" or self.causal or (self.form == "auto" and not self._gram_pays(x.shape[1], reads)):
             return super().forward(x, key_mask, reads)
-        x = x.to(_factor_dtype(x))
+        x = x.to(autocast_dtype(x))
         with full_precision(x.device):
             y = self._gram_form(x, key_mask, reads)
         return y if self.drop_state else self.out(merge_heads(self.dropout(split_heads(y, self.shape.heads))))
@@ -161,25 +161,22 @@ class Simple(Attention):
 
 
 class _Gram(torch.autograd.Function):
-    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher; the backward pass is one product, since it is symmetric."""
+    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher; the backward pass is one product, since it is symmetric.
+
+    A CPU sums products of bf16 in fp32, too, but rounds the result to bf16.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         if x.device.type == "cuda" and x.dtype == torch.bfloat16:
             return torch.bmm(x.transpose(1, 2), x, out_dtype=torch.float32)
-        x = at_least_float32(x)
-        return x.transpose(1, 2) @ x
+        return at_least_float32(x.transpose(1, 2) @ x)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
-
-
-def _factor_dtype(x: Tensor) -> torch.dtype:
-    """Of the factors with a row for each position: less than fp32 only where a product of such can be in fp32."""
-    return autocast_dtype(x) if x.device.type == "cuda" else at_least_float32(x).dtype
 
 
 def _side_by_side(x: Tensor) -> Tensor:
