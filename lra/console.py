@@ -18,17 +18,17 @@ def say(message: str, to_stdout: bool = False) -> None:
 
 
 class Bar:
-    """Progress of one piece of work of `total` units; a context manager."""
+    """Progress of one piece of work of `total` units, `done` of which another process did; a context manager."""
 
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total = title, total
+    def __init__(self, title: str, total: int, done: int = 0) -> None:
+        self.title, self.total, self._before = title, total, done
         self._bar: Progress | None = None
         self._started = self._last_line = time.monotonic()
         if sys.stderr.isatty():
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
             columns += [TextColumn("{task.fields[note]}"), TimeRemainingColumn()]
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task(title, total=total, note="")
+            self._task = self._bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self) -> "Bar":
         if self._bar:
@@ -49,7 +49,7 @@ class Bar:
             return
         self._last_line = now
         if left is None:
-            left = (now - self._started) / max(done, 1) * (self.total - done)
+            left = (now - self._started) / max(done - self._before, 1) * (self.total - done)
         say(f"{self.title}: {done}/{self.total} {note} {left:.0f} s left")
 
 
@@ -86,9 +86,9 @@ class Preparation(Parts):
 class Training:
     """The bar of one run: step, loss, validation score, tokens per second, time left."""
 
-    def __init__(self, title: str, steps: int) -> None:
-        self._bar = Bar(title, steps)
-        self._done, self._score = 0, ""
+    def __init__(self, title: str, steps: int, done: int) -> None:
+        self._bar = Bar(title, steps, done)
+        self._done, self._score = done, ""
         self._clock, self._tokens, self._rate = time.monotonic(), 0, 0.0
         self._evaluated = False
 

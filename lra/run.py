@@ -251,7 +251,7 @@ class _Course:
     def follow(self, recipe: Recipe, title: str, requests: Requests, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
-        with self._metrics() as metrics, console.Training(title, recipe.steps) as bar:
+        with self._metrics() as metrics, console.Training(title, recipe.steps, self.training.step) as bar:
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 bar.step(step, loss, tokens.computed)
