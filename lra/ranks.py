@@ -27,6 +27,11 @@ from lra.signals import Paused, hand_on
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
 ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # handed on to the ranks; Ctrl-C reaches them by itself
+QUIET = (  # loggers of the launcher, which would say again what the run says itself
+    "torch.distributed.elastic",
+    "torch.distributed.elastic.agent.server.api",
+    "torch.multiprocessing.spawn",
+)
 Value = TypeVar("Value")
 
 
@@ -170,7 +175,7 @@ def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value
 
     Raises Paused where a signal ended them, and RuntimeError, which names the rank, where one failed or was killed.
     """
-    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+    for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("spawn", force=True)  # a worker of joblib hands on one that is only its own
