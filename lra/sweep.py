@@ -66,7 +66,7 @@ class Sweep(Callback):
                         own, _ = _composed(config, [*combination, f"seed={seed}"])
                     runs[self.out / cell.folder / f"seed{seed}"] = own
                 self.runs |= runs
-                works.append((settings, system, sum(to_do(*run) for run in runs.items())))
+                works.append((settings, system, [folder for folder, own in runs.items() if to_do(folder, own)]))
                 cells.append(
                     {
                         **asdict(cell),
@@ -150,11 +150,13 @@ def _check_launch(config: DictConfig) -> None:
         raise UserError(f"hydra/launcher={name}: not installed; pip install 'lra[{name.split('_')[0]}]'")
 
 
-def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, int]]) -> None:
-    """Say what the sweep will cost; raises UserError where that is more than `max_hours` and nothing limits it."""
+def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Path]]]) -> None:
+    """Say what the sweep will cost, given the runs of each cell that are to be done. Raises UserError where those that
+    have not begun would take more than `max_hours` and nothing limits them."""
     from lra.estimate import Work, seconds_per_run
 
-    works = [Work(settings=settings, system=system, runs=runs) for settings, system, runs in cells if runs]
+    cells = [cell for cell in cells if cell[-1]]
+    works = [Work(settings=settings, system=system, runs=len(folders)) for settings, system, folders in cells]
     runs = sum(work.runs for work in works)
     said = f"{runs} runs, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
     if config.hydra.runtime.choices["hydra/launcher"] in ELSEWHERE or not runs:
@@ -166,13 +168,16 @@ def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, int]]) -
         say(f"{said}; how long they take could not be measured")
         return
     mean = fmean(measured)
-    hours = sum(work.runs * (seconds or mean) for work, seconds in zip(works, found, strict=True)) / 3600
+    each = [(seconds or mean) / 3600 for seconds in found]
+    hours = sum(work.runs * cost for work, cost in zip(works, each, strict=True))
+    begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
+    new = hours - sum(number * cost for number, cost in zip(begun, each, strict=True))
     said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {60 * hours:.2g} minutes"
     said += " of this machine one after another"
     if len(measured) < len(works):
         said += f" (from {len(measured)} of {len(works)} cells)"
     settings = works[0].settings
-    if settings.sweep_minutes is None and settings.max_hours is not None and hours > settings.max_hours:
+    if settings.sweep_minutes is None and settings.max_hours is not None and new > settings.max_hours:
         raise UserError(
             f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null, or do it in "
             "parts with sweep_minutes=..."

@@ -281,6 +281,16 @@ def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) 
     assert "2 runs, 9.6e+03 tokens in training" in err
 
 
+def test_a_sweep_that_has_begun_goes_on_however_long_it_is(cli: Commands) -> None:
+    line = ("--multirun", "experiment=smoke", "out=runs", "train.steps=300", "train.eval_every=100")
+    code, _, err = cli(train.main, *line, "seed=1", "train.minutes=1e-9")
+    assert (code, "1 paused" in err) == (75, True)
+    code, _, err = cli(train.main, *line, "seed=1,2", "max_hours=1e-9")
+    assert (code, "more than max_hours=1e-09" in err) == (2, True)
+    code, _, err = cli(train.main, *line, "seed=1", "max_hours=1e-9")
+    assert (code, "1 of 1 runs finished" in err) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("system", "evaluation"),
     [("simple", ("task.val_size=3000",)), ("transformer", ("train.eval_every=200", "model.depth=4"))],
