@@ -86,6 +86,11 @@ def remove(folder: Path) -> None:
     _remove_others(folder, set())
 
 
+def newest(folder: Path) -> int:
+    """The step of the newest generation, whole or not; 0 where there is none. Raises UserError."""
+    return max((entry["step"] for entry in _index(folder)), default=0)
+
+
 def _index(folder: Path) -> list[dict[str, Any]]:
     path = folder / INDEX
     if not path.exists():

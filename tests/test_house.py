@@ -24,7 +24,7 @@ ALLOWED = {
     "ranks": {"signals"},
     "outcome": {"record", "settings"},
     "record": set(),
-    "report": {"record", "outcome"},
+    "report": {"checkpoint", "record", "outcome"},
     "configure": set(),
     "settings": {"configure", "tasks", "recipe", "model", "loggers", "init"},
     "loggers": set(),

@@ -10,7 +10,7 @@ import pytest
 from furnish import EVERY, curve
 from rich.console import Console
 
-from lra import locks, record
+from lra import checkpoint, locks, record
 from lra.errors import UserError
 from lra.files import write_json
 from lra.report import watch as view
@@ -167,6 +167,14 @@ def test_progress_follows_the_file(folder: Path) -> None:
     assert next(run.step for run in view.look(folder) if run.cell == "alone") == 30
     path.write_text(path.read_text() + "\n")
     assert next(run.step for run in view.look(folder) if run.cell == "alone") == 40
+
+
+def test_between_two_evaluations_checkpoints_tell_the_progress(folder: Path) -> None:
+    place = begin(folder, 1, 3)
+    with locks.hold(place / ".run.lock", 0):
+        for step, left in ((20, 14), (50, 10)):  # the last evaluation was at 30 of 100, two seconds for each ten steps
+            checkpoint.write(place, checkpoint.Checkpoint(step=step, tensors={}, state={}))
+            assert view.seconds_left([view.look(folder)[0]]) == pytest.approx(left)
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "no run and no sweep.json")])

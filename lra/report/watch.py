@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lra import outcome, record
+from lra import checkpoint, outcome, record
 from lra.errors import UserError
 from lra.report import curves
 
@@ -38,8 +38,8 @@ SILENT = ("waiting", "finished")
 
 @dataclass(frozen=True)
 class Run:
-    """One seed as it stands. `note`: where it runs, or why it does not; `spent`: seconds of its steps so far;
-    `accuracy`: the last validation."""
+    """One seed as it stands. `note`: where it runs, or why it does not; `step`: of the last evaluation; `spent`: seconds
+    up to there; `accuracy`: what was found; `saved`: the step of the checkpoint."""
 
     cell: str
     seed: int
@@ -49,6 +49,7 @@ class Run:
     steps: int = 0
     spent: float = 0.0
     accuracy: float | None = None
+    saved: int = 0
 
     @property
     def whole(self) -> float | None:
@@ -60,7 +61,7 @@ class Run:
         """How much of it is done, from 0 to 1."""
         if self.state in ENDED:
             return 1.0
-        return self.step / self.steps if self.steps else 0.0
+        return max(self.step, self.saved) / self.steps if self.steps else 0.0
 
 
 def watch(folder: Path, once: bool) -> None:
@@ -115,6 +116,7 @@ def _run(folder: Path, place: Path) -> Run:
         steps=json.loads(config.read_text())["train"]["steps"] if config.exists() else 0,
         spent=spent,
         accuracy=accuracy,
+        saved=checkpoint.newest(place),
     )
 
 
