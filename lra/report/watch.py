@@ -38,8 +38,8 @@ SILENT = ("waiting", "finished")
 
 @dataclass(frozen=True)
 class Run:
-    """One seed as it stands. `note`: where it runs, or why it does not; `step`: of the last evaluation; `spent`: seconds
-    up to there; `accuracy`: what was found; `saved`: the step of the checkpoint."""
+    """One seed as it stands. `note`: where it runs, or why it does not; `step`: of the last evaluation; `spent`:
+    seconds up to there; `accuracy`: what was found; `saved`: the step of the checkpoint."""
 
     cell: str
     seed: int
