@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import folder as golden
-from support import Commands
+from omegaconf import OmegaConf
+from support import Commands, composed
 
 from lra import record
 from lra.errors import UserError
@@ -287,6 +288,26 @@ def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> Non
     page = page_of(tmp_path)
     assert "37.45" not in page
     assert "No published figure is for this data" in page
+
+
+def test_settings_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+    def config(steps: int) -> dict:
+        return {"model": {"depth": 6}, "train": {"lr": 0.005, "steps": steps}}
+
+    said = "Other settings here: train.steps 1000 (15000 there)."
+    put(tmp_path, 1, 37.0, config=config(1000))
+    put(tmp_path, 1, 37.0, config=config(15000), variant="simple_res")
+    assert said in page_of(tmp_path)
+    assert said in files_of(tmp_path)["table1.tex"]
+    put(tmp_path, 1, 37.0, config=config(15000))
+    assert "Other settings" not in page_of(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["text", "matching", "listops"])
+def test_the_published_settings_are_those_of_our_recipes(task: str) -> None:
+    recipe = composed(f"task={task}", "system=simple", "protocol=paper")
+    for key, value in Published().sources[0].settings[task].items():
+        assert OmegaConf.select(recipe, key) == value, key
 
 
 def test_the_published_table_is_the_papers() -> None:

@@ -46,8 +46,7 @@ def document(sections: list[Section]) -> Iterator[str]:
 
 def _caption(column: Column, where: str) -> str:
     metric = "test perplexity" if column.metric == "perplexity" else "test accuracy in percent"
-    published = f" Published: {column.source.name} ({column.source.numbers})." if column.source else ""
-    return f"{column.title}: {metric}; {where}. {NOTE}{published}"
+    return f"{column.title}: {metric}; {where}. {NOTE} {column.published}".rstrip()
 
 
 def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:

@@ -58,10 +58,8 @@ def page(
             yield f"### {escape(column.title)}\n"
             yield markdown(layout.table(column))
             yield f"{escape(column.verdict)}\n"
-            if column.source:
-                yield f"Published: {escape(column.source.name)} ({escape(column.source.numbers)}).\n"
-            else:
-                yield "No published figure is for this data, so none stands beside it.\n"
+            nothing = "No published figure is for this data, so none stands beside it."
+            yield f"{escape(column.published) or nothing}\n"
         for column in section.columns:
             yield f"### Every seed: {escape(column.title)}\n"
             yield markdown(layout.every_seed(column))

@@ -38,7 +38,7 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
     data = {
         "cells": cells,
         "probes": PROBES,
-        "verdicts": [column.verdict for column in columns],
+        "verdicts": [f"{column.verdict} {column.published}".rstrip() for column in columns],
         "steps": list(steps),
         "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),
     }

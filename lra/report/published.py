@@ -32,13 +32,17 @@ class System(_Strict):
 
 
 class Source(_Strict):
-    """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too."""
+    """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too.
+
+    `settings`: by task, with what the numbers were obtained; keys and values as in our configurations.
+    """
 
     name: Text
     reference: Text
     numbers: Text
     best: Numbers
     mean: Numbers = {}
+    settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | str]] = {}
 
     def number(self, system: str, task: str, which: str = "best") -> float | None:
         return getattr(self, which).get(system, {}).get(task)

@@ -179,6 +179,21 @@ class Column:
                 found.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
         return {name: dict(sorted(rows.items())) for name, rows in found.items() if len(rows) > 1}
 
+    @property
+    def published(self) -> str:
+        """What the published numbers are, and which settings of our runs are not theirs; empty where there are none."""
+        if self.source is None:
+            return ""
+        configs = [run["config"] for row in self.rows for run in row.cell.runs.values()]
+        others = []
+        for key, theirs in self.source.settings.get(self.task, {}).items():
+            group, name = key.split(".")
+            ours = {config[group][name] for config in configs if name in config.get(group, {})} - {theirs}
+            if ours:
+                others.append(f"{key} {', '.join(sorted(map(str, ours)))} ({theirs} there)")
+        found = f"Published: {self.source.name} ({self.source.numbers})."
+        return f"{found} Other settings here: {'; '.join(others)}." if others else found
+
     def vanilla(self, row: Row) -> Row | None:
         """The one Transformer from scratch that a row stands beside: of its settings, whatever its case."""
         found = [other for other in self.rows if other.is_vanilla and other.without_case == row.without_case]
