@@ -3,7 +3,7 @@
 import json
 import signal
 from functools import cache
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from support import Commands, composed, stub_task
 from torch import nn
 
-from lra.bench import accuracy, page, peers
+from lra.bench import accuracy, models, page, peers
 from lra.bench.__main__ import main
 from lra.bench.layers import layer_of, work
 from lra.bench.measure import (
@@ -95,6 +95,45 @@ def test_counted_operations_of_a_layer() -> None:
             assert flops(layer_work(subject)) == factor * forward
     fused = flops(layer_work("softmax model.dropout=0")) - 3 * projections
     assert fused == (4 + 10) * batch * length * length * dim  # it forms the weights again: five products, not four
+
+
+def model_work(subject: str, *overrides: str, length: int = 29, direction: str = "train") -> Work:
+    def again(*words: str) -> Settings:
+        return settings(*TINY, *overrides, *words)
+
+    return models.work(layer_of(subject, again(), again), length, 3, direction, "cpu")
+
+
+@pytest.mark.parametrize("task", ["text", "matching"])
+def test_counted_operations_of_a_model(task: str) -> None:
+    """By formula, with one position more than tokens, the CLS; the backward pass has twice the forward one's."""
+    positions, dim, hidden, depth = 30, 12, 10, 2
+    documents = 2 if task == "matching" else 1
+    attention = 4 * dim * dim + 2 * positions * dim
+    block = 2 * positions * (attention + 2 * dim * hidden)
+    layers = [dim, hidden, 2] if documents == 1 else [2 * dim, hidden, hidden // 2, 2]
+    head = 2 * sum(one * two for one, two in pairwise(layers))
+    forward = 3 * (documents * depth * block + head)
+    assert flops(model_work("textbook:softmax", f"task={task}", direction="forward")) == forward
+    assert flops(model_work("textbook:softmax", f"task={task}")) == 3 * forward
+
+
+def test_models_do_the_work_of_a_step() -> None:
+    """Both read batch examples of the length, whatever the task's; ours computes less of the last block."""
+    own, other = (model_work(subject) for subject in ("simple", "textbook:simple"))
+    assert own.facts == other.facts
+    assert own.facts["tokens"] == {"real": 3 * 29, "computed": 3 * 29}
+    assert flops(own) < flops(other)
+    for one in (own, other):
+        weight = one.module.head[0].weight
+        before = weight.detach().clone()
+        one.step(1)  # the learning rate of step 0 is 0
+        assert not torch.equal(weight, before)
+    read = model_work("simple", direction="forward")
+    read.step(0)
+    assert not read.module.training
+    assert all(parameter.grad is None for parameter in read.module.parameters())
+    torch.use_deterministic_algorithms(False)
 
 
 def test_what_is_saved_for_the_backward_pass() -> None:
@@ -326,6 +365,33 @@ def test_layers_end_to_end(cli: Commands) -> None:
     text = "\n".join(page.page(found))
     assert "Saved" not in text
     assert text.count("out of memory") == text.count("| L = 32")
+
+
+def test_models_end_to_end(cli: Commands) -> None:
+    command = (
+        "what=model",
+        "subjects=['simple variant=simple_res',textbook:softmax]",
+        "lengths=[16,32]",
+        "rounds=2",
+        *TINY,
+    )
+    for override, message in (
+        ("data=real", "what=model reads random tokens"),
+        ("subjects=[peer:linformer]", "use what=layer"),
+        ("subjects=[textbook:simple,'textbook:softmax model.norm=post']", "the straightforward step has pre"),
+        ("lengths=[0]", "lengths"),
+    ):
+        code, _, err = cli(main, *command, override)
+        assert code == 2
+        assert message in err
+    code, _, err = cli(main, *command, "directions=[train,forward]")
+    assert code == 0, err
+    found, text = read("results/bench/model_text_paper")
+    assert [result["length"] for result in found["results"]] == 2 * [16, 16, 32, 32]
+    assert all(result["status"] == "measured" for result in found["results"])
+    assert "Saved" not in text
+    assert "## Training step" in text
+    assert Path("results/bench/model_text_paper/forward.svg").exists()
 
 
 def test_steps_end_to_end(cli: Commands) -> None:

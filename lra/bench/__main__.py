@@ -50,7 +50,7 @@ def measure(settings: "Settings", again: "Again") -> dict[str, Any]:
     """The part of the record that only measuring can fill."""
     import torch
 
-    from lra.bench import accuracy, layers, steps
+    from lra.bench import accuracy, layers, models, steps
     from lra.bench.measure import Place
     from lra.run import device_of
 
@@ -62,6 +62,7 @@ def measure(settings: "Settings", again: "Again") -> dict[str, Any]:
         data, digest = steps.prepare(settings)
     results = {
         "layer": lambda: layers.run(settings, place, again),
+        "model": lambda: models.run(settings, place, again),
         "step": lambda: steps.run(settings, place),
         "epoch": lambda: steps.run(settings, place),
         "profile": lambda: steps.profiles(settings, place),

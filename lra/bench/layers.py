@@ -25,7 +25,7 @@ Again = Callable[..., Settings]
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One subject. `kind`: attention (of this library), textbook, or peer."""
+    """One subject, a layer or the model of such layers. `kind`: attention (of this library), textbook, or peer."""
 
     title: str
     kind: str
@@ -34,17 +34,13 @@ class Layer:
     settings: Settings
 
 
-def layers(settings: Settings, again: Again) -> list[Layer]:
-    """The subjects that the configuration names."""
+def subjects(settings: Settings, again: Again) -> list[Layer]:
+    """What the configuration names."""
     titles = settings.subjects
     twice = next((title for title in titles if titles.count(title) > 1), None)
     if twice:
         raise UserError(f"subjects: {twice!r} stands there twice")
-    found = [layer_of(title, settings, again) for title in titles]
-    for layer in found:
-        for length in settings.lengths:
-            module_of(layer, length)  # a mistake shows before anything is measured
-    return found
+    return [layer_of(title, settings, again) for title in titles]
 
 
 def layer_of(title: str, settings: Settings, again: Again) -> Layer:
@@ -134,12 +130,22 @@ def shape_of(settings: Settings, length: int, dropout: float) -> Shape:
 
 def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
     """A result for each direction, length and subject."""
-    subjects = layers(settings, again)
+    found = subjects(settings, again)
+    for layer in found:
+        for length in settings.lengths:
+            module_of(layer, length)  # a mistake shows before anything is measured
+    yield from over_lengths(found, settings, place, work)
+
+
+def over_lengths(
+    found: list[Layer], settings: Settings, place: Place, build: Callable[[Layer, int, int, str, str], Work]
+) -> Iterator[Result]:
+    """The subjects beside each other, `build(subject, length, batch, direction, device)` in a process of its own."""
     for direction in settings.directions:
         for length in settings.lengths:
             say(f"{direction}, length {length}")
             arguments = (length, settings.batch, direction, place.device)
-            works = {layer.title: (work, (layer, *arguments)) for layer in subjects}
-            found = side_by_side(works, place, settings.rounds, settings.precision)
-            for title, result in found.items():
+            works = {layer.title: (build, (layer, *arguments)) for layer in found}
+            results = side_by_side(works, place, settings.rounds, settings.precision)
+            for title, result in results.items():
                 yield {"subject": title, "direction": direction, "length": length, "batch": settings.batch, **result}

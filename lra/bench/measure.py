@@ -27,7 +27,7 @@ from lra.record import PeakMemory
 
 GIB = 1 << 30
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
-PRELOADED = ["lra.bench.layers", "lra.bench.steps", "torch._dynamo"]  # PyTorch imports the latter when it needs it
+PRELOADED = ["lra.bench.models", "torch._dynamo"]  # PyTorch imports the latter when it needs it
 PRODUCT = {"cpu": (1024, 10), "cuda": (8192, 10)}  # size and times of the products that show what the machine can do
 
 Result = dict[str, Any]

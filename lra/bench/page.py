@@ -26,7 +26,7 @@ Record = dict[str, Any]
 def write(folder: Path, record: Record) -> Path:
     """Write the record, its figures and its page; returns the path of the page."""
     write_json(folder / NAME, record)
-    if record["what"] == "layer":
+    if record["what"] in LENGTHS:
         for direction, results in _groups(record["results"], "direction"):
             for suffix, data in figure(results).items():
                 write_atomic(folder / f"{direction}.{suffix}", data)
@@ -54,33 +54,47 @@ def measured(where: dict[str, Any]) -> str:
 
 def _layers(record: Record) -> Iterator[str]:
     model, batch = record["config"]["model"], record["config"]["batch"]
-    first = record["results"][0]["subject"]
     yield f"One layer of width {model['dim']} with {model['heads']} heads, dropout {model['dropout']}, batch {batch}."
+    yield from _lengths(record, {"train": "Forward and backward", "forward": FORWARD}, "weights and input")
+
+
+def _models(record: Record) -> Iterator[str]:
+    model, batch = record["config"]["model"], record["config"]["batch"]
+    yield f"Whole models of {model['depth']} blocks of width {model['dim']} with {model['heads']} heads and"
+    yield f"{model['mlp_dim']} hidden units, dropout {model['dropout']}, batch {batch}."
+    yield "A training step is a forward and a backward pass and an update on random tokens; that of `textbook:` is the"
+    yield "straightforward one."
+    yield from _lengths(record, {"train": "Training step", "forward": FORWARD}, "weights, gradients and optimiser")
+
+
+def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[str]:
+    first = record["results"][0]["subject"]
     yield TURNS
     yield "Exponents are slopes of a straight line through the logarithms.\n"
     for direction, results in _groups(record["results"], "direction"):
         lengths = sorted({result["length"] for result in results})
         rows = list(_groups(results, "subject"))
-        yield f"## {DIRECTIONS[direction]}\n"
+        yield f"## {directions[direction]}\n"
         yield f"![Time and memory against length]({direction}.svg)\n"
         for title, cell in (
             (f"Time beside `{first}`", lambda result: _spread(result["ratio"])),
             ("Milliseconds (microseconds for a token)", _milliseconds),
             ("Tokens in a second", lambda result: f"{_tokens(result) / median(result['seconds']):,.0f}"),
-            ("Peak memory beyond weights and input, MB", lambda result: _megabytes(result["peak_bytes"])),
+            (f"Peak memory beyond {held}, MB", lambda result: _megabytes(result["peak_bytes"])),
             ("Saved for the backward pass, MB", lambda result: _megabytes(result["saved_bytes"])),
             ("Counted operations, GFLOP", lambda result: f"{result['flops'] / 1e9:.4g}"),
             ("Share of the matrix product's speed", lambda result: _percent(result["share"])),
         ):
-            if direction == "forward" and "Saved" in title:
+            if "Saved" in title and not any(result.get("saved_bytes") for result in results):
                 continue
             yield f"### {title}\n"
             yield from _table(["subject", *(f"L = {length}" for length in lengths)], _cells(rows, lengths, cell))
         yield "### Exponents and parameters\n"
         yield "First over all lengths, then over the last two.\n"
-        kinds = ["time", "peak memory", "saved"]
-        header = ["subject", *kinds, *(f"{kind}, last two" for kind in kinds), "parameters", "version"]
-        yield from _table(header, _exponents(rows))
+        kinds = [name for name in CURVES if any(_curve(own, name)[1] for _, own in rows)]
+        titles = [kind.partition(" (")[0] for kind in kinds]
+        header = ["subject", *titles, *(f"{title}, last two" for title in titles), "parameters", "version"]
+        yield from _table(header, _exponents(rows, kinds))
         yield "### A fixed part and a part for each token\n"
         yield "The line a + b L with the least relative squares, and how far the farthest length is from it: what is"
         yield "linear with a fixed part has an exponent below 1 and lies on its line.\n"
@@ -141,13 +155,22 @@ def _errors(record: Record) -> Iterator[str]:
 
 TITLES = {
     "layer": "Layers",
+    "model": "Models",
     "step": "A training step",
     "epoch": "An epoch",
     "profile": "Where a training step's time goes",
     "accuracy": "Rounding errors of SimpleAttention",
 }
-SECTIONS = {"layer": _layers, "step": _steps, "epoch": _steps, "profile": _profiles, "accuracy": _errors}
-DIRECTIONS = {"train": "Forward and backward", "forward": "Forward, without gradients"}
+SECTIONS = {
+    "layer": _layers,
+    "model": _models,
+    "step": _steps,
+    "epoch": _steps,
+    "profile": _profiles,
+    "accuracy": _errors,
+}
+LENGTHS = ("layer", "model")  # which have figures
+FORWARD = "Forward, without gradients"
 
 
 CURVES = {  # what is drawn against the length, and fitted
@@ -208,10 +231,10 @@ def _curve(results: list[Result], name: str) -> tuple[list[int], list[float]]:
     return [length for length, value in points if value], [value for _, value in points if value]
 
 
-def _exponents(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
+def _exponents(rows: list[tuple[str, list[Result]]], kinds: list[str]) -> list[list[str]]:
     found = []
     for subject, results in rows:
-        curves = [_curve(results, name) for name in CURVES]
+        curves = [_curve(results, name) for name in kinds]
         slopes = [_number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
         known = next((one for one in results if one["status"] == MEASURED), {})
         facts = [f"{known['parameters']:,}", known.get("version", "")] if known else ["", ""]
@@ -266,7 +289,7 @@ def _milliseconds(result: Result) -> str:
 
 
 def _tokens(result: Result) -> int:
-    return result["batch"] * result["length"]
+    return result["tokens"]["computed"] if "tokens" in result else result["batch"] * result["length"]
 
 
 def _spread(values: list[float] | None) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from lra import configure
 from lra.recipe import Precision
 
-What = Literal["layer", "step", "epoch", "profile", "accuracy"]
+What = Literal["layer", "model", "step", "epoch", "profile", "accuracy"]
 Direction = Literal["forward", "train"]
 
 

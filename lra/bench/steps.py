@@ -1,7 +1,7 @@
 """Training steps beside each other: ours, and the straightforward one with the same weights on the same examples."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,7 @@ from lra.bench.profile import profile
 from lra.bench.settings import Settings
 from lra.console import Preparation
 from lra.errors import UserError
-from lra.fit import adamw, compile_blocks, update
+from lra.fit import adamw, compile_blocks, evaluate, update
 from lra.run import initial, keep_memory, reproducible
 from lra.settings import System, assemble
 from lra.tasks import Facts, Split
@@ -68,11 +68,11 @@ def prepare(settings: Settings) -> tuple[str, str | None]:
     return task.name, task.digest
 
 
-def ours(settings: Settings, device: str) -> Work:
-    """The step of `lra.fit`."""
+def ours(settings: Settings, device: str, length: int | None = None, direction: str = "train") -> Work:
+    """The step of `lra.fit`, or its evaluation of the same examples; of random tokens where a length is given."""
     reproducible()
     keep_memory()
-    system, facts, split, examples = _given(settings)
+    system, facts, split, examples = _given(settings, length)
     model = initial(system, facts, settings.seed).to(device)
     if system.recipe.compile:
         compile_blocks(model)
@@ -92,13 +92,16 @@ def ours(settings: Settings, device: str) -> Work:
         )
         return loss
 
+    def read(turn: int) -> None:
+        evaluate(model, split, system.recipe.micro_batch, precision=settings.precision)
+
     tokens = Tokens()
     for chosen in examples:
         for places, length in cuts(model, split, chosen, system.recipe.micro_batch):
             real = int(split.lengths(chosen[places]).sum())
             tokens += Tokens(real=real, computed=len(places) * facts.documents * length)
     return Work(
-        step=step,
+        step=step if direction == "train" else read,
         device=device,
         module=model,
         distinct=len(examples),
@@ -106,9 +109,9 @@ def ours(settings: Settings, device: str) -> Work:
     )
 
 
-def textbook(settings: Settings, device: str) -> Work:
-    """The straightforward step."""
-    system, facts, split, examples = _given(settings)
+def textbook(settings: Settings, device: str, length: int | None = None, direction: str = "train") -> Work:
+    """The straightforward step, or its forward pass."""
+    system, facts, split, examples = _given(settings, length)
     recipe = system.recipe
     model = straightforward_model(settings, facts)
     model.load_state_dict(initial(system, facts, settings.seed).state_dict())
@@ -121,17 +124,30 @@ def textbook(settings: Settings, device: str) -> Work:
         weight_decay=recipe.weight_decay,
     )
 
+    bf16 = settings.precision == "bf16"
+
+    def tokens_of(chosen: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(split.pad(chosen, facts.max_len)).to(device).long()
+
     def step(turn: int) -> float:
         chosen = examples[turn % len(examples)]
-        tokens = torch.from_numpy(split.pad(chosen, facts.max_len)).to(device).long()
         labels = torch.from_numpy(split.targets(chosen)).to(device)
-        bf16 = settings.precision == "bf16"
-        return straightforward.update(model, optimizer, tokens, labels, recipe.micro_batch, bf16=bf16)
+        return straightforward.update(model, optimizer, tokens_of(chosen), labels, recipe.micro_batch, bf16=bf16)
+
+    def read(turn: int) -> None:
+        model.eval()
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=bf16):
+            model(tokens_of(examples[0])).argmax(dim=-1).cpu()
 
     chosen = np.concatenate(examples)
     documents = len(chosen) * facts.documents
     tokens = Tokens(real=int(split.lengths(chosen).sum()), computed=documents * facts.max_len)
-    return Work(step=step, device=device, module=model, facts=_facts(model, split, len(examples), tokens))
+    return Work(
+        step=step if direction == "train" else read,
+        device=device,
+        module=model,
+        facts=_facts(model, split, len(examples), tokens),
+    )
 
 
 def straightforward_model(settings: Settings, facts: Facts) -> straightforward.Straightforward:
@@ -176,12 +192,14 @@ def _compare(group: str, values: dict[str, Any], assumed: dict[str, Any]) -> Non
             )
 
 
-def _given(settings: Settings) -> tuple[System, Facts, Split, list[np.ndarray]]:
+def _given(settings: Settings, length: int | None) -> tuple[System, Facts, Split, list[np.ndarray]]:
     """The system, its facts, the examples there are, and those of each step before it repeats."""
     system = assemble(settings)
     recipe = system.recipe
     if settings.data == "random":
         facts = system.builder.facts
+        if length is not None:
+            facts = replace(facts, max_len=length)
         return system, facts, random_split(facts, recipe.batch_size, settings.seed), [np.arange(recipe.batch_size)]
     task = system.builder.build(Data.of(settings, lambda done, total: None))
     steps = settings.rounds if settings.what == "epoch" else 1

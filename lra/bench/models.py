@@ -1,0 +1,47 @@
+"""Whole models beside each other over lengths: training steps, or forward passes without gradients."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from lra.bench.layers import Again, Layer, over_lengths, subjects
+from lra.bench.measure import Place, Result, Work
+from lra.bench.settings import Settings
+from lra.bench.steps import ours, straightforward_model, textbook
+from lra.errors import UserError
+from lra.settings import assemble
+
+
+def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Work:
+    """A step of the configured model on `batch` examples in one micro-batch, every document `length` tokens long."""
+    build = textbook if subject.kind == "textbook" else ours
+    return build(_of_batch(subject.settings, batch), device, length, direction)
+
+
+def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
+    """A result for each direction, length and subject."""
+    if settings.data != "random":
+        raise UserError(f"data={settings.data}: what=model reads random tokens, all of one length; set data=random")
+    found = subjects(settings, again)
+    for subject in found:
+        for length in settings.lengths:
+            _check(subject, length)
+    yield from over_lengths(found, settings, place, work)
+
+
+def _check(subject: Layer, length: int) -> None:
+    """A mistake shows before anything is measured."""
+    if subject.kind == "peer":
+        raise UserError(f"subjects: {subject.title!r}: a peer is a layer without a model; use what=layer")
+    system = assemble(_of_batch(subject.settings, 1))
+    facts = replace(system.builder.facts, max_len=length)
+    with torch.device("meta"):
+        if subject.kind == "textbook":
+            straightforward_model(subject.settings, facts)
+        else:
+            system.model(facts)
+
+
+def _of_batch(settings: Settings, batch: int) -> Settings:
+    return replace(settings, train={**settings.train, "batch_size": batch, "micro_batch": batch})
