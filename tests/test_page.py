@@ -68,6 +68,14 @@ class Parts(HTMLParser):
             self.text += text
 
 
+def test_what_the_published_numbers_are_stands_below_the_table(folder: Path, page: Path) -> None:
+    columns = [column for section in Report(folder).sections for column in section.columns]
+    said = {f"{column.task}: {column.published}" for column in columns if column.published}
+    assert said
+    for note in said:
+        assert Parts(page).text.count(note) == 1
+
+
 def data_of(path: Path) -> dict:
     return json.loads(Parts(path).scripts[0])
 

@@ -190,6 +190,11 @@ def _texts(*texts: str) -> list[Text]:
     return [Text(text) for text in texts]
 
 
+def plural(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def decimals(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 

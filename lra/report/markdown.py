@@ -134,7 +134,7 @@ def _receipts(runs: list[dict]) -> Iterator[str]:
     digests = {f"{run['task']} {run['provenance']['data_sha256']}" for run in runs}
     seconds = sum(sum(run.get("seconds", {}).values()) for run in runs)
     yield "## Receipts\n"
-    yield f"- {len(runs)} run{'s' * (len(runs) != 1)}, {seconds / 60:.1f} minutes; each seed's number links to its record"
+    yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes; each seed's number links to its record"
     yield f"- commit: {', '.join(sorted(commits))}"
     yield f"- data (SHA-256): {'; '.join(sorted(map(escape, digests)))}"
     yield f"- software: {'; '.join(sorted(versions))}"

@@ -48,11 +48,12 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
     headings, lines = _table(cells, [_columns(column, row) for _, column, row in rows])
     page = Template(_asset("page.html")).substitute(
         name=escape(folder.resolve().name),
-        facts=escape("; ".join([f"{len(cells)} cells, {runs} runs", *common])),
+        facts=escape("; ".join([f"{layout.plural(len(cells), 'cell')}, {layout.plural(runs, 'run')}", *common])),
         style=_asset("uPlot.min.css") + _asset("page.css"),
         filters="\n".join(_filter(name, values) for name, values in choices.items() if len(values) > 1),
         headings=headings,
         rows=lines,
+        notes="".join(f"<p>{escape(note)}</p>\n" for note in _notes(columns)),
         figures=_figures([path for path in figures if path.suffix == ".svg"]),
         data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
         licence=_asset("uPlot.LICENSE"),
@@ -61,6 +62,11 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
     )
     write_atomic(folder / NAME, page.encode())
     return folder / NAME
+
+
+def _notes(columns: Sequence[Column]) -> list[str]:
+    """What the published numbers of each task are."""
+    return list(dict.fromkeys(f"{column.task}: {column.published}" for column in columns if column.published))
 
 
 def _asset(name: str) -> str:
