@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("page", type=Path, help="where to write it")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each pair")
     arguments = parser.parse_args()
+    torch.set_num_threads(PLACE.threads)  # as in the processes that measure
     lines = page(configure.options("attention"), arguments.rounds)
     write_atomic(arguments.page, "\n".join(lines).encode())
 
