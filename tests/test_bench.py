@@ -387,7 +387,7 @@ def test_models_end_to_end(cli: Commands) -> None:
     code, _, err = cli(main, *command, "directions=[train,forward]")
     assert code == 0, err
     found, text = read("results/bench/model_text_paper")
-    assert [result["length"] for result in found["results"]] == 2 * [16, 16, 32, 32]
+    assert [result["direction"] for result in found["results"]] == 2 * ["train"] + 2 * ["forward"]
     assert all(result["status"] == "measured" for result in found["results"])
     assert "Saved" not in text
     assert "## Training step" in text

@@ -23,6 +23,9 @@ def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
     """A result for each direction, length and subject."""
     if settings.data != "random":
         raise UserError(f"data={settings.data}: what=model reads random tokens, all of one length; set data=random")
+    peer = next((title for title in settings.subjects if title.startswith("peer:")), None)
+    if peer:
+        raise UserError(f"subjects: {peer!r}: a peer is a layer without a model; use what=layer")
     found = subjects(settings, again)
     for subject in found:
         for length in settings.lengths:
@@ -32,8 +35,6 @@ def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
 
 def _check(subject: Layer, length: int) -> None:
     """A mistake shows before anything is measured."""
-    if subject.kind == "peer":
-        raise UserError(f"subjects: {subject.title!r}: a peer is a layer without a model; use what=layer")
     system = assemble(_of_batch(subject.settings, 1))
     facts = replace(system.builder.facts, max_len=length)
     with torch.device("meta"):
