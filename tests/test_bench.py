@@ -371,8 +371,8 @@ def test_models_end_to_end(cli: Commands) -> None:
     command = (
         "what=model",
         "subjects=['simple variant=simple_res',textbook:softmax]",
-        "lengths=[16,32]",
-        "rounds=2",
+        "lengths=[16]",
+        "rounds=1",
         *TINY,
     )
     for override, message in (
