@@ -7,6 +7,7 @@ import torch
 from support import cases, composed, facts, mixer_of, model_of, options
 
 from lra.attention import Mixer
+from lra.attention.simple import gram
 from lra.dropout import set_keys
 from lra.errors import UserError
 
@@ -340,6 +341,12 @@ def test_the_gram_form_is_the_textbook_form(
         results.append([y, x.grad, *(parameter.grad for parameter in mixer.parameters())])
     for found, expected in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("width", [1, 61, 64, 131])
+def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
+    x = noise(3, 7, width)
+    torch.testing.assert_close(gram(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "form"), [(4001, "gram"), (13, "textbook")])
