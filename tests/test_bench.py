@@ -118,6 +118,17 @@ def test_counted_operations_of_a_model(task: str) -> None:
     assert flops(model_work("textbook:softmax", f"task={task}")) == 3 * forward
 
 
+@pytest.mark.parametrize("direction", ["train", "forward"])
+@pytest.mark.parametrize("subject", ["simple", "textbook:simple"])
+def test_a_step_of_a_model_is_cut_as_in_training(subject: str, direction: str) -> None:
+    """Three examples are read as two and one, or at once."""
+    for cut, parts in ((2, [2, 1]), (5, [3])):
+        work, read = model_work(subject, f"train.micro_batch={cut}", direction=direction), []
+        work.module.register_forward_pre_hook(lambda _, inputs, read=read: read.append(len(inputs[0])))
+        work.step(1)
+        assert read == parts
+
+
 def test_models_do_the_work_of_a_step() -> None:
     """Both read batch examples of the length, whatever the task's; ours computes less of the last block."""
     own, other = (model_work(subject) for subject in ("simple", "textbook:simple"))

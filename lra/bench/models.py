@@ -14,7 +14,7 @@ from lra.settings import assemble
 
 
 def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Work:
-    """A step of the configured model on `batch` examples in one micro-batch, every document `length` tokens long."""
+    """A step of the configured model on `batch` examples, every document `length` tokens long."""
     build = textbook if subject.kind == "textbook" else ours
     return build(_of_batch(subject.settings, batch), device, length, direction)
 
@@ -45,4 +45,5 @@ def _check(subject: Layer, length: int) -> None:
 
 
 def _of_batch(settings: Settings, batch: int) -> Settings:
-    return replace(settings, train={**settings.train, "batch_size": batch, "micro_batch": batch})
+    cut = min(batch, settings.train["micro_batch"])
+    return replace(settings, train={**settings.train, "batch_size": batch, "micro_batch": cut})

@@ -59,9 +59,10 @@ def _layers(record: Record) -> Iterator[str]:
 
 
 def _models(record: Record) -> Iterator[str]:
-    model, batch = record["config"]["model"], record["config"]["batch"]
+    model, batch, cut = record["config"]["model"], record["config"]["batch"], record["config"]["train"]["micro_batch"]
+    parts = f" in micro-batches of {cut}" if cut < batch else ""
     yield f"Whole models of {model['depth']} blocks of width {model['dim']} with {model['heads']} heads and"
-    yield f"{model['mlp_dim']} hidden units, dropout {model['dropout']}, batch {batch}."
+    yield f"{model['mlp_dim']} hidden units, dropout {model['dropout']}, batch {batch}{parts}."
     yield "A training step is a forward and a backward pass and an update on random tokens; that of `textbook:` is the"
     yield "straightforward one."
     yield from _lengths(record, {"train": "Training step", "forward": FORWARD}, "weights, gradients and optimiser")

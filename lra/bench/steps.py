@@ -137,7 +137,8 @@ def textbook(settings: Settings, device: str, length: int | None = None, directi
     def read(turn: int) -> None:
         model.eval()
         with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=bf16):
-            model(tokens_of(examples[0])).argmax(dim=-1).cpu()
+            for start in range(0, recipe.batch_size, recipe.micro_batch):
+                model(tokens_of(examples[0][start : start + recipe.micro_batch])).argmax(dim=-1).cpu()
 
     chosen = np.concatenate(examples)
     documents = len(chosen) * facts.documents
