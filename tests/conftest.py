@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from golden import folder as golden
+from reports import declare, put
 from support import Commands
 
 torch.set_num_threads(1)
@@ -29,6 +31,31 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("LRA_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A results folder of one column: finished, failed and missing runs."""
+    for seed, accuracy in enumerate((37.0, 38.0, 37.5), start=1):
+        put(tmp_path, seed, accuracy)
+    put(tmp_path, 1, 36.35, attention="softmax", variant="transformer")
+    put(tmp_path, 2, None, attention="softmax", variant="transformer", reason="fire")
+    put(tmp_path, 1, 30.0, attention="mine", variant="transformer", settings={"model.depth": 2})
+    declare(
+        tmp_path,
+        {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4]},
+        {"attention": "softmax", "variant": "transformer", "seeds": [1, 2]},
+        {"attention": "simple", "variant": "simple_res", "seeds": [1, 2]},
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """The results folder of tests/golden."""
+    root = tmp_path / "golden"
+    golden.make(root)
+    return root
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,83 @@
+"""Small results folders, and the reports of them."""
+
+import csv
+import io
+from pathlib import Path
+
+from lra import record
+from lra.files import digest, write_json
+from lra.report import Report
+
+
+def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Path:
+    """A small record in its place; accuracy None makes it a failed run."""
+    finished = accuracy is not None
+    correct = round(20 * accuracy) if finished else 0
+    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 1.0, "step": 50}
+    last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
+    run = {
+        "task": "listops",
+        "task_version": 1,
+        "attention": "simple",
+        "variant": "simple",
+        "protocol": "paper",
+        "settings": {},
+        "seed": seed,
+        "selection": "best_val",
+        "metric": "accuracy",
+        "status": "finished" if finished else "failed",
+        "steps": 100,
+        "test": {"last": last, "best_val": entry} if finished else {},
+        "validation": {"best": entry, "last": entry} if finished else {},
+        "baselines": {"majority class": 17.05, "root operator": 36.2} if finished else {},
+        "seconds": {"train": 60.0, "evaluate": 6.0},
+        "tokens_per_second": 1000.0,
+        "config": {"model": {"depth": 6}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}, "seed": seed},
+        "provenance": {
+            "commit": "abc",
+            "dirty": False,
+            "data_sha256": "d1",
+            "packages": {"torch": "2.13.0"},
+            "python": "3.11",
+            "device": "cpu",
+            "cpu": "one",
+            "threads": 2,
+            "precision": "fp32",
+        },
+    } | changes
+    run["provenance"] = {**run["provenance"], "config_sha256": digest(run["config"])}
+    settings = ",".join(f"{key}={value}" for key, value in run["settings"].items())
+    folder = root / "listops" / run["protocol"] / run["attention"] / run["variant"] / settings / f"seed{seed}"
+    record.write(folder, run)
+    return folder / record.NAME
+
+
+def change(path: Path, **parts: dict) -> None:
+    """Merge nested dictionaries into a record."""
+
+    def merged(old: dict, new: dict) -> dict:
+        changed = {
+            name: merged(old.get(name, {}), part) if isinstance(part, dict) else part for name, part in new.items()
+        }
+        return {**old, **changed}
+
+    record.write(path.parent, merged(record.read(path), parts))
+
+
+def declare(root: Path, *cells: dict) -> None:
+    base = {"task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
+    entries = [{**base, **cell, "folder": f"listops/paper/{cell['attention']}/{cell['variant']}"} for cell in cells]
+    write_json(root / "sweep.json", {"schema": 1, "cells": entries})
+
+
+def files_of(folder: Path, *arguments: object) -> dict[str, str]:
+    """The text files of a report, without its figures."""
+    return Report(folder, *arguments).files(figures=[])
+
+
+def page_of(folder: Path, *arguments: object) -> str:
+    return files_of(folder, *arguments)["README.md"]
+
+
+def lines_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))

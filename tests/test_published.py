@@ -1,0 +1,110 @@
+"""Published numbers beside ours."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from reports import files_of, page_of, put
+from support import composed
+
+from lra.errors import UserError
+from lra.report.published import Published
+
+
+def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> None:
+    put(tmp_path, 1, 90.0, task="listops (length 10-50)")
+    page = page_of(tmp_path)
+    assert "37.45" not in page
+    assert "No published figure is for this data" in page
+
+
+def test_settings_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+    def config(steps: int) -> dict:
+        return {"model": {"depth": 6}, "train": {"lr": 0.005, "steps": steps}}
+
+    said = "Other settings here: train.steps 1000 (15000 there)."
+    put(tmp_path, 1, 37.0, config=config(1000))
+    put(tmp_path, 1, 37.0, config=config(15000), variant="simple_res")
+    assert said in page_of(tmp_path)
+    assert said in files_of(tmp_path)["table1.tex"]
+    put(tmp_path, 1, 37.0, config=config(15000))
+    assert "Other settings" not in page_of(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["text", "matching", "listops"])
+def test_the_published_settings_are_those_of_our_recipes(task: str) -> None:
+    recipe = composed(f"task={task}", "system=simple", "protocol=paper")
+    for key, value in Published().sources[0].settings[task].items():
+        assert OmegaConf.select(recipe, key) == value, key
+
+
+def test_the_published_table_is_the_papers() -> None:
+    """Rows, columns and numbers of Table 1, and that Long Range Arena's rows were taken over as they are."""
+    published = Published()
+    paper, earlier, arena = published.sources
+    names = list(published.systems("listops"))
+    assert (names[0], names[1], names[-1], len(names)) == ("Random", "Transformer", "Simple-ResL", 21)
+    assert sorted(["listops", "books", "text", "matching"], key=published.task_order) == [
+        "text", "matching", "listops", "books",
+    ]  # fmt: skip
+    assert [paper.number("Simple", task) for task in ("text", "matching", "listops")] == [66.75, 73.92, 37.45]
+    assert [earlier.number("Simple", "matching", which) for which in ("best", "mean")] == [67.92, 67.04]
+    for name in arena.best:
+        assert all(paper.number(name, task) == arena.number(name, task) for task in ("text", "matching", "listops"))
+    assert arena.number("Performer", "image") == 42.77
+    depths = [paper.number(f"Simple-ResL (model.depth={depth})", "ag_news") for depth in range(1, 13)]
+    assert (depths[0], depths[-1]) == (90.90, paper.number("Simple-ResL", "ag_news"))
+    assert None not in depths
+
+
+OWN = """
+systems: [{name: Mine, attention: mine, variant: transformer, complexity: O(1)}]
+sources:
+  - name: My paper
+    reference: me, 2026
+    numbers: means of 3 seeds
+    best: {Mine (model.depth=2): {listops: 41.5}, Theirs: {listops: 42.5}, Mine: {mytask: 1.5}}
+"""
+
+
+def test_a_users_own_published_numbers(small: Path) -> None:
+    (small / "published.yaml").write_text(OWN)
+    (small / "more.yaml").write_text(OWN.replace("My", "Your").replace("Mine", "Yours").replace("mine", "yours"))
+    put(small, 1, 2.5, attention="mine", variant="simple", task="mytask", baselines={})
+    page = page_of(small, None, [small / "more.yaml"])
+    assert "| Mine (model.depth=2) | O(1) | 30.00 | 30.00 |  | 1 |" in page
+    assert (
+        "| system | ours: paper, best_val | SimpleTRON v4 | SimpleTRON v2 | Long Range Arena | My paper | Your paper |"
+    ) in page
+    assert "| Theirs |  |  |  |  | 42.50 | 42.50 |" in page
+    assert "| Mine (model.depth=2) | 30.00 (1) |  |  |  | 41.50 |  |" in page
+    assert "- My paper: me, 2026 (means of 3 seeds)" in page
+    with pytest.raises(UserError, match=r"published.yaml: system 'Mine' is known already"):
+        page_of(small, None, [small / "published.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sources: [{name: x}]", r"sources\.0\.reference: Field required"),
+        ("source: []", r"source: Extra inputs are not permitted"),
+        (OWN.replace("41.5", "many"), r"best\.Mine \(model\.depth=2\)\.listops: .*valid number.*found 'many'"),
+        (OWN.replace("My paper", "SimpleTRON v2"), "source 'SimpleTRON v2' is known already"),
+        ("a: [", "not a readable file of published numbers"),
+    ],
+)
+def test_a_mistake_in_published_numbers_is_one_line(small: Path, text: str, message: str) -> None:
+    (small / "published.yaml").write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        page_of(small)
+    assert str(caught.value).startswith(str(small / "published.yaml"))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_published_depths_stand_beside_ours(tmp_path: Path) -> None:
+    for depth in (1, 12):
+        changes = {"attention": "softmax", "variant": "transformer", "settings": {"model.depth": depth}}
+        put(tmp_path, 1, 90.0, task="ag_news", baselines={}, **changes)
+    page = page_of(tmp_path)
+    assert "| blocks | Transformer | Transformer, published |" in page
+    assert "| 1 | 90.00 (1) | 89.12 |\n| 12 | 90.00 (1) | 90.10 |" in page
