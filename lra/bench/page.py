@@ -36,7 +36,10 @@ def write(folder: Path, record: Record) -> Path:
 
 def page(record: Record) -> Iterator[str]:
     """The lines of the page."""
-    yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
+    config = record["config"]
+    batch = f", batch {config['batch']}" if record["what"] in LENGTHS else ""
+    precision = f", {config['precision']}" if config["precision"] != "fp32" else ""
+    yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}{batch}{precision}\n"
     yield f"By `{record['command']}`.\n"
     yield from SECTIONS[record["what"]](record)
     yield f"{measured(record['provenance'])} Raw: [{NAME}]({NAME}).\n"
