@@ -99,13 +99,10 @@ class Simple(Attention):
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self._dropped(state)
-        weight, bias = self._fold(self.query, state)  # [B, H, D, Dh], [B, H, 1, Dh]
+        weight, bias = self._fold(state)
         if self.shape.out_proj and self.drop_state:
-            out = self.out.weight.unflatten(1, (self.shape.heads, -1)).permute(1, 2, 0)  # [H, Dh, D]
-            weight, bias = (weight @ out).sum(dim=1), (bias @ out).sum(dim=1)
-            bias = bias if self.out.bias is None else bias + self.out.bias
-        else:
-            weight, bias = _side_by_side(weight), _side_by_side(bias)
+            weight, bias = self.out.weight @ weight, self.out(bias)
+        weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
 
     def _dropped(self, state: Tensor) -> Tensor:
@@ -113,26 +110,27 @@ class Simple(Attention):
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """K^T V times the scale, [B, H, Dh, Dh]."""
+        """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""
         real = x if key_mask is None else x * key_mask.unsqueeze(-1)
         dtype = self.query.weight.dtype
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(dtype)[:, None, None]
-        factor = self._factor(x.shape[1], key_mask, dtype)
         total = real.sum(dim=1, keepdim=True, dtype=dtype)
-        products = _Gram.apply(real) @ self.value.weight.T  # sum_j x_j (W_v x_j)^T, [B, D, H Dh]
-        if self.value.bias is not None:
-            products = products + total.transpose(1, 2) * self.value.bias
-        weight, bias = self._heads(self.key)
-        state = weight @ split_heads(products, self.shape.heads)
-        if self.key.bias is None:
-            return state * factor
-        values = total @ self.value.weight.T + count * self.value.bias  # sum_j v_j, [B, 1, H Dh]
-        return (state + bias.transpose(-2, -1) * split_heads(values, self.shape.heads)) * factor
+        products = self.value.weight @ _Gram.apply(real).flatten(0, 1).T  # sum_j (W_v x_j) x_j^T, [H Dh, B D]
+        (key, key_bias), (_, value_bias) = self._heads(self.key), self._heads(self.value)
+        heads, width, _ = key.shape
+        state = products.view(heads, width * len(x), -1) @ key.transpose(1, 2)  # [H, Dh B, Dh]
+        state = state.view(heads, width, len(x), width).permute(2, 0, 3, 1)
+        if self.shape.bias:
+            keys = split_heads(total @ self.key.weight.T, heads)  # without their bias
+            values = split_heads(total @ self.value.weight.T + count * self.value.bias, heads)
+            state = state + keys.transpose(-2, -1) * value_bias + key_bias.transpose(-2, -1) * values
+        return state * self._factor(x.shape[1], key_mask, dtype)
 
-    def _fold(self, projection: nn.Linear, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The projection followed by the state, as weight [B, H, D, Dh] and bias [B, H, 1, Dh]."""
-        weight, bias = self._heads(projection)
-        return weight.transpose(-2, -1) @ state, bias @ state
+    def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        weight, bias = self._heads(self.query)
+        folded = state.permute(1, 3, 0, 2).flatten(1, 2) @ weight  # [H, Dh B, D]
+        return folded.view(self.shape.qkv_dim, -1), merge_heads(bias @ state)
 
     def _heads(self, projection: nn.Linear) -> tuple[Tensor, Tensor]:
         """Weight [H, Dh, D] and bias [H, 1, Dh] of each head; the bias is zero where there is none."""
@@ -191,8 +189,3 @@ class _Gram(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
-
-
-def _side_by_side(x: Tensor) -> Tensor:
-    """[B, H, n, Dh] -> [B, n, H Dh]."""
-    return x.transpose(1, 2).flatten(2)
