@@ -7,7 +7,7 @@ import torch
 from support import cases, composed, facts, mixer_of, model_of, options
 
 from lra.attention import Mixer
-from lra.attention.simple import gram
+from lra.attention.simple import gram_by_bands
 from lra.dropout import set_keys
 from lra.errors import UserError
 
@@ -346,7 +346,7 @@ def test_the_gram_form_is_the_textbook_form(
 @pytest.mark.parametrize("width", [1, 61, 64, 131])
 def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
     x = noise(3, 7, width)
-    torch.testing.assert_close(gram(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gram_by_bands(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "form"), [(4001, "gram"), (13, "textbook")])
