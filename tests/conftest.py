@@ -10,6 +10,12 @@ from support import Commands
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights that a test draws do not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of prepared data for the whole session."""

@@ -12,7 +12,7 @@ K^T V and whatever else is small stays in fp32.
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lra.attention import (
     Attention,
@@ -28,6 +28,7 @@ from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
+POSITIONS, TERMS = 256, 32  # that a CPU adds up in one chain: in a Gram matrix, and in what follows from it
 
 
 class Simple(Attention):
@@ -101,7 +102,7 @@ class Simple(Attention):
             state = self._dropped(state)
         weight, bias = self._fold(state)
         if self.shape.out_proj and self.drop_state:
-            weight, bias = self.out.weight @ weight, self.out(bias)
+            weight, bias = _Product.apply(self.out.weight, weight), self.out(bias)
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
 
@@ -112,31 +113,30 @@ class Simple(Attention):
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""
         real = x if key_mask is None else x * key_mask.unsqueeze(-1)
-        dtype = self.query.weight.dtype
-        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(dtype)[:, None, None]
-        total = real.sum(dim=1, keepdim=True, dtype=dtype)
-        products = self.value.weight @ _Gram.apply(real).flatten(0, 1).T  # sum_j (W_v x_j) x_j^T, [H Dh, B D]
-        (key, key_bias), (_, value_bias) = self._heads(self.key), self._heads(self.value)
-        heads, width, _ = key.shape
-        state = products.view(heads, width * len(x), -1) @ key.transpose(1, 2)  # [H, Dh B, Dh]
+        products = _Product.apply(self.value.weight, _Gram.apply(real).flatten(0, 1).T)  # sum_j (W_v x_j) x_j^T
+        heads, width = self.shape.heads, self.shape.head_dim
+        products = products.view(heads, width * len(x), -1)  # [H, Dh B, D]
+        state = _ByHead.apply(products, self._heads(self.key.weight).transpose(1, 2), torch.float64)  # [H, Dh B, Dh]
         state = state.view(heads, width, len(x), width).permute(2, 0, 3, 1)
         if self.shape.bias:
+            total = real.sum(dim=1, keepdim=True, dtype=products.dtype)  # [B, 1, D]
+            count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(total)[:, None, None]
             keys = split_heads(total @ self.key.weight.T, heads)  # without their bias
             values = split_heads(total @ self.value.weight.T + count * self.value.bias, heads)
-            state = state + keys.transpose(-2, -1) * value_bias + key_bias.transpose(-2, -1) * values
-        return state * self._factor(x.shape[1], key_mask, dtype)
+            key_bias, value_bias = self._heads(self.key.bias).unsqueeze(2), self._heads(self.value.bias).unsqueeze(1)
+            state = state + keys.transpose(-2, -1) * value_bias + key_bias * values
+        return state * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
-        weight, bias = self._heads(self.query)
-        folded = state.permute(1, 3, 0, 2).flatten(1, 2) @ weight  # [H, Dh B, D]
-        return folded.view(self.shape.qkv_dim, -1), merge_heads(bias @ state)
+        query = self._heads(self.query.weight)
+        weight = _ByHead.apply(state.permute(1, 3, 0, 2).flatten(1, 2), query, query.dtype)  # [H, Dh B, D]
+        bias = self.query.bias if self.shape.bias else query.new_zeros(self.shape.qkv_dim)
+        return weight.view(self.shape.qkv_dim, -1), merge_heads(self._heads(bias).unsqueeze(1) @ state.to(query.dtype))
 
-    def _heads(self, projection: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Weight [H, Dh, D] and bias [H, 1, Dh] of each head; the bias is zero where there is none."""
-        weight = projection.weight.unflatten(0, (self.shape.heads, -1))
-        bias = weight.new_zeros(len(weight), weight.shape[1]) if projection.bias is None else projection.bias
-        return weight, bias.view(len(weight), 1, -1)
+    def _heads(self, parameter: Tensor) -> Tensor:
+        """[H Dh, ...] -> [H, Dh, ...]."""
+        return parameter.unflatten(0, (self.shape.heads, -1))
 
     def _gram_pays(self, length: int, reads: int | None) -> bool:
         """Whether the Gram form multiplies less; counted per document."""
@@ -165,9 +165,16 @@ def gram_by_bands(x: Tensor) -> Tensor:
     found = x.new_empty(len(x), x.shape[2], x.shape[2])
     for start in range(0, x.shape[2], BAND):
         band = slice(start, start + BAND)
-        torch.bmm(x[:, :, band].transpose(1, 2), x[:, :, start:], out=found[:, band, start:])
+        multiply_in_pieces(x[:, :, band].transpose(1, 2), x[:, :, start:], POSITIONS, found[:, band, start:])
         found[:, band, :start] = found[:, :start, band].transpose(1, 2)
     return found
+
+
+def multiply_in_pieces(a: Tensor, b: Tensor, size: int, found: Tensor) -> None:
+    """a [B, M, K] @ b [B, K, N] into `found`, as a sum of sums of `size` terms: rounds less than one chain of K."""
+    for start in range(0, b.shape[1], size):
+        piece = slice(start, start + size)
+        found.baddbmm_(a[:, :, piece], b[:, piece], beta=min(start, 1))
 
 
 class _Gram(torch.autograd.Function):
@@ -189,3 +196,54 @@ class _Gram(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """a [M, K] @ b [K, N] of matrices that do not grow with the length."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return small_product(a, b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return small_product(grad, b.T), small_product(a.T, grad)
+
+
+def small_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; in pieces on a CPU."""
+    if a.device.type != "cpu":
+        return a @ b
+    found = a.new_empty(1, len(a), b.shape[1])
+    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, found)
+    return found.squeeze(0)
+
+
+class _ByHead(torch.autograd.Function):
+    """a [H, M, K] @ b [H, K, N], rounded to `dtype`; neither grows with the length."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return product_by_head(a, b, dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        return (
+            product_by_head(grad, b.transpose(1, 2), a.dtype),
+            product_by_head(a.transpose(1, 2), grad, b.dtype),
+            None,
+        )
+
+
+def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache."""
+    if a.device.type != "cpu":
+        return a @ b
+    found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
+    for one, two, both in zip(a, b, found, strict=True):
+        both.copy_(one.double() @ two.double())
+    return found
