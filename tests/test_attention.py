@@ -7,7 +7,7 @@ import torch
 from support import cases, composed, facts, mixer_of, model_of, options
 
 from lra.attention import Mixer
-from lra.attention.simple import gram_by_bands
+from lra.attention.gram import gram_by_bands
 from lra.dropout import set_keys
 from lra.errors import UserError
 

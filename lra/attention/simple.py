@@ -6,7 +6,7 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
 heads, and the output projection goes into the small matrix, too. Under autocast the factors of these two are bf16;
-K^T V and whatever else is small stays in fp32.
+K^T V and whatever else is small stays in fp32. The products themselves are in lra/attention/gram.py.
 """
 
 from typing import Literal
@@ -18,17 +18,14 @@ from lra.attention import (
     Attention,
     Card,
     Shape,
-    at_least_float32,
     autocast_dtype,
     full_precision,
     merge_heads,
     split_heads,
 )
+from lra.attention.gram import Gram, Product, ProductByHead
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
-
-BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 256, 32  # that a CPU adds up in one chain: in a Gram matrix, and in what follows from it
 
 
 class Simple(Attention):
@@ -102,7 +99,7 @@ class Simple(Attention):
             state = self._dropped(state)
         weight, bias = self._fold(state)
         if self.shape.out_proj and self.drop_state:
-            weight, bias = _Product.apply(self.out.weight, weight), self.out(bias)
+            weight, bias = Product.apply(self.out.weight, weight), self.out(bias)
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
 
@@ -113,10 +110,12 @@ class Simple(Attention):
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""
         real = x if key_mask is None else x * key_mask.unsqueeze(-1)
-        products = _Product.apply(self.value.weight, _Gram.apply(real).flatten(0, 1).T)  # sum_j (W_v x_j) x_j^T
+        products = Product.apply(self.value.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_v x_j) x_j^T
         heads, width = self.shape.heads, self.shape.head_dim
         products = products.view(heads, width * len(x), -1)  # [H, Dh B, D]
-        state = _ByHead.apply(products, self._heads(self.key.weight).transpose(1, 2), torch.float64)  # [H, Dh B, Dh]
+        state = ProductByHead.apply(
+            products, self._heads(self.key.weight).transpose(1, 2), torch.float64
+        )  # [H, Dh B, Dh]
         state = state.view(heads, width, len(x), width).permute(2, 0, 3, 1)
         if self.shape.bias:
             total = real.sum(dim=1, keepdim=True, dtype=products.dtype)  # [B, 1, D]
@@ -130,7 +129,7 @@ class Simple(Attention):
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query = self._heads(self.query.weight)
-        weight = _ByHead.apply(state.permute(1, 3, 0, 2).flatten(1, 2), query, query.dtype)  # [H, Dh B, D]
+        weight = ProductByHead.apply(state.permute(1, 3, 0, 2).flatten(1, 2), query, query.dtype)  # [H, Dh B, D]
         bias = self.query.bias if self.shape.bias else query.new_zeros(self.shape.qkv_dim)
         return weight.view(self.shape.qkv_dim, -1), merge_heads(self._heads(bias).unsqueeze(1) @ state.to(query.dtype))
 
@@ -158,92 +157,3 @@ class Simple(Attention):
             return (length * width) ** -0.5
         valid = key_mask.sum(dim=1).clamp(min=1)
         return (valid * width).to(dtype).rsqrt()[:, None, None, None]
-
-
-def gram_by_bands(x: Tensor) -> Tensor:
-    """x [B, L, D] -> x^T x [B, D, D], by bands of rows from the diagonal on; the rest is the mirror image."""
-    found = x.new_empty(len(x), x.shape[2], x.shape[2])
-    for start in range(0, x.shape[2], BAND):
-        band = slice(start, start + BAND)
-        multiply_in_pieces(x[:, :, band].transpose(1, 2), x[:, :, start:], POSITIONS, found[:, band, start:])
-        found[:, band, :start] = found[:, :start, band].transpose(1, 2)
-    return found
-
-
-def multiply_in_pieces(a: Tensor, b: Tensor, size: int, found: Tensor) -> None:
-    """a [B, M, K] @ b [B, K, N] into `found`, as a sum of sums of `size` terms: rounds less than one chain of K."""
-    for start in range(0, b.shape[1], size):
-        piece = slice(start, start + size)
-        found.baddbmm_(a[:, :, piece], b[:, piece], beta=min(start, 1))
-
-
-class _Gram(torch.autograd.Function):
-    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher; the backward pass is one product, since it is symmetric.
-
-    A CPU sums products of bf16 in fp32, too, but rounds the result to bf16.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        if x.device.type == "cuda" and x.dtype == torch.bfloat16:
-            return torch.bmm(x.transpose(1, 2), x, out_dtype=torch.float32)
-        if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-            return gram_by_bands(x)
-        return at_least_float32(x.transpose(1, 2) @ x)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
-
-
-class _Product(torch.autograd.Function):
-    """a [M, K] @ b [K, N] of matrices that do not grow with the length."""
-
-    @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return small_product(a, b)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        return small_product(grad, b.T), small_product(a.T, grad)
-
-
-def small_product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; in pieces on a CPU."""
-    if a.device.type != "cpu":
-        return a @ b
-    found = a.new_empty(1, len(a), b.shape[1])
-    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, found)
-    return found.squeeze(0)
-
-
-class _ByHead(torch.autograd.Function):
-    """a [H, M, K] @ b [H, K, N], rounded to `dtype`; neither grows with the length."""
-
-    @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return product_by_head(a, b, dtype)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        a, b = ctx.saved_tensors
-        return (
-            product_by_head(grad, b.transpose(1, 2), a.dtype),
-            product_by_head(a.transpose(1, 2), grad, b.dtype),
-            None,
-        )
-
-
-def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache."""
-    if a.device.type != "cpu":
-        return a @ b
-    found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
-    for one, two, both in zip(a, b, found, strict=True):
-        both.copy_(one.double() @ two.double())
-    return found

@@ -1,0 +1,102 @@
+"""The products of the Gram form of SimpleAttention: X^T X, and the small ones after it.
+
+On a CPU they round less than products in fp32, which add up a whole sum in one chain; an error here meets every
+position, where those of the textbook form's projections average out.
+"""
+
+import torch
+from torch import Tensor
+
+from lra.attention import at_least_float32
+
+BAND = 64  # rows of a Gram matrix that a CPU computes at a time
+POSITIONS, TERMS = 256, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+
+
+def gram_by_bands(x: Tensor) -> Tensor:
+    """x [B, L, D] -> x^T x [B, D, D], by bands of rows from the diagonal on; the rest is the mirror image."""
+    found = x.new_empty(len(x), x.shape[2], x.shape[2])
+    for start in range(0, x.shape[2], BAND):
+        band = slice(start, start + BAND)
+        multiply_in_pieces(x[:, :, band].transpose(1, 2), x[:, :, start:], POSITIONS, found[:, band, start:])
+        found[:, band, :start] = found[:, :start, band].transpose(1, 2)
+    return found
+
+
+def multiply_in_pieces(a: Tensor, b: Tensor, size: int, found: Tensor) -> None:
+    """a [B, M, K] @ b [B, K, N] into `found`, as a sum of sums of `size` terms: rounds less than one chain of K."""
+    for start in range(0, b.shape[1], size):
+        piece = slice(start, start + size)
+        torch.baddbmm(found, a[:, :, piece], b[:, piece], beta=min(start, 1), out=found)
+
+
+class Gram(torch.autograd.Function):
+    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher; the backward pass is one product, since it is symmetric.
+
+    A CPU sums products of bf16 in fp32, too, but rounds the result to bf16.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        if x.device.type == "cuda" and x.dtype == torch.bfloat16:
+            return torch.bmm(x.transpose(1, 2), x, out_dtype=torch.float32)
+        if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+            return gram_by_bands(x)
+        return at_least_float32(x.transpose(1, 2) @ x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
+
+
+class Product(torch.autograd.Function):
+    """a [M, K] @ b [K, N] of matrices that do not grow with the length."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return small_product(a, b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return small_product(grad, b.T), small_product(a.T, grad)
+
+
+def small_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; in pieces on a CPU."""
+    if a.device.type != "cpu":
+        return a @ b
+    found = a.new_empty(1, len(a), b.shape[1])
+    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, found)
+    return found.squeeze(0)
+
+
+class ProductByHead(torch.autograd.Function):
+    """a [H, M, K] @ b [H, K, N], rounded to `dtype`; neither grows with the length."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return product_by_head(a, b, dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        return (
+            product_by_head(grad, b.transpose(1, 2), a.dtype),
+            product_by_head(a.transpose(1, 2), grad, b.dtype),
+            None,
+        )
+
+
+def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache."""
+    if a.device.type != "cpu":
+        return a @ b
+    found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
+    for one, two, both in zip(a, b, found, strict=True):
+        both.copy_(one.double() @ two.double())
+    return found
