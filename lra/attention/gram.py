@@ -48,6 +48,7 @@ class Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
+        grad = grad.transpose(1, 2).contiguous()  # it comes transposed from `Product`; the sum is the same
         return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
 
 
@@ -93,9 +94,12 @@ class ProductByHead(torch.autograd.Function):
 
 
 def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache."""
+    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache, and with the fewer rows in front, which
+    takes as little as half the time."""
     if a.device.type != "cpu":
         return a @ b
+    if a.shape[1] > b.shape[2]:
+        return product_by_head(b.transpose(1, 2), a.transpose(1, 2), dtype).transpose(1, 2)
     found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
     for one, two, both in zip(a, b, found, strict=True):
         both.copy_(one.double() @ two.double())
