@@ -7,7 +7,7 @@ import torch
 from support import cases, composed, facts, mixer_of, model_of, options
 
 from lra.attention import Mixer
-from lra.attention.gram import gram_by_bands
+from lra.attention.gram import gram_by_bands, product_by_head, small_product
 from lra.dropout import set_keys
 from lra.errors import UserError
 
@@ -347,6 +347,22 @@ def test_the_gram_form_is_the_textbook_form(
 def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
     x = noise(3, 7, width)
     torch.testing.assert_close(gram_by_bands(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(5, 71, 3), (3, 71, 5), (71, 5, 3)])
+def test_small_products_are_products(sizes: tuple[int, int, int]) -> None:
+    rows, terms, columns = sizes
+    a, b = noise(2, rows, terms), noise(2, terms, columns, seed=1)
+    expected = torch.einsum("hmk,hkn->hmn", a, b)
+    torch.testing.assert_close(product_by_head(a, b, torch.float64), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(small_product(a[0], b[0]), expected[0], rtol=1e-12, atol=1e-12)
+
+
+def test_the_gram_form_takes_many_documents() -> None:
+    textbook, gram = (mixer_of("simple", f"attention.form={form}", heads=3) for form in ("textbook", "gram"))
+    gram.load_state_dict(textbook.state_dict())
+    x = noise(7, 11, 15)
+    torch.testing.assert_close(gram(x), textbook(x), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("length", "form"), [(4001, "gram"), (13, "textbook")])

@@ -10,7 +10,7 @@ from torch import Tensor
 from lra.attention import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 256, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
 
 
 def gram_by_bands(x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.device.type != "cpu":
         return a @ b
     if a.shape[1] > b.shape[2]:
-        return product_by_head(b.transpose(1, 2), a.transpose(1, 2), dtype).transpose(1, 2)
+        return product_by_head(b.transpose(1, 2), a.transpose(1, 2), dtype).transpose(1, 2).contiguous()
     found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
     for one, two, both in zip(a, b, found, strict=True):
         both.copy_(one.double() @ two.double())
