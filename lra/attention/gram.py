@@ -76,7 +76,7 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ProductByHead(torch.autograd.Function):
-    """a [H, M, K] @ b [H, K, N], rounded to `dtype`; neither grows with the length."""
+    """a [H, M, K] @ b [H, K, N], neither of which grows with the length; `dtype` as in `product_by_head`."""
 
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
@@ -94,8 +94,10 @@ class ProductByHead(torch.autograd.Function):
 
 
 def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b; in float64 on a CPU, a head at a time, which stays in its cache, and with the fewer rows in front, which
-    takes as little as half the time."""
+    """a @ b; on a CPU in float64, a head at a time, which stays in its cache, and rounded to `dtype`.
+
+    The fewer rows stand in front: the other way round takes up to twice the time.
+    """
     if a.device.type != "cpu":
         return a @ b
     if a.shape[1] > b.shape[2]:

@@ -6,7 +6,7 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
 heads, and the output projection goes into the small matrix, too. Under autocast the factors of these two are bf16;
-K^T V and whatever else is small stays in fp32. The products themselves are in lra/attention/gram.py.
+K^T V and whatever else is small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
 """
 
 from typing import Literal
@@ -14,15 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lra.attention import (
-    Attention,
-    Card,
-    Shape,
-    autocast_dtype,
-    full_precision,
-    merge_heads,
-    split_heads,
-)
+from lra.attention import Attention, Card, Shape, autocast_dtype, full_precision, merge_heads, split_heads
 from lra.attention.gram import Gram, Product, ProductByHead
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
@@ -113,9 +105,8 @@ class Simple(Attention):
         products = Product.apply(self.value.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_v x_j) x_j^T
         heads, width = self.shape.heads, self.shape.head_dim
         products = products.view(heads, width * len(x), -1)  # [H, Dh B, D]
-        state = ProductByHead.apply(
-            products, self._heads(self.key.weight).transpose(1, 2), torch.float64
-        )  # [H, Dh B, Dh]
+        key = self._heads(self.key.weight).transpose(1, 2)
+        state = ProductByHead.apply(products, key, torch.float64)  # [H, Dh B, Dh]
         state = state.view(heads, width, len(x), width).permute(2, 0, 3, 1)
         if self.shape.bias:
             total = real.sum(dim=1, keepdim=True, dtype=products.dtype)  # [B, 1, D]
