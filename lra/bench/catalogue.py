@@ -50,8 +50,8 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(added)} | {_settings(name)} |"
     yield "\n## Cost beside `simple`\n"
     yield "One layer with its projections, D = 256, 4 heads, batch 1, fp32, dropout 0.1, forward and backward, one"
-    yield "thread, each in a process of its own; time: median [least, most] of the ratios of turns; memory: peak beyond"
-    yield "weights and input, as a ratio.\n"
+    yield "thread, each in a process of its own; time: median [least, most] of the ratios of turns; memory: peak of"
+    yield "tensors beyond weights and input, as a ratio.\n"
     yield f"| `attention=` | {' | '.join(f'time, L = {length} | memory, L = {length}' for length in LENGTHS)} |"
     yield f"|---|{'---:|' * 2 * len(LENGTHS)}"
     for name in attentions:
@@ -80,7 +80,7 @@ def beside_simple(name: str, length: int, rounds: int) -> Result:
     arguments = (length, 1, "train", "cpu")
     subjects = {"simple": (work, (layer("simple"), *arguments)), "subject": (work, (layer(name), *arguments))}
     found = side_by_side(subjects, PLACE, rounds, "fp32")
-    return {**found["subject"], "memory": found["subject"]["peak_bytes"] / found["simple"]["peak_bytes"]}
+    return {**found["subject"], "memory": found["subject"]["allocated_bytes"] / found["simple"]["allocated_bytes"]}
 
 
 def _parameters(name: str, task: str) -> int:

@@ -4,8 +4,8 @@ Machines are shared and noisy: subjects take turns, each in a process of its own
 a turn. A subject that runs out of memory is a result, not a crash.
 """
 
-import ctypes
 import multiprocessing
+import os
 import signal
 import time
 import traceback
@@ -20,14 +20,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.errors import UserError
-from lra.record import PeakMemory
 
 GIB = 1 << 30
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
 PRELOADED = ["lra.bench.models", "torch._dynamo"]  # PyTorch imports the latter when it needs it
+ALLOCATION, AGAIN = "[memory]", "again"  # events of a profile: of tensors' memory taken or given back, and our own
+QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # a profile's words about itself, on stderr
 PRODUCT = {"cpu": (1024, 10), "cuda": (8192, 10)}  # size and times of the products that show what the machine can do
 
 Result = dict[str, Any]
@@ -68,6 +70,8 @@ class Worker:
     """A process that builds one work and answers questions about it; a context manager."""
 
     def __init__(self, place: Place, build: Callable[..., Work], *arguments: Any) -> None:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._pipe, other = context.Pipe()
@@ -190,16 +194,28 @@ def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, f
     return median(ratios), min(ratios), max(ratios)
 
 
-def peak(work: Work) -> int | None:
-    """What a step needs at its peak beyond what the process holds between steps, in bytes; ask after another step."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)  # what earlier steps left free
-    memory = PeakMemory(work.device)
-    before = torch.cuda.memory_allocated() if work.device == "cuda" else memory.read()
-    work.step(0)
-    after = memory.read()
-    return None if before is None or after is None else after - before
+def allocated(work: Work) -> int:
+    """Bytes of tensors at the peak of a step beyond those that live between steps; ask after another step.
+
+    What a process takes beside them, for holes and for libraries, is not in it.
+    """
+    if work.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work.step(0)
+        return torch.cuda.max_memory_allocated() - before
+    with torch.autograd.profiler.profile(profile_memory=True) as profiler:
+        work.step(0)  # what it leaves behind is known by its size, and so is its end in the next
+        with record_function(AGAIN):
+            work.step(0)
+    total = held = highest = 0
+    for event in sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == AGAIN:
+            held = highest = total
+        elif event.name() == ALLOCATION:
+            total += event.nbytes()
+            highest = max(highest, total)
+    return highest - held
 
 
 def saved(work: Work) -> int | None:
@@ -274,7 +290,7 @@ def side_by_side(subjects: Mapping[str, Subject], place: Place, rounds: int, pre
                 found[title] = {
                     "status": MEASURED,
                     "flops": worker.ask(flops),
-                    "peak_bytes": worker.ask(peak),
+                    "allocated_bytes": worker.ask(allocated),
                     "saved_bytes": worker.ask(saved),
                     **worker.ask(facts),
                 }

@@ -15,7 +15,7 @@ from lra.files import write_atomic, write_json
 from lra.report.figures import COLOURS, LOOK, MARKERS
 
 NAME, PAGE = "bench.json", "README.md"
-SCHEMA = 1
+SCHEMA = 2
 MB = 1e6
 
 TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
@@ -58,7 +58,8 @@ def measured(where: dict[str, Any]) -> str:
 def _layers(record: Record) -> Iterator[str]:
     model, batch = record["config"]["model"], record["config"]["batch"]
     yield f"One layer of width {model['dim']} with {model['heads']} heads, dropout {model['dropout']}, batch {batch}."
-    yield from _lengths(record, {"train": "Forward and backward", "forward": FORWARD}, "weights and input")
+    directions = {"train": "Forward and backward", "forward": FORWARD}
+    yield from _lengths(record, directions, "weights, input and their gradients")
 
 
 def _models(record: Record) -> Iterator[str]:
@@ -84,7 +85,7 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
             (f"Time beside `{first}`", lambda result: _spread(result["ratio"])),
             ("Milliseconds (microseconds for a token)", _milliseconds),
             ("Tokens in a second", lambda result: f"{_tokens(result) / median(result['seconds']):,.0f}"),
-            (f"Peak memory beyond {held}, MB", lambda result: _megabytes(result["peak_bytes"])),
+            (f"Peak of allocated tensors beyond {held}, MB", lambda result: _megabytes(result["allocated_bytes"])),
             ("Saved for the backward pass, MB", lambda result: _megabytes(result["saved_bytes"])),
             ("Counted operations, GFLOP", lambda result: f"{result['flops'] / 1e9:.4g}"),
             ("Share of the matrix product's speed", lambda result: _percent(result["share"])),
@@ -102,7 +103,7 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
         yield "### A fixed part and a part for each token\n"
         yield "The line a + b L with the least relative squares, and how far the farthest length is from it: what is"
         yield "linear with a fixed part has an exponent below 1 and lies on its line.\n"
-        header = ["subject", "time, ms", "µs a token", "farthest", "peak memory, MB", "kB a token", "farthest"]
+        header = ["subject", "time, ms", "µs a token", "farthest", "peak of tensors, MB", "kB a token", "farthest"]
         yield from _table(header, _lines(rows))
 
 
@@ -113,7 +114,7 @@ def _steps(record: Record) -> Iterator[str]:
     yield f"{record['data']} in micro-batches of {train['micro_batch']}, dropout {model['dropout']}. `lra` is ours;"
     yield f"`straightforward` has the same weights and reads the same examples. {TURNS}\n"
     columns = ("time beside the first", "seconds", "real tokens in a second", "GFLOP", "share of the matrix product")
-    columns += ("peak memory, MB", "tokens computed / real")
+    columns += ("peak of tensors, MB", "tokens computed / real")
     yield from _table(["step", *columns], [_step(result) for result in (base, own)])
     for result in (base, own):
         if result["status"] != MEASURED:
@@ -179,10 +180,10 @@ FORWARD = "Forward, without gradients"
 
 CURVES = {  # what is drawn against the length, and fitted
     "time (s)": lambda result: median(result["seconds"]),
-    "peak memory (MB)": lambda result: result["peak_bytes"] and result["peak_bytes"] / MB,
+    "peak of tensors (MB)": lambda result: result["allocated_bytes"] / MB,
     "saved (MB)": lambda result: result["saved_bytes"] and result["saved_bytes"] / MB,
 }
-DRAWN = ("time (s)", "peak memory (MB)")
+DRAWN = ("time (s)", "peak of tensors (MB)")
 
 
 def exponent(lengths: list[int], values: list[float]) -> float | None:
@@ -203,7 +204,7 @@ def line(lengths: list[int], values: list[float]) -> tuple[float, float, float] 
 
 
 def figure(results: list[Result]) -> dict[str, bytes]:
-    """Time and peak memory against the length, as SVG and PNG."""
+    """Time and the peak of tensors against the length, as SVG and PNG."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
@@ -250,7 +251,7 @@ def _lines(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
     found = []
     for subject, results in rows:
         cells = [f"`{subject}`"]
-        for name, fixed, each in (("time (s)", 1e3, 1e6), ("peak memory (MB)", 1, 1e3)):
+        for name, fixed, each in (("time (s)", 1e3, 1e6), ("peak of tensors (MB)", 1, 1e3)):
             fit = line(*_curve(results, name))
             cells += [f"{fit[0] * fixed:.3g}", f"{fit[1] * each:.3g}", f"{fit[2]:.0%}"] if fit else ["", "", ""]
         found.append(cells)
@@ -276,7 +277,7 @@ def _step(result: Result) -> list[str]:
         f"{tokens['real'] / result['batches'] / seconds:,.0f}",
         f"{result['flops'] / 1e9:.4g}",
         _percent(result["share"]),
-        _megabytes(result["peak_bytes"]),
+        _megabytes(result["allocated_bytes"]),
         f"{tokens['computed'] / tokens['real']:.3f}",
     ]
 
