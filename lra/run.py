@@ -35,7 +35,7 @@ from lra.signals import Requests
 from lra.tasks import Facts, Task, default_workers
 
 COSTS = "costs.npy"
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
 
 
 def device_of(name: str) -> str:
@@ -60,6 +60,14 @@ def keep_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def release_memory() -> None:
+    """Let glibc give every block above 128 KiB back to the system: the opposite of `keep_memory`."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 65536)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**17)
 
 
 @contextmanager

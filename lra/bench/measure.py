@@ -24,6 +24,7 @@ from torch.profiler import record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.errors import UserError
+from lra.run import release_memory
 
 GIB = 1 << 30
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
@@ -195,15 +196,18 @@ def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, f
 
 
 def allocated(work: Work) -> int:
-    """Bytes of tensors at the peak of a step beyond those that live between steps; ask after another step.
+    """Bytes of tensors at the peak of a step beyond those that live between steps.
 
-    What a process takes beside them, for holes and for libraries, is not in it.
+    What a process takes beside them, for holes and for libraries, is not in it. Nothing should be timed after it in
+    the same process.
     """
     if work.device == "cuda":
+        work.step(0)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work.step(0)
         return torch.cuda.max_memory_allocated() - before
+    release_memory()  # the events of a profile would lie between kept blocks, and these no longer fit
     with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         work.step(0)  # what it leaves behind is known by its size, and so is its end in the next
         with record_function(AGAIN):
@@ -275,35 +279,41 @@ def product(size: int, times: int, precision: str, device: str) -> Work:
     return Work(step=step, device=device, module=nn.Module())
 
 
+def count(subject: Subject, place: Place) -> Result:
+    """What is known of a subject without timing it, or that it runs out of memory."""
+    build, arguments = subject
+    with Worker(place, build, *arguments) as worker:
+        try:
+            return {
+                "status": MEASURED,
+                "allocated_bytes": worker.ask(allocated),
+                "flops": worker.ask(flops),
+                "saved_bytes": worker.ask(saved),
+                **worker.ask(facts),
+            }
+        except OutOfMemory as error:
+            return {"status": OUT_OF_MEMORY, "reason": str(error)}
+
+
 def side_by_side(subjects: Mapping[str, Subject], place: Place, rounds: int, precision: str) -> dict[str, Result]:
     """Every measure of each subject.
 
     `ratio` compares its time with that of the first, `share` its operations per second with those of a product of
     large matrices: median, smallest and largest of the rounds.
     """
-    found: dict[str, Result] = {}
+    found = {title: count(subject, place) for title, subject in subjects.items()}
+    measured = {title: subjects[title] for title, result in found.items() if result["status"] == MEASURED}
     with ExitStack() as stack:
-        workers = {}
-        for title, (build, arguments) in subjects.items():
-            worker = stack.enter_context(Worker(place, build, *arguments))
-            try:
-                found[title] = {
-                    "status": MEASURED,
-                    "flops": worker.ask(flops),
-                    "allocated_bytes": worker.ask(allocated),
-                    "saved_bytes": worker.ask(saved),
-                    **worker.ask(facts),
-                }
-                workers[title] = worker
-            except OutOfMemory as error:
-                worker.stop()
-                found[title] = {"status": OUT_OF_MEMORY, "reason": str(error)}
+        workers = {
+            title: stack.enter_context(Worker(place, build, *arguments))
+            for title, (build, arguments) in measured.items()
+        }
         probe = stack.enter_context(Worker(place, product, *PRODUCT[place.device], precision, place.device))
         turns = {title: partial(worker.ask, seconds) for title, worker in workers.items()}
         taken = take_turns({**turns, "product": partial(probe.ask, seconds)}, rounds)
         best = probe.ask(flops)
     first = next(iter(subjects))
-    for title in workers:
+    for title in measured:
         if title not in taken:
             found[title] = {"status": OUT_OF_MEMORY, "reason": "in a later turn"}
             continue
