@@ -56,18 +56,19 @@ def reproducible() -> None:
 def keep_memory() -> None:
     """Let glibc keep what tensors free. By default it gives blocks above 32 MiB back to the system and has them
     cleared anew for every operation, which takes a tenth to a third of a training step on a CPU."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    _tell_malloc({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1})
 
 
 def release_memory() -> None:
     """Let glibc give every block above 128 KiB back to the system: the opposite of `keep_memory`."""
+    _tell_malloc({M_MMAP_MAX: 65536, M_MMAP_THRESHOLD: 2**17})
+
+
+def _tell_malloc(values: dict[int, int]) -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 65536)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**17)
+        for parameter, value in values.items():
+            libc.mallopt(parameter, value)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """How time, memory and work are measured.
 
 Machines are shared and noisy: subjects take turns, each in a process of its own, and what counts is the ratio within
-a turn. A subject that runs out of memory is a result, not a crash.
+a turn. What is counted of them is counted before, in other processes. A subject that runs out of memory is a result,
+not a crash.
 """
 
 import multiprocessing
@@ -315,7 +316,7 @@ def side_by_side(subjects: Mapping[str, Subject], place: Place, rounds: int, pre
     first = next(iter(subjects))
     for title in measured:
         if title not in taken:
-            found[title] = {"status": OUT_OF_MEMORY, "reason": "in a later turn"}
+            found[title] = {"status": OUT_OF_MEMORY, "reason": "while it was timed"}
             continue
         share = ratio(taken["product"], taken[title])
         found[title] |= {
