@@ -34,17 +34,16 @@ class FeedForward(nn.Sequential):
         if not self.as_one:
             return super().forward(x)
         first, activation, inner, second, outer = self
-        weight, bias = second.weight * (inner.scale * outer.scale), second.bias
-        if bias is not None:
-            bias = bias * outer.scale
-        dtype = autocast_dtype(x)
-        weights = [None if value is None else value.to(dtype) for value in (first.weight, first.bias, weight, bias)]
+        bias = None if second.bias is None else second.bias * outer.scale
+        dtype, weights = autocast_dtype(x), (first.weight, first.bias, second.weight, bias)
+        weights = [None if value is None else value.to(dtype) for value in weights]
+        scale = inner.scale * outer.scale
         dropped = inner.draw((*x.shape[:-1], len(first.weight)), x.device), outer.draw(x.shape, x.device)
-        return _FeedForward.apply(x.flatten(0, -2).to(dtype), *weights, *dropped, activation).view(x.shape)
+        return _FeedForward.apply(x.flatten(0, -2).to(dtype), *weights, scale, *dropped, activation).view(x.shape)
 
 
 class _FeedForward(torch.autograd.Function):
-    """drop(W2 drop(f(W1 x + b1)) + b2), x [T, D], W1 [F, D], W2 [D, F]; the drops only set zeros."""
+    """drop(scale W2 drop(f(W1 x + b1)) + b2), x [T, D], W1 [F, D], W2 [D, F]; the drops only set zeros."""
 
     @staticmethod
     def forward(
@@ -54,6 +53,7 @@ class _FeedForward(torch.autograd.Function):
         b1: Tensor | None,
         w2: Tensor,
         b2: Tensor | None,
+        scale: float,
         inner: Tensor | None,
         outer: Tensor | None,
         activation: nn.Module,
@@ -61,8 +61,8 @@ class _FeedForward(torch.autograd.Function):
         before = linear(x, w1, b1)
         hidden = zero_(activation(before), inner)
         ctx.save_for_backward(x, w1, w2, before, hidden, inner, outer)
-        ctx.relu = isinstance(activation, nn.ReLU)
-        return zero_(linear(hidden, w2, b2), outer)
+        ctx.relu, ctx.scale = isinstance(activation, nn.ReLU), scale
+        return zero_(scaled_product(scale, hidden, w2.T, b2), outer)
 
     @staticmethod
     @once_differentiable
@@ -73,11 +73,11 @@ class _FeedForward(torch.autograd.Function):
         if outer is not None:
             grad = zero_(grad.clone(), outer)
         if need_w2:
-            d_w2 = grad.T @ hidden
+            d_w2 = scaled_product(ctx.scale, grad.T, hidden)
         if need_b2:
             d_b2 = grad.sum(dim=0)
         if need_x or need_w1 or need_b1:
-            inside = zero_(grad @ w2, inner)
+            inside = zero_(scaled_product(ctx.scale, grad, w2), inner)
             if ctx.relu:
                 torch.ops.aten.threshold_backward.grad_input(inside, before, 0, grad_input=inside)
             else:
@@ -88,4 +88,11 @@ class _FeedForward(torch.autograd.Function):
                 d_b1 = inside.sum(dim=0)
             if need_x:
                 d_x = inside @ w1
-        return d_x, d_w1, d_b1, d_w2, d_b2, None, None, None
+        return d_x, d_w1, d_b1, d_w2, d_b2, None, None, None, None
+
+
+def scaled_product(scale: float, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """scale a @ b + bias in one product."""
+    if bias is None:
+        return torch.addmm(a.new_empty(1), a, b, beta=0, alpha=scale)
+    return torch.addmm(bias, a, b, alpha=scale)

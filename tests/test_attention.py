@@ -7,7 +7,7 @@ import torch
 from support import cases, composed, facts, mixer_of, model_of, options
 
 from lra.attention import Mixer
-from lra.attention.gram import gram_by_bands, product_by_head, small_product
+from lra.attention.gram import Product, ProductByHead, gram_by_bands
 from lra.dropout import set_keys
 from lra.errors import UserError
 
@@ -349,13 +349,24 @@ def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
     torch.testing.assert_close(gram_by_bands(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("sizes", [(5, 71, 3), (3, 71, 5), (71, 5, 3)])
-def test_small_products_are_products(sizes: tuple[int, int, int]) -> None:
+def test_small_products_are_products(sizes: tuple[int, int, int], transposed: bool) -> None:
+    """And so are their gradients, which lie in memory as the second factor does."""
     rows, terms, columns = sizes
-    a, b = noise(2, rows, terms), noise(2, terms, columns, seed=1)
-    expected = torch.einsum("hmk,hkn->hmn", a, b)
-    torch.testing.assert_close(product_by_head(a, b, torch.float64), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(small_product(a[0], b[0]), expected[0], rtol=1e-12, atol=1e-12)
+    a, b, weights = noise(2, rows, terms), noise(2, terms, columns, seed=1), noise(2, rows, columns, seed=2)
+    if transposed:
+        b = b.mT.contiguous().mT
+    a.requires_grad_(), b.requires_grad_()
+    y = torch.einsum("hmk,hkn->hmn", a, b)
+    expected = [y, *torch.autograd.grad(y, [a, b], weights)]
+    y = ProductByHead.apply(a, b, torch.float64)
+    for one, other in zip([y, *torch.autograd.grad(y, [a, b], weights)], expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    y = Product.apply(a[0], b[0])
+    by_a, by_b = torch.autograd.grad(y, [a, b], weights[0])
+    for one, other in zip([y, by_a[0], by_b[0]], expected, strict=True):
+        torch.testing.assert_close(one, other[0], rtol=1e-12, atol=1e-12)
 
 
 def test_the_gram_form_takes_many_documents() -> None:

@@ -101,7 +101,7 @@ def test_counted_operations_of_a_layer() -> None:
 def test_counted_operations_of_the_gram_form() -> None:
     """Two products of L D D for each document, and small ones; those in pieces count as a whole."""
     length, dim, head, batch = 521, 12, 4, 2
-    small = dim**3 + 2 * dim * dim * head + 2 * dim * dim + dim * head  # W_v G, W_k and W_q, and the biases
+    small = dim**3 + 2 * dim * dim * head + 2 * dim * dim + 2 * dim * head  # W_k G, W_v and W_q, and the biases
     found = flops(layer_work("simple attention.form=gram", length=length, direction="forward"))
     assert found == 2 * batch * (2 * length * dim * dim + small)
 

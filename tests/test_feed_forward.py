@@ -104,7 +104,7 @@ def test_it_keeps_no_more_than_two_hidden_layers() -> None:
     x = torch.randn(B, N, D, requires_grad=True)
     work = Work(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
     drops = sum(layer.draw((B, N, width), x.device).numel() for layer, width in ((made[2], F), (made[4], D)))
-    assert saved(work) == 4 * B * N * (D + 2 * F) + 4 * D * F + 8 * drops  # W2 with the scale is another tensor
+    assert saved(work) == 4 * B * N * (D + 2 * F) + 8 * drops
 
 
 def test_bf16_rounds_as_the_layers_do() -> None:

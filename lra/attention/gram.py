@@ -48,7 +48,6 @@ class Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        grad = grad.transpose(1, 2).contiguous()  # it comes transposed from `Product`; the sum is the same
         return x @ (grad + grad.transpose(1, 2)).to(x.dtype)
 
 
@@ -63,7 +62,8 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        return small_product(grad, b.T), small_product(a.T, grad)
+        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # in memory as b is
+        return small_product(grad, b.T), by_b
 
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
@@ -76,33 +76,39 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ProductByHead(torch.autograd.Function):
-    """a [H, M, K] @ b [H, K, N], neither of which grows with the length; `dtype` as in `product_by_head`."""
+    """a [H, M, K] @ b [H, K, N], neither of which grows with the length.
+
+    A CPU computes it in float64, a head at a time, which stays in its cache, and rounds to `dtype`.
+    """
 
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(a, b)
-        return product_by_head(a, b, dtype)
+        if a.device.type != "cpu":
+            return a @ b
+        found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
+        for one, two, both in zip(a, b, found, strict=True):
+            both.copy_(few_rows_first(one.double(), two.double()))
+        return found
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         a, b = ctx.saved_tensors
-        return (
-            product_by_head(grad, b.transpose(1, 2), a.dtype),
-            product_by_head(a.transpose(1, 2), grad, b.dtype),
-            None,
-        )
+        if a.device.type != "cpu":
+            return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad, None
+        by_a, by_b = torch.empty_like(a), torch.empty_like(b)
+        for one, two, both, by_one, by_two in zip(a, b, grad, by_a, by_b, strict=True):
+            both = both.double()
+            by_one.copy_(few_rows_first(both, two.double().T))
+            by_two.copy_(few_rows_first(one.double().T, both))
+        return by_a, by_b, None
 
 
-def product_by_head(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b; on a CPU in float64, a head at a time, which stays in its cache, and rounded to `dtype`.
+def few_rows_first(a: Tensor, b: Tensor) -> Tensor:
+    """a [M, K] @ b [K, N], computed with the fewer rows in front: the other way round takes up to twice the time."""
+    return (b.T @ a.T).T if len(a) > b.shape[1] else a @ b
 
-    The fewer rows stand in front: the other way round takes up to twice the time.
-    """
-    if a.device.type != "cpu":
-        return a @ b
-    if a.shape[1] > b.shape[2]:
-        return product_by_head(b.transpose(1, 2), a.transpose(1, 2), dtype).transpose(1, 2).contiguous()
-    found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
-    for one, two, both in zip(a, b, found, strict=True):
-        both.copy_(one.double() @ two.double())
-    return found
+
+def plus_outer(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """x [H, M, N] + a [H, M] b^T [H, N], in the dtype of x."""
+    return torch.baddbmm(x, a.unsqueeze(2).to(x), b.unsqueeze(1).to(x))

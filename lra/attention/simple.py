@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lra.attention import Attention, Card, Shape, autocast_dtype, full_precision, merge_heads, split_heads
-from lra.attention.gram import Gram, Product, ProductByHead
+from lra.attention.gram import Gram, Product, ProductByHead, plus_outer
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
@@ -97,32 +97,34 @@ class Simple(Attention):
 
     def _dropped(self, state: Tensor) -> Tensor:
         """After dropout, of all heads at once: their size does not depend on the length."""
-        return self.dropout(state.flatten(1)).view_as(state)
+        return self.dropout(state.flatten(1)).view(state.shape)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""
         real = x if key_mask is None else x * key_mask.unsqueeze(-1)
-        products = Product.apply(self.value.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_v x_j) x_j^T
+        products = Product.apply(self.key.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_k x_j) x_j^T
         heads, width = self.shape.heads, self.shape.head_dim
-        products = products.view(heads, width * len(x), -1)  # [H, Dh B, D]
-        key = self._heads(self.key.weight).transpose(1, 2)
-        state = ProductByHead.apply(products, key, torch.float64)  # [H, Dh B, Dh]
-        state = state.view(heads, width, len(x), width).permute(2, 0, 3, 1)
+        value = self._heads(self.value.weight).transpose(1, 2)
+        state = ProductByHead.apply(products.view(heads, width * len(x), -1), value, torch.float64)  # [H, Dh B, Dh]
         if self.shape.bias:
-            total = real.sum(dim=1, keepdim=True, dtype=products.dtype)  # [B, 1, D]
-            count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(total)[:, None, None]
-            keys = split_heads(total @ self.key.weight.T, heads)  # without their bias
-            values = split_heads(total @ self.value.weight.T + count * self.value.bias, heads)
-            key_bias, value_bias = self._heads(self.key.bias).unsqueeze(2), self._heads(self.value.bias).unsqueeze(1)
-            state = state + keys.transpose(-2, -1) * value_bias + key_bias * values
+            total = real.sum(dim=1, dtype=products.dtype).T  # [D, B]
+            count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(total)
+            keys = self._heads(self.key.weight @ total)  # [H, Dh, B], without their bias
+            values = self._heads(self.value.weight @ total + self.value.bias.unsqueeze(1) * count)
+            key_bias, value_bias = self._heads(self.key.bias), self._heads(self.value.bias)
+            state = plus_outer(state, keys.flatten(1), value_bias)
+            state = plus_outer(state.view(heads, width, -1), key_bias, values.transpose(1, 2).flatten(1))
+        state = state.view(heads, width, len(x), width).permute(2, 0, 1, 3)
         return state * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
-        query = self._heads(self.query.weight)
-        weight = ProductByHead.apply(state.permute(1, 3, 0, 2).flatten(1, 2), query, query.dtype)  # [H, Dh B, D]
-        bias = self.query.bias if self.shape.bias else query.new_zeros(self.shape.qkv_dim)
-        return weight.view(self.shape.qkv_dim, -1), merge_heads(self._heads(bias).unsqueeze(1) @ state.to(query.dtype))
+        query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
+        weight = ProductByHead.apply(rows, query, query.dtype).view(self.shape.qkv_dim, -1)
+        if not self.shape.bias:
+            return weight, query.new_zeros(len(state), 1, self.shape.qkv_dim)
+        bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
+        return weight, bias.to(query.dtype).view(self.shape.qkv_dim, 1, -1).permute(2, 1, 0)
 
     def _heads(self, parameter: Tensor) -> Tensor:
         """[H Dh, ...] -> [H, Dh, ...]."""
