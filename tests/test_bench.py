@@ -418,6 +418,25 @@ def test_layers_end_to_end(cli: Commands) -> None:
     assert text.count("out of memory") == text.count("| L = 32")
 
 
+def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:
+    """So a ratio or an exponent is of one round, however the machine changes from round to round."""
+    code, _, err = cli(main, "what=layer", "subjects=[simple]", "lengths=[16,32,64]", "rounds=2", *TINY)
+    assert code == 0, err
+    found, text = read("results/bench/layer_text_paper")
+    first, *others = found["results"]
+    assert [result["length"] for result in found["results"]] == [16, 32, 64]
+    assert first["ratio"] == [1.0, 1.0, 1.0]
+    for other in others:
+        ratios = [own / base for own, base in zip(other["seconds"], first["seconds"], strict=True)]
+        assert other["ratio"] == pytest.approx([sum(ratios) / 2, min(ratios), max(ratios)])
+    assert "Time beside L = 16" in text
+    for result in found["results"]:
+        result["seconds"] = [1e-3 * result["length"] ** 0.75, 5e-3 * result["length"] ** 1.25]
+    assert page.exponents_of_rounds(found["results"]) == pytest.approx([0.75, 1.25])
+    assert "of the rounds: 1.000 [0.750, 1.250]" in "\n".join(page.page(found))
+    assert page.exponents_of_rounds(found["results"][:1]) == []
+
+
 def test_models_end_to_end(cli: Commands) -> None:
     command = (
         "what=model",

@@ -51,7 +51,7 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
     yield "\n## Cost beside `simple`\n"
     yield "One layer with its projections, D = 256, 4 heads, batch 1, fp32, dropout 0.1, forward and backward, one"
     yield "thread, each in a process of its own; time: median [least, most] of the ratios of turns; memory: peak of"
-    yield "tensors beyond weights and input, as a ratio.\n"
+    yield "tensors beyond weights, their gradients and input, as a ratio.\n"
     yield f"| `attention=` | {' | '.join(f'time, L = {length} | memory, L = {length}' for length in LENGTHS)} |"
     yield f"|---|{'---:|' * 2 * len(LENGTHS)}"
     for name in attentions:

@@ -140,12 +140,17 @@ def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
 def over_lengths(
     found: list[Layer], settings: Settings, place: Place, build: Callable[[Layer, int, int, str, str], Work]
 ) -> Iterator[Result]:
-    """The subjects beside each other, `build(subject, length, batch, direction, device)` in a process of its own."""
+    """`build(subject, length, batch, direction, device)` of each, in a process of its own: the subjects beside each
+    other, or the lengths of a single one."""
+    together = [settings.lengths] if len(found) == 1 else [[length] for length in settings.lengths]
     for direction in settings.directions:
-        for length in settings.lengths:
-            say(f"{direction}, length {length}")
-            arguments = (length, settings.batch, direction, place.device)
-            works = {layer.title: (build, (layer, *arguments)) for layer in found}
+        for lengths in together:
+            say(f"{direction}, length {', '.join(map(str, lengths))}")
+            works = {
+                (layer.title, length): (build, (layer, length, settings.batch, direction, place.device))
+                for length in lengths
+                for layer in found
+            }
             results = side_by_side(works, place, settings.rounds, settings.precision)
-            for title, result in results.items():
+            for (title, length), result in results.items():
                 yield {"subject": title, "direction": direction, "length": length, "batch": settings.batch, **result}

@@ -10,14 +10,14 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ ALLOCATION, AGAIN = "[memory]", "again"  # events of a profile: of tensors' memo
 QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # a profile's words about itself, on stderr
 PRODUCT = {"cpu": (1024, 10), "cuda": (8192, 10)}  # size and times of the products that show what the machine can do
 
+Name = TypeVar("Name", bound=Hashable)
 Result = dict[str, Any]
 Subject = tuple[Callable[..., "Work"], tuple]
 """What builds a work in its process, and from what."""
@@ -157,12 +158,12 @@ def _limit_memory(place: Place) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (own + limit, hard))
 
 
-def take_turns(subjects: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+def take_turns(subjects: Mapping[Name, Callable[[int], float]], rounds: int) -> dict[Name, list[float]]:
     """Seconds of each subject in each round, after one round that does not count; every other round runs backwards.
 
     A subject that runs out of memory drops out, and is not in the result.
     """
-    found: dict[str, list[float]] = {name: [] for name in subjects}
+    found: dict[Name, list[float]] = {name: [] for name in subjects}
     for number in range(-1, rounds):
         order = list(found) if number % 2 == 0 else list(reversed(found))
         for name in order:
@@ -296,7 +297,7 @@ def count(subject: Subject, place: Place) -> Result:
             return {"status": OUT_OF_MEMORY, "reason": str(error)}
 
 
-def side_by_side(subjects: Mapping[str, Subject], place: Place, rounds: int, precision: str) -> dict[str, Result]:
+def side_by_side(subjects: Mapping[Name, Subject], place: Place, rounds: int, precision: str) -> dict[Name, Result]:
     """Every measure of each subject.
 
     `ratio` compares its time with that of the first, `share` its operations per second with those of a product of

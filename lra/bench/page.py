@@ -73,8 +73,9 @@ def _models(record: Record) -> Iterator[str]:
 
 
 def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[str]:
-    first = record["results"][0]["subject"]
-    yield TURNS
+    first, alone = record["results"][0], len(record["config"]["subjects"]) == 1
+    beside = f"L = {first['length']}" if alone else f"`{first['subject']}`"
+    yield TURNS.replace("subject", "length") if alone else TURNS
     yield "Exponents are slopes of a straight line through the logarithms.\n"
     for direction, results in _groups(record["results"], "direction"):
         lengths = sorted({result["length"] for result in results})
@@ -82,7 +83,7 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
         yield f"## {directions[direction]}\n"
         yield f"![Time and memory against length]({direction}.svg)\n"
         for title, cell in (
-            (f"Time beside `{first}`", lambda result: _spread(result["ratio"])),
+            (f"Time beside {beside}", lambda result: _spread(result["ratio"])),
             ("Milliseconds (microseconds for a token)", _milliseconds),
             ("Tokens in a second", lambda result: f"{_tokens(result) / median(result['seconds']):,.0f}"),
             (f"Peak of allocated tensors beyond {held}, MB", lambda result: _megabytes(result["allocated_bytes"])),
@@ -100,6 +101,10 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
         titles = [kind.partition(" (")[0] for kind in kinds]
         header = ["subject", *titles, *(f"{title}, last two" for title in titles), "parameters", "version"]
         yield from _table(header, _exponents(rows, kinds))
+        rounds = exponents_of_rounds(results) if alone else []
+        if rounds:
+            spread = median(rounds), min(rounds), max(rounds)
+            yield "In time, median [least, most] of those of the rounds: {:.3f} [{:.3f}, {:.3f}].\n".format(*spread)
         yield "### A fixed part and a part for each token\n"
         yield "The line a + b L with the least relative squares, and how far the farthest length is from it: what is"
         yield "linear with a fixed part has an exponent below 1 and lies on its line.\n"
@@ -191,6 +196,15 @@ def exponent(lengths: list[int], values: list[float]) -> float | None:
     if len(lengths) < 2:
         return None
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+
+
+def exponents_of_rounds(results: list[Result]) -> list[float]:
+    """In time, of one subject whose lengths took turns; none below two lengths."""
+    done = [result for result in results if result["status"] == MEASURED]
+    lengths = [result["length"] for result in done]
+    if len(lengths) < 2:
+        return []
+    return [exponent(lengths, list(taken)) for taken in zip(*(result["seconds"] for result in done), strict=True)]
 
 
 def line(lengths: list[int], values: list[float]) -> tuple[float, float, float] | None:
