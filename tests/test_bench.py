@@ -26,6 +26,7 @@ from lra.bench.measure import (
     product,
     ratio,
     saved,
+    seconds,
     side_by_side,
     take_turns,
 )
@@ -418,6 +419,14 @@ def test_layers_end_to_end(cli: Commands) -> None:
     assert text.count("out of memory") == text.count("| L = 32")
 
 
+def test_seconds_are_those_of_one_step() -> None:
+    done = []
+    work = Work(step=lambda turn: done.append((turn, sum(range(10**5)))), device="cpu", module=nn.Module())
+    once, mean = seconds(work, 1, 0), seconds(work, 30, 2)
+    assert [turn for turn, *_ in done] == [0, *range(60, 90)]
+    assert 0 < mean < 10 * once
+
+
 def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:
     """So a ratio or an exponent is of one round, however the machine changes from round to round."""
     code, _, err = cli(main, "what=layer", "subjects=[simple]", "lengths=[16,32,64]", "rounds=2", *TINY)
@@ -429,6 +438,7 @@ def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:
     for other in others:
         ratios = [own / base for own, base in zip(other["seconds"], first["seconds"], strict=True)]
         assert other["ratio"] == pytest.approx([sum(ratios) / 2, min(ratios), max(ratios)])
+    assert "take turns of as many tokens" in text
     assert "Time beside L = 16" in text
     for result in found["results"]:
         result["seconds"] = [1e-3 * result["length"] ** 0.75, 5e-3 * result["length"] ** 1.25]

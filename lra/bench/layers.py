@@ -141,7 +141,7 @@ def over_lengths(
     found: list[Layer], settings: Settings, place: Place, build: Callable[[Layer, int, int, str, str], Work]
 ) -> Iterator[Result]:
     """`build(subject, length, batch, direction, device)` of each, in a process of its own: the subjects beside each
-    other, or the lengths of a single one."""
+    other, or the lengths of a single one, in turns of as many tokens."""
     together = [settings.lengths] if len(found) == 1 else [[length] for length in settings.lengths]
     for direction in settings.directions:
         for lengths in together:
@@ -151,6 +151,7 @@ def over_lengths(
                 for length in lengths
                 for layer in found
             }
-            results = side_by_side(works, place, settings.rounds, settings.precision)
+            steps = {name: max(lengths) // name[1] for name in works}
+            results = side_by_side(works, place, settings.rounds, settings.precision, steps.get)
             for (title, length), result in results.items():
                 yield {"subject": title, "direction": direction, "length": length, "batch": settings.batch, **result}

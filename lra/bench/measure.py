@@ -177,18 +177,24 @@ def take_turns(subjects: Mapping[Name, Callable[[int], float]], rounds: int) -> 
     return found
 
 
-def seconds(work: Work, turn: int) -> float:
-    """Of one step: on a CPU those of this process (all its threads), on an accelerator those of its events."""
+def seconds(work: Work, steps: int, turn: int) -> float:
+    """Of one step, the mean of so many: on a CPU those of this process (all its threads), on an accelerator those of
+    its events."""
     if work.device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        work.step(turn)
+        _repeat(work, steps, turn)
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1000
+        return start.elapsed_time(end) / 1000 / steps
     begun = time.process_time()
-    work.step(turn)
-    return time.process_time() - begun
+    _repeat(work, steps, turn)
+    return (time.process_time() - begun) / steps
+
+
+def _repeat(work: Work, steps: int, turn: int) -> None:
+    for number in range(steps):
+        work.step(turn * steps + number)
 
 
 def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, float]:
@@ -297,8 +303,14 @@ def count(subject: Subject, place: Place) -> Result:
             return {"status": OUT_OF_MEMORY, "reason": str(error)}
 
 
-def side_by_side(subjects: Mapping[Name, Subject], place: Place, rounds: int, precision: str) -> dict[Name, Result]:
-    """Every measure of each subject.
+def side_by_side(
+    subjects: Mapping[Name, Subject],
+    place: Place,
+    rounds: int,
+    precision: str,
+    steps: Callable[[Name], int] = lambda name: 1,
+) -> dict[Name, Result]:
+    """Every measure of each subject; a turn is so many of its steps.
 
     `ratio` compares its time with that of the first, `share` its operations per second with those of a product of
     large matrices: median, smallest and largest of the rounds.
@@ -311,8 +323,8 @@ def side_by_side(subjects: Mapping[Name, Subject], place: Place, rounds: int, pr
             for title, (build, arguments) in measured.items()
         }
         probe = stack.enter_context(Worker(place, product, *PRODUCT[place.device], precision, place.device))
-        turns = {title: partial(worker.ask, seconds) for title, worker in workers.items()}
-        taken = take_turns({**turns, "product": partial(probe.ask, seconds)}, rounds)
+        turns = {title: partial(worker.ask, seconds, steps(title)) for title, worker in workers.items()}
+        taken = take_turns({**turns, "product": partial(probe.ask, seconds, 1)}, rounds)
         best = probe.ask(flops)
     first = next(iter(subjects))
     for title in measured:

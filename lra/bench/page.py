@@ -19,6 +19,7 @@ SCHEMA = 2
 MB = 1e6
 
 TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
+TURNS_OF_LENGTHS = TURNS.replace("subject", "length").replace("turns", "turns of as many tokens")
 
 Record = dict[str, Any]
 
@@ -75,7 +76,7 @@ def _models(record: Record) -> Iterator[str]:
 def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[str]:
     first, alone = record["results"][0], len(record["config"]["subjects"]) == 1
     beside = f"L = {first['length']}" if alone else f"`{first['subject']}`"
-    yield TURNS.replace("subject", "length") if alone else TURNS
+    yield TURNS_OF_LENGTHS if alone else TURNS
     yield "Exponents are slopes of a straight line through the logarithms.\n"
     for direction, results in _groups(record["results"], "direction"):
         lengths = sorted({result["length"] for result in results})
