@@ -352,7 +352,7 @@ def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("sizes", [(5, 71, 3), (3, 71, 5), (71, 5, 3)])
 def test_small_products_are_products(sizes: tuple[int, int, int], transposed: bool) -> None:
-    """And so are their gradients, which lie in memory as the second factor does."""
+    """And so are their gradients, also where the second factor lies transposed in memory."""
     rows, terms, columns = sizes
     a, b, weights = noise(2, rows, terms), noise(2, terms, columns, seed=1), noise(2, rows, columns, seed=2)
     if transposed:

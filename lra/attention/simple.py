@@ -97,7 +97,7 @@ class Simple(Attention):
 
     def _dropped(self, state: Tensor) -> Tensor:
         """After dropout, of all heads at once: their size does not depend on the length."""
-        return self.dropout(state.flatten(1)).view(state.shape)
+        return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""

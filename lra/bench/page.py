@@ -19,7 +19,10 @@ SCHEMA = 2
 MB = 1e6
 
 TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
-TURNS_OF_LENGTHS = TURNS.replace("subject", "length").replace("turns", "turns of as many tokens")
+TURNS_OF_LENGTHS = (
+    "Each length has a process of its own, and they take turns of as many tokens; ratios are medians [least, most] of "
+    "the rounds."
+)
 
 Record = dict[str, Any]
 
