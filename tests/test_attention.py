@@ -331,12 +331,12 @@ def test_the_gram_form_is_the_textbook_form(
         for form in ("textbook", "gram")
     )
     two.load_state_dict(one.state_dict())
-    mask = mask_of([11, 4, 7], 11) if masked else None
+    mask = mask_of([19, 4, 7], 19) if masked else None
     results = []
     for mixer in (one, two):
         set_keys(mixer, seed=1, step=2, rows=range(3))
-        x = noise(3, 11, 15).requires_grad_()
-        y = mixer(x, mask, reads if dropout_on == "state" else None)
+        x = noise(3, 19, 15).requires_grad_()
+        y = mixer(x, mask, reads)
         (y * noise(*y.shape, seed=1)).sum().backward()
         results.append([y, x.grad, *(parameter.grad for parameter in mixer.parameters())])
     for found, expected in zip(results[1], results[0], strict=True):
@@ -372,7 +372,7 @@ def test_small_products_are_products(sizes: tuple[int, int, int], transposed: bo
 def test_the_gram_form_takes_many_documents() -> None:
     textbook, gram = (mixer_of("simple", f"attention.form={form}") for form in ("textbook", "gram"))
     gram.load_state_dict(textbook.state_dict())
-    x = noise(7, 11, 15)
+    x = noise(7, 17, 15)
     torch.testing.assert_close(gram(x), textbook(x), rtol=1e-10, atol=1e-10)
 
 

@@ -89,11 +89,16 @@ class Simple(Attention):
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self._dropped(state)
+        x = x[:, :reads]
+        if not self._fold_pays(x.shape[1]):
+            query = split_heads(self.query(x.to(self.query.weight)), self.shape.heads)
+            y = merge_heads(query @ state.to(query))
+            return (self.out(y) if self.drop_state else y).to(x.dtype)
         weight, bias = self._fold(state)
         if self.shape.out_proj and self.drop_state:
             weight, bias = Product.apply(self.out.weight, weight), self.out(bias)
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
-        return torch.baddbmm(bias.to(x.dtype), x[:, :reads], weight.to(x.dtype))
+        return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
 
     def _dropped(self, state: Tensor) -> Tensor:
         """After dropout, of all heads at once: their size does not depend on the length."""
@@ -135,9 +140,16 @@ class Simple(Attention):
         dim, inner, head = self.shape.dim, self.shape.qkv_dim, self.shape.head_dim
         read = length if reads is None else reads
         out = self.shape.out_proj * dim * inner
-        textbook = length * (2 * dim * inner + inner * head) + read * (dim * inner + inner * head + out)
-        small = dim * inner * (dim + 2 * head) + out * dim
-        return length * dim * dim + read * dim * (dim if self.shape.out_proj else inner) + small < textbook
+        state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
+        gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
+        if self._fold_pays(read):
+            gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.shape.out_proj else inner)
+        return gram_state + gram_reading < state + reading
+
+    def _fold_pays(self, read: int) -> bool:
+        """Whether folding the query's projection and the state into one weight multiplies less than one after the
+        other, for so many positions that are read."""
+        return read > self.shape.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         """1 / sqrt(...), a number or [B, 1, 1, 1]."""
