@@ -10,12 +10,23 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
+from torch import Tensor
 
 from lra import configure
 from lra.attention import Mixer, Shape
 from lra.model import Model
 from lra.paths import conf_dir
 from lra.tasks import Facts, Split, Task
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    """Normal, in float64."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mask_of(lengths: list[int], positions: int) -> Tensor:
+    """[documents, positions], True at the first so many of each."""
+    return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def options(group: str) -> list[str]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import cases, composed, facts, mixer_of, model_of, options
+from support import cases, composed, facts, mask_of, mixer_of, model_of, noise, options
 
 from lra.attention import Mixer
 from lra.attention.gram import Product, ProductByHead, gram_by_bands
@@ -16,14 +16,6 @@ every = pytest.mark.parametrize(
     cases(),
     ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
 )
-
-
-def noise(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mask_of(lengths: list[int], positions: int) -> torch.Tensor:
-    return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def masks_only(mixer: Mixer) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import Commands, composed, stub_task
+from support import Commands, composed, mixer_of, noise, stub_task
 from torch import nn
 
 from lra.bench import accuracy, models, page, peers
@@ -99,12 +99,19 @@ def test_counted_operations_of_a_layer() -> None:
     assert fused == (4 + 10) * batch * length * length * dim  # it forms the weights again: five products, not four
 
 
-def test_counted_operations_of_the_gram_form() -> None:
-    """Two products of L D D for each document, and small ones; those in pieces count as a whole."""
-    length, dim, head, batch = 521, 12, 4, 2
-    small = dim**3 + 2 * dim * dim * head + 2 * dim * dim + 2 * dim * head  # W_k G, W_v and W_q, and the biases
-    found = flops(layer_work("simple attention.form=gram", length=length, direction="forward"))
-    assert found == 2 * batch * (2 * length * dim * dim + small)
+@pytest.mark.parametrize("reads", [None, 5])
+def test_counted_operations_of_the_gram_form(reads: int | None) -> None:
+    """Two products of L D D for each document, and small ones, those in pieces as a whole. Where few positions are
+    read, no second one: W_q and the state one after the other."""
+    length, dim, head, batch = 521, 21, 7, 2
+    mixer, x = (
+        mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_len=length),
+        noise(batch, length, dim),
+    )
+    state = length * dim * dim + dim**3 + dim * dim * head + 2 * dim * dim + 2 * dim * head  # and W_k G, W_v, biases
+    reading = dim * dim * head + length * dim * dim if reads is None else reads * (dim * dim + dim * head)
+    found = flops(Work(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
+    assert found == 2 * batch * (state + reading)
 
 
 def model_work(subject: str, *overrides: str, length: int = 29, direction: str = "train") -> Work:

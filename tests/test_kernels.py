@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import mixer_of
+from support import mixer_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
@@ -13,10 +13,6 @@ from lra.attention.performer import log_features, projection
 
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
 AROUND_CHUNKS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3]
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def heads(length: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,21 +7,13 @@ import re
 
 import pytest
 import torch
-from support import facts, mixer_of, model_of
+from support import facts, mask_of, mixer_of, model_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
 from lra.attention.nystromformer import pseudo_inverse
 from lra.dropout import set_keys
 from lra.errors import UserError
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mask_of(lengths: list[int], positions: int) -> Tensor:
-    return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def heads(x: Tensor) -> Tensor:

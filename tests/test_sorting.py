@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import mixer_of
+from support import mixer_of, noise
 from torch import Tensor
 
 from lra.attention.reformer import Reformer, sort, take
@@ -16,10 +16,6 @@ from lra.dropout import set_keys
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(1)
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def heads(seed: int, length: int = 11) -> Tensor:

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from support import composed, mixer_of
+from support import composed, mixer_of, noise
 from torch import Tensor
 
 from lra.attention.bigbird import draw_blocks
@@ -38,10 +38,6 @@ every = pytest.mark.parametrize("case", CASES)
 both_ways = pytest.mark.parametrize(
     ("case", "causal"), [(case, causal) for case in CASES for causal in (False, True) if not (causal and case in BLIND)]
 )
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @cache

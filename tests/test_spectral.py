@@ -5,17 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import composed, mixer_of
+from support import composed, mixer_of, noise
 from torch import Tensor
 
 from lra.attention.spectral import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
 
 RKS, PRF = ["gmm_rks", "fastfood_rks", "generative_rks"], ["gmm_prf", "fastfood_prf", "generative_prf"]
 DRAWS = 500
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def set_parameters(mixer: Spectral, **values: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import mixer_of
+from support import mixer_of, noise
 from torch import Tensor, nn
 
 from lra.attention import Mixer
@@ -16,10 +16,6 @@ STRICT = "protocol=strict"  # the scale of one head, as in all of them
 @pytest.fixture(autouse=True)
 def weights() -> None:
     torch.manual_seed(2)
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, out: nn.Linear | None = None) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import mixer_of
+from support import mixer_of, noise
 from torch import Tensor
 
 from lra.attention.reformer import Reformer
@@ -13,10 +13,6 @@ from lra.attention.sinkhorn import doubly_stochastic
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 LENGTH, WIDTH = 24, 5
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def heads(seed: int, length: int = LENGTH) -> Tensor:

@@ -2,20 +2,11 @@
 
 import pytest
 import torch
-from support import mixer_of
-from torch import Tensor
+from support import mask_of, mixer_of, noise
 
 from lra.attention.gather import PatternAttention
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mask_of(lengths: list[int], positions: int) -> Tensor:
-    return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def copy(mixer: PatternAttention, other: torch.nn.Module, names: dict[str, str]) -> None:
