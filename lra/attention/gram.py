@@ -10,7 +10,7 @@ from torch import Tensor
 from lra.attention import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+POSITIONS, TERMS = 128, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
 
 
 def gram_by_bands(x: Tensor) -> Tensor:
@@ -78,30 +78,30 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 class ProductByHead(torch.autograd.Function):
     """a [H, M, K] @ b [H, K, N], neither of which grows with the length.
 
-    A CPU computes it in float64, a head at a time, which stays in its cache, and rounds to `dtype`.
+    A CPU computes it in float64, a head at a time, which stays in its cache.
     """
 
     @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
         if a.device.type != "cpu":
             return a @ b
-        found = a.new_empty(len(a), a.shape[1], b.shape[2], dtype=dtype)
+        found = a.new_empty(len(a), a.shape[1], b.shape[2])
         for one, two, both in zip(a, b, found, strict=True):
             both.copy_(few_rows_first(one.double(), two.double()))
         return found
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
         if a.device.type != "cpu":
-            return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad, None
+            return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad
         by_a, by_b = torch.empty_like(a), torch.empty_like(b)
         for one, two, both, by_one, by_two in zip(a, b, grad, by_a, by_b, strict=True):
             both = both.double()
             by_one.copy_(few_rows_first(both, two.double().T))
             by_two.copy_(few_rows_first(one.double().T, both))
-        return by_a, by_b, None
+        return by_a, by_b
 
 
 def few_rows_first(a: Tensor, b: Tensor) -> Tensor:

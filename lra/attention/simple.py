@@ -92,7 +92,7 @@ class Simple(Attention):
         x = x[:, :reads]
         if not self._fold_pays(x.shape[1]):
             query = split_heads(self.query(x.to(self.query.weight)), self.shape.heads)
-            y = merge_heads(query @ state.to(query))
+            y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         weight, bias = self._fold(state)
         if self.shape.out_proj and self.drop_state:
@@ -110,7 +110,7 @@ class Simple(Attention):
         products = Product.apply(self.key.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_k x_j) x_j^T
         heads, width = self.shape.heads, self.shape.head_dim
         value = self._heads(self.value.weight).transpose(1, 2)
-        state = ProductByHead.apply(products.view(heads, width * len(x), -1), value, torch.float64)  # [H, Dh B, Dh]
+        state = ProductByHead.apply(products.view(heads, width * len(x), -1), value)  # [H, Dh B, Dh]
         if self.shape.bias:
             total = real.sum(dim=1, dtype=products.dtype).T  # [D, B]
             count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(total)
@@ -125,11 +125,11 @@ class Simple(Attention):
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
-        weight = ProductByHead.apply(rows, query, query.dtype).view(self.shape.qkv_dim, -1)
+        weight = ProductByHead.apply(rows, query).view(self.shape.qkv_dim, -1)
         if not self.shape.bias:
             return weight, query.new_zeros(len(state), 1, self.shape.qkv_dim)
         bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
-        return weight, bias.to(query.dtype).view(self.shape.qkv_dim, 1, -1).permute(2, 1, 0)
+        return weight, bias.view(self.shape.qkv_dim, 1, -1).permute(2, 1, 0)
 
     def _heads(self, parameter: Tensor) -> Tensor:
         """[H Dh, ...] -> [H, Dh, ...]."""
