@@ -11,7 +11,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -113,18 +113,17 @@ def _serve(pipe: Connection, place: Place, build: Callable[..., Work], arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and closes the pipe
     torch.set_num_threads(place.threads)
     work = None
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError):  # until the parent is gone
+        while True:
             question, rest = pipe.recv()
-        except EOFError:
-            return
-        try:
-            if work is None:
-                work = build(*arguments)
-                _limit_memory(place)
-            pipe.send((None, question(work, *rest)))
-        except Exception as error:
-            pipe.send(_told(error))
+            try:
+                if work is None:
+                    work = build(*arguments)
+                    _limit_memory(place)
+                answer = None, question(work, *rest)
+            except Exception as error:
+                answer = _told(error)
+            pipe.send(answer)
 
 
 def _told(error: Exception) -> tuple[type[Exception], str]:

@@ -109,10 +109,10 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
         if rounds:
             spread = median(rounds), min(rounds), max(rounds)
             yield "In time, median [least, most] of those of the rounds: {:.3f} [{:.3f}, {:.3f}].\n".format(*spread)
-        yield "### A fixed part and a part for each token\n"
-        yield "The line a + b L with the least relative squares, and how far the farthest length is from it: what is"
-        yield "linear with a fixed part has an exponent below 1 and lies on its line.\n"
-        header = ["subject", "time, ms", "µs a token", "farthest", "peak of tensors, MB", "kB a token", "farthest"]
+        yield "### A fixed part and a part for each position\n"
+        yield "The line a + b L with the least relative squares, of all examples of a batch together, and how far the"
+        yield "farthest length is from it: what is linear with a fixed part has an exponent below 1 and lies on its line.\n"
+        header = ["subject", "time, ms", "µs a position", "farthest", "peak of tensors, MB", "kB a position", "farthest"]
         yield from _table(header, _lines(rows))
 
 
