@@ -110,9 +110,10 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
             spread = median(rounds), min(rounds), max(rounds)
             yield "In time, median [least, most] of those of the rounds: {:.3f} [{:.3f}, {:.3f}].\n".format(*spread)
         yield "### A fixed part and a part for each position\n"
-        yield "The line a + b L with the least relative squares, of all examples of a batch together, and how far the"
-        yield "farthest length is from it: what is linear with a fixed part has an exponent below 1 and lies on its line.\n"
-        header = ["subject", "time, ms", "µs a position", "farthest", "peak of tensors, MB", "kB a position", "farthest"]
+        yield "The line a + b L with the least relative squares (a position has all examples of the batch), and how far"
+        yield "the farthest length is from it: what is linear with a fixed part has an exponent below 1 and lies on its"
+        yield "line.\n"
+        header = ["subject", "time, ms", "µs each", "farthest", "peak of tensors, MB", "kB each", "farthest"]
         yield from _table(header, _lines(rows))
 
 
