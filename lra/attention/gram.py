@@ -10,7 +10,7 @@ from torch import Tensor
 from lra.attention import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 128, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
 
 
 def gram_by_bands(x: Tensor) -> Tensor:
