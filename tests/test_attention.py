@@ -312,7 +312,7 @@ def test_the_projections_of_simple_and_softmax_interchange() -> None:
 @pytest.mark.parametrize("dropout_on", ["state", "output"])
 @pytest.mark.parametrize("scale", ["length", "valid", "valid_head", "none"])
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("reads", [None, 1, 3])
+@pytest.mark.parametrize("reads", [None, 17, 3, 1])
 def test_the_gram_form_is_the_textbook_form(
     out_proj: bool, bias: bool, dropout_on: str, scale: str, masked: bool, reads: int | None
 ) -> None:

@@ -104,10 +104,8 @@ def test_counted_operations_of_the_gram_form(reads: int | None) -> None:
     """Two products of L D D for each document, and small ones, those in pieces as a whole. Where few positions are
     read, no second one: W_q and the state one after the other."""
     length, dim, head, batch = 521, 21, 7, 2
-    mixer, x = (
-        mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_len=length),
-        noise(batch, length, dim),
-    )
+    mixer = mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_len=length)
+    x = noise(batch, length, dim)
     state = length * dim * dim + dim**3 + dim * dim * head + 2 * dim * dim + 2 * dim * head  # and W_k G, W_v, biases
     reading = dim * dim * head + length * dim * dim if reads is None else reads * (dim * dim + dim * head)
     found = flops(Work(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))

@@ -113,7 +113,7 @@ def _serve(pipe: Connection, place: Place, build: Callable[..., Work], arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and closes the pipe
     torch.set_num_threads(place.threads)
     work = None
-    with suppress(EOFError, BrokenPipeError):  # until the parent is gone
+    with suppress(EOFError, ConnectionError):  # until the parent is gone
         while True:
             question, rest = pipe.recv()
             try:
