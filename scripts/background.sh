@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Full-size runs of Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
+#   bash scripts/background.sh start [N]     N runs at once, 1 by default, one core each, at the lowest priority
+#   bash scripts/background.sh status        what is done, and where each run is at work
+#   bash scripts/background.sh stop          within seconds; `start` goes on
+#   bash scripts/background.sh collect       finished runs into results/table1, with its report
+#   bash scripts/background.sh pack FILE     the whole state but code and packages (130 MB for each run under way) ...
+#   bash scripts/background.sh unpack FILE   ... and on another machine of the same kind, before `start`
+# A run ends with the code that it began with: a clone of this checkout's commit, which only `update` moves, and only
+# while no run is half done. State: LRA_BACKGROUND, by default ~/.local/state/lra-background. One thread for each run,
+# since the last bits of a result depend on their number; so a second core takes a second run.
+set -euo pipefail
+home=${LRA_BACKGROUND:-$HOME/.local/state/lra-background}
+root=$(cd "$(dirname "$0")/.." && pwd)
+out=$home/results/table1
+case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
+
+queue() { # the most valuable first; evaluations cost less than a tenth of training
+    cat <<'END'
+task=text system=simple seed=1 train.eval_every=400
+task=text system=simple seed=2 train.eval_every=400
+task=text system=simple seed=3 train.eval_every=400
+task=acl_matching system=simple seed=1 train.eval_every=750
+task=text system=linear seed=1 train.eval_every=400
+task=text attention=s4d variant=transformer system=null seed=1 train.eval_every=400
+task=listops system=simple seed=1 train.eval_every=250
+END
+}
+
+checkpoints() {
+    find "$out" -name 'checkpoint.json' 2>/dev/null
+}
+
+update() {
+    if [ -n "$(checkpoints)" ]; then
+        echo "background: a run is half done with the code that it began with; update when it is finished" >&2
+        exit 1
+    fi
+    [ -d "$home/code" ] || git clone --quiet "$root" "$home/code"
+    git -C "$home/code" fetch --quiet "$root" HEAD
+    git -C "$home/code" checkout --quiet --detach FETCH_HEAD
+}
+
+start() {
+    mkdir -p "$home"
+    [ -d "$home/code" ] || update
+    bash "$home/code/scripts/install.sh"
+    local number
+    for number in $(seq "${1:-1}"); do
+        setsid nice -n 19 bash "$root/scripts/background.sh" work "$number" </dev/null >>"$home/worker-$number.log" 2>&1 &
+    done
+}
+
+work() { # one worker: every entry of the queue in turn, until it is told to stop
+    exec 9>"$home/worker-$1.lock"
+    flock -n 9 || { echo "worker $1 is at work already"; exit 0; }
+    echo $$ >"$home/worker-$1.pid"
+    local child= stopped= entry
+    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+    cd "$home/code"
+    while read -r entry; do
+        [ -z "$stopped" ] || break
+        echo "$(date -u +%FT%TZ) $entry"
+        # shellcheck disable=SC2086  # an entry is several overrides
+        .venv/bin/python -m lra.train --multirun experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null \
+            out="$out" $entry 9>&- </dev/null &
+        child=$!
+        while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
+        child=
+    done < <(queue)
+    echo "$(date -u +%FT%TZ) ${stopped:+stopped}${stopped:-nothing left}"
+}
+
+stop() {
+    local file
+    for file in "$home"/worker-*.pid; do
+        [ -e "$file" ] || continue
+        flock -n "${file%.pid}.lock" true || kill -TERM "$(cat "$file")" # it lives while it holds its lock
+        flock "${file%.pid}.lock" rm -f "$file"                         # wait for its end
+    done
+}
+
+case ${1:-} in
+start) start "${2:-1}" ;;
+work) work "$2" ;;
+stop) stop ;;
+update) update ;;
+status) "$home/code/.venv/bin/lra-report" "$out" --once ;;
+collect)
+    find "$out" -name record.json -exec grep -l '"status": *"finished"' {} + | while read -r record; do
+        folder=$(dirname "${record#"$out"/}")
+        mkdir -p "$root/results/table1/$folder"
+        find "$out/$folder" -maxdepth 1 -type f ! -name '.*' -exec cp {} "$root/results/table1/$folder/" \;
+    done
+    cp "$out/sweep.json" "$root/results/table1/"
+    "$root/.venv/bin/lra-report" "$root/results/table1"
+    ;;
+pack) tar -C "$home" --exclude=code --exclude='worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
+unpack) mkdir -p "$home" && tar -C "$home" -xzf "${2:?the file to read}" ;;
+*)
+    sed -n '2,7p' "$0" >&2
+    exit 2
+    ;;
+esac
