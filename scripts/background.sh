@@ -3,7 +3,7 @@
 #   bash scripts/background.sh start [N]     N runs at once, 1 by default, one core each, at the lowest priority
 #   bash scripts/background.sh status        what is done, and where each run is at work
 #   bash scripts/background.sh stop          within seconds; `start` goes on
-#   bash scripts/background.sh collect       finished runs into results/table1, with its report
+#   bash scripts/background.sh collect       finished runs into this checkout's results, with their reports
 #   bash scripts/background.sh pack FILE     the whole state but code and packages (130 MB for each run under way) ...
 #   bash scripts/background.sh unpack FILE   ... and on another machine of the same kind, before `start`
 # A run ends with the code that it began with: a clone of this checkout's commit, which only `update` moves, and only
@@ -12,23 +12,24 @@
 set -euo pipefail
 home=${LRA_BACKGROUND:-$HOME/.local/state/lra-background}
 root=$(cd "$(dirname "$0")/.." && pwd)
-out=$home/results/table1
 case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
 
-queue() { # the most valuable first; evaluations cost less than a tenth of training
-    cat <<'END'
-task=text system=simple seed=1 train.eval_every=400
-task=text system=simple seed=2 train.eval_every=400
-task=text system=simple seed=3 train.eval_every=400
-task=acl_matching system=simple seed=1 train.eval_every=750
-task=text system=linear seed=1 train.eval_every=400
-task=text attention=s4d variant=transformer system=null seed=1 train.eval_every=400
-task=listops system=simple seed=1 train.eval_every=250
+queue() { # the most valuable first; evaluations of the full-size runs cost less than a tenth of training
+    local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
+    cat <<END
+experiment=precision_text
+$full task=text system=simple seed=1 train.eval_every=400
+$full task=text system=simple seed=2 train.eval_every=400
+$full task=text system=simple seed=3 train.eval_every=400
+$full task=acl_matching system=simple seed=1 train.eval_every=750
+$full task=text system=linear seed=1 train.eval_every=400
+$full task=text attention=s4d variant=transformer system=null seed=1 train.eval_every=400
+$full task=listops system=simple seed=1 train.eval_every=250
 END
 }
 
 checkpoints() {
-    find "$out" -name 'checkpoint.json' 2>/dev/null
+    find "$home/results" -name 'checkpoint.json' 2>/dev/null || true
 }
 
 update() {
@@ -57,18 +58,17 @@ work() { # one worker: every entry of the queue in turn, until it is told to sto
     echo $$ >"$home/worker-$1.pid"
     local child= stopped= entry
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
-    cd "$home/code"
+    cd "$home"
     while read -r entry; do
         [ -z "$stopped" ] || break
         echo "$(date -u +%FT%TZ) $entry"
         # shellcheck disable=SC2086  # an entry is several overrides
-        .venv/bin/python -m lra.train --multirun experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null \
-            out="$out" $entry 9>&- </dev/null &
+        code/.venv/bin/python -m lra.train --multirun $entry 9>&- </dev/null &
         child=$!
         while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
         child=
     done < <(queue)
-    echo "$(date -u +%FT%TZ) ${stopped:+stopped}${stopped:-nothing left}"
+    echo "$(date -u +%FT%TZ) $([ -n "$stopped" ] && echo stopped || echo "nothing left")"
 }
 
 stop() {
@@ -80,22 +80,29 @@ stop() {
     done
 }
 
+collect() { # finished runs into this checkout's results, with their reports
+    local record folder results
+    for results in "$home"/results/*/; do
+        results=$(basename "$results")
+        grep -rlE --include=record.json '"status": *"finished"' "$home/results/$results" | while read -r record; do
+            folder=$(dirname "${record#"$home"/}")
+            mkdir -p "$root/$folder"
+            find "$home/$folder" -maxdepth 1 -type f ! -name '.*' ! -name 'checkpoint*' -exec cp {} "$root/$folder/" \;
+        done
+        [ -d "$root/results/$results" ] || continue
+        cp "$home/results/$results/sweep.json" "$root/results/$results/"
+        "$root/.venv/bin/lra-report" "$root/results/$results" >/dev/null
+    done
+}
+
 case ${1:-} in
 start) start "${2:-1}" ;;
 work) work "$2" ;;
 stop) stop ;;
 update) update ;;
-status) "$home/code/.venv/bin/lra-report" "$out" --once ;;
-collect)
-    find "$out" -name record.json -exec grep -l '"status": *"finished"' {} + | while read -r record; do
-        folder=$(dirname "${record#"$out"/}")
-        mkdir -p "$root/results/table1/$folder"
-        find "$out/$folder" -maxdepth 1 -type f ! -name '.*' -exec cp {} "$root/results/table1/$folder/" \;
-    done
-    cp "$out/sweep.json" "$root/results/table1/"
-    "$root/.venv/bin/lra-report" "$root/results/table1"
-    ;;
-pack) tar -C "$home" --exclude=code --exclude='worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
+status) for results in "$home"/results/*/; do "$home/code/.venv/bin/lra-report" "$results" --once; done ;;
+collect) collect ;;
+pack) tar -C "$home" --exclude=./code --exclude='./worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
 unpack) mkdir -p "$home" && tar -C "$home" -xzf "${2:?the file to read}" ;;
 *)
     sed -n '2,7p' "$0" >&2
