@@ -56,6 +56,7 @@ work() { # one worker: every entry of the queue in turn, until it is told to sto
     exec 9>"$home/worker-$1.lock"
     flock -n 9 || { echo "worker $1 is at work already"; exit 0; }
     echo $$ >"$home/worker-$1.pid"
+    { echo 19 >/proc/self/autogroup; } 2>/dev/null || true # where Linux groups by session, nice alone yields to nobody
     local child= stopped= entry
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
     cd "$home"
