@@ -1,13 +1,16 @@
-"""Noise in training whose values for one example are a pure function of (seed, step, layer, example).
+"""Noise in training: the noise of a value is a pure function of (seed, step, layer, example, head, number).
 
-However a batch is cut into micro-batches, and however far it is padded, every example meets the same noise, so the
-gradient of a step does not depend on the cut; and a resumed run needs no random state.
+The number of a value stands for its coordinates. It is its place in its head, where only the first axis grows as the
+batch is padded further; where other axes do, the caller says how values are numbered. So, however a batch is cut into
+micro-batches, and however far it is padded, every example meets the same noise: the gradient of a step does not depend
+on the cut, and a resumed run needs no random state.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, log
+from math import ceil, log, prod
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +19,15 @@ from torch import Tensor, nn
 from lra import streams
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
+
+Numbers = Literal["order", "pairs"] | Tensor
+"""How the values of one head, or of x [B, ...] with fewer than four axes, are numbered:
+
+`order`: as they lie, where only the first axis grows with padding, as in [L, F] or in weights [L, m] of m fixed keys;
+`pairs`: weights [n, m] of the first n positions for the first m >= n, in the order in which positions come to be read:
+shell i is row i up to the diagonal (where i < n), then column i above it;
+a tensor of their shape: its numbers, none of them twice; -1 at values that count for nothing.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +63,30 @@ class Keyed(nn.Module):
 class Dropout(Keyed):
     """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p).
 
-    A longer row begins with the noise of a shorter one: [B, L, F] in its order, each head of weights
-    [B, H, n, m] by itself, and a square head [L, L] shell by shell (positions up to i before position i + 1).
+    From four axes on the second is that of heads, each of which has a stream of noise by itself.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
-        dropped = self.draw(x.shape, x.device)
+    def forward(self, x: Tensor, numbers: Numbers = "order") -> Tensor:
+        dropped = self.draw(x.shape, x.device, numbers)
         return x if dropped is None else _Drop.apply(x, dropped, self.scale)
 
-    def draw(self, shape: Sequence[int], device: torch.device) -> Tensor | None:
+    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers = "order") -> Tensor | None:
         """What `zero_` shall drop of x; None where nothing is."""
-        if not self.training or self.p == 0:
+        if not self.drops:
             return None
         key = self.key(shape[0])
         if device.type == "cpu":
-            return torch.from_numpy(_dropped(key, shape, self.p))
-        return _kept(key, shape, self.p, device)
+            return torch.from_numpy(_dropped(key, shape, self.p, numbers))
+        return _kept(key, shape, self.p, device, numbers)
+
+    @property
+    def drops(self) -> bool:
+        """Whether any value is dropped."""
+        return self.training and self.p > 0
 
     @property
     def scale(self) -> float:
@@ -82,17 +98,16 @@ class Dropout(Keyed):
 
 
 class Gumbel(Keyed):
-    """Adds Gumbel noise, -log(-log u), to x [B, ...] in training."""
+    """Adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N] in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        key = self.key(len(x))
-        uniform = np.empty((len(x), x[0].numel()))
-        for line, row in zip(uniform, key.rows, strict=True):
-            line[:] = (key.bits(row, 0).random_raw(line.size) >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = torch.from_numpy(-np.log(-np.log(uniform))).reshape(x.shape)
-        return x + noise.to(x.device, x.dtype)
+        key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
+        words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
+        uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        noise = -np.log(-np.log(uniform))[:, _pairs(*pairs, torch.device("cpu")).numpy()]
+        return x + torch.from_numpy(noise).view(x.shape).to(x.device, x.dtype)
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
@@ -129,20 +144,32 @@ def zero_(x: Tensor, dropped: Tensor | None) -> Tensor:
     return x
 
 
-def _dropped(key: Key, shape: Sequence[int], p: float) -> np.ndarray:
+def _dropped(key: Key, shape: Sequence[int], p: float, numbers: Numbers = "order") -> np.ndarray:
     """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
     than a mask, since they are few."""
-    heads = shape[1] if len(shape) > 3 else 1
-    size = int(np.prod(shape[1:])) // heads
-    square = len(shape) == 4 and shape[2] == shape[3]
-    found = []
-    for number, row in enumerate(key.rows):
+    heads, inner = _heads(shape)
+    size = count = prod(inner)
+    if isinstance(numbers, Tensor):
+        listed = numbers.flatten().numpy()
+        count = int(listed.max()) + 1
+        where = np.full(count + 1, -1)  # the last is for the values without a number, -1
+        where[listed] = np.arange(size)
+    dropped = []
+    for place, row in enumerate(key.rows):
         for head in range(heads):
-            places = _thin(key.bits(row, head), size, p)
-            if square:
-                places = _from_shells(places, shape[2])
-            found.append(places + (number * heads + head) * size)
-    return np.concatenate(found)
+            found = _thin(key.bits(row, head), count, p)
+            if isinstance(numbers, Tensor):
+                found = where[found]
+                found = found[found >= 0]
+            elif numbers == "pairs":
+                found = _places_of_pairs(found, *inner)
+            dropped.append(found + (place * heads + head) * size)
+    return np.concatenate(dropped)
+
+
+def _heads(shape: Sequence[int]) -> tuple[int, Sequence[int]]:
+    """How many heads x of `shape` [B, ...] has, and the axes within one."""
+    return (shape[1], shape[2:]) if len(shape) > 3 else (1, shape[1:])
 
 
 def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
@@ -173,27 +200,31 @@ def _gaps(p: float) -> tuple[np.ndarray, int, float]:
     return gaps, int(bounds[-1]), float(gaps.mean())
 
 
-def _from_shells(places: np.ndarray, length: int) -> np.ndarray:
-    """Places in a square [L, L] that is numbered shell by shell -> places row by row. Shell i is row i up to the
-    diagonal, then column i above it."""
-    shell = np.sqrt(places).astype(np.int64)  # exact: places are far below 2**52
-    inside = places - shell * shell
+def _pairs(rows: int, columns: int, device: torch.device) -> Tensor:
+    """The numbers [n, m] of `pairs`."""
+    i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)
+    return torch.where(j <= i, i * i + j, torch.where(j < rows, j * j + j + 1 + i, j * rows + i))
+
+
+def _places_of_pairs(numbers: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """The flat places in [n, m] of numbers of `pairs`, which ascend: the inverse of `_pairs`."""
+    later = int(np.searchsorted(numbers, rows * rows))
+    square, beyond = numbers[:later], numbers[later:]
+    shell = np.sqrt(square).astype(np.int64)  # exact: numbers are far below 2**52
+    inside = square - shell * shell
     in_row = inside <= shell
-    return np.where(in_row, shell * length + inside, (inside - shell - 1) * length + shell)
+    places = np.where(in_row, shell * columns + inside, (inside - shell - 1) * columns + shell)
+    return np.concatenate([places, beyond % rows * columns + beyond // rows]) if len(beyond) else places
 
 
-def _kept(key: Key, shape: Sequence[int], p: float, device: torch.device) -> Tensor:
-    """True where a value of `shape` [B, ...] is kept: a hash of its place and its row's word, so that an accelerator
+def _kept(key: Key, shape: Sequence[int], p: float, device: torch.device, numbers: Numbers = "order") -> Tensor:
+    """True where a value of `shape` [B, ...] is kept: a hash of its number and its row's word, so that an accelerator
     needs no generator and no copy."""
-    heads = shape[1] if len(shape) > 3 else 1
-    square = len(shape) == 4 and shape[2] == shape[3]
+    heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    if square:
-        one, two = torch.arange(shape[2], device=device)[:, None], torch.arange(shape[3], device=device)
-        places = torch.where(two <= one, one * one + two, two * two + two + 1 + one).flatten()
-    else:
-        places = torch.arange(int(np.prod(shape[1:])) // heads, device=device)
-    mixed = _mix(_mix(places) ^ torch.from_numpy(words).to(device)[:, None])
+    if not isinstance(numbers, Tensor):
+        numbers = _pairs(*inner, device) if numbers == "pairs" else torch.arange(prod(inner), device=device)
+    mixed = _mix(_mix(numbers.flatten()) ^ torch.from_numpy(words).to(device)[:, None])
     return ((mixed & (LEVELS - 1)) >= round(p * LEVELS)).view(shape)
 
 

@@ -1,12 +1,14 @@
 """Dropout keyed by example."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lra import streams
-from lra.dropout import Dropout, Key, _dropped, _kept, set_keys
+from lra.dropout import Dropout, Key, _dropped, _kept, _pairs, _places_of_pairs, set_keys
 
 
 def masks(
@@ -41,22 +43,76 @@ def test_drops_are_independent_at_the_rate(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
-@pytest.mark.parametrize(("short", "long"), [((7, 13), (11, 13)), ((3, 5, 13), (3, 11, 13)), ((3, 7, 7), (3, 17, 17))])
+@pytest.mark.parametrize(
+    ("numbers", "short", "long"),
+    [
+        ("order", (7, 13), (11, 13)),
+        ("order", (3, 5, 13), (3, 11, 13)),
+        ("order", (3, 7, 7), (3, 11, 7)),
+        ("pairs", (3, 7, 7), (3, 17, 17)),
+        ("pairs", (3, 1, 1), (3, 1, 17)),
+        ("pairs", (3, 5, 5), (3, 5, 17)),
+        ("columns", (3, 5, 5), (3, 5, 17)),
+        ("columns", (3, 5, 7), (3, 5, 11)),
+    ],
+)
 @pytest.mark.parametrize("device", ["cpu", "any"])
-def test_padding_does_not_move_the_noise(p: float, short: tuple, long: tuple, device: str) -> None:
-    """[L, F], the heads of weights [H, n, m] and of square weights [H, L, L]: the shorter is a corner of the longer."""
-    shapes = torch.Size((2, *short)), torch.Size((2, *long))
-    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
-    if device == "cpu":
-        one, two = (
-            torch.ones(shape).flatten().index_fill_(0, torch.from_numpy(_dropped(key, shape, p)), 0).view(shape)
-            for shape in shapes
-        )
-    else:
-        one, two = (_kept(key, shape, p, torch.device("cpu")) for shape in shapes)
-    corner = two[tuple(slice(size) for size in shapes[0])]
+def test_padding_does_not_move_the_noise(p: float, numbers: str, short: tuple, long: tuple, device: str) -> None:
+    """Whatever the caller says of the axes of [L, F], or of a head's [n, m], the shorter is a corner of the longer."""
+    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0, 1, 3, 2])
+    one, two = (kept(key, torch.Size((5, *shape)), p, numbers, device) for shape in (short, long))
+    corner = two[tuple(slice(size) for size in (5, *short))]
     assert torch.equal(one, corner)
-    assert not one.all()
+    assert not two.all()
+
+
+def kept(key: Key, shape: torch.Size, p: float, numbers: object, device: str) -> torch.Tensor:
+    """By the form for a CPU or for any device, True where a value is kept; `columns`: the second axis grows."""
+    if isinstance(numbers, str) and numbers == "columns":
+        rows, columns = shape[-2:]
+        numbers = torch.arange(columns) * rows + torch.arange(rows)[:, None]
+    if device == "any":
+        return _kept(key, shape, p, torch.device("cpu"), numbers)
+    dropped = torch.from_numpy(_dropped(key, shape, p, numbers))
+    return torch.ones(shape, dtype=torch.bool).flatten().index_fill_(0, dropped, False).view(shape)
+
+
+@pytest.mark.parametrize("device", ["cpu", "any"])
+@pytest.mark.parametrize("missing", [0, 30])
+def test_noise_follows_the_numbers(missing: int, device: str) -> None:
+    """Values that are numbered in another order meet the same noise in that order; -1 is no number."""
+    key, shape = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0]), torch.Size((2, 3, 7, 11))
+    numbers = torch.randperm(77).view(7, 11)
+    numbers = numbers.where(numbers >= missing, -1)
+    ordered, numbered = kept(key, shape, 0.5, "order", device).flatten(2), kept(key, shape, 0.5, numbers, device)
+    assert torch.equal(numbered[..., numbers >= 0], ordered[..., numbers[numbers >= 0]])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 7), (5, 11), (1, 13), (1, 1)])
+def test_pairs_are_numbered_as_positions_come(rows: int, columns: int) -> None:
+    """Position after position: the keys that it reads among the earlier ones and itself, then who reads it."""
+    order = []
+    for position in range(columns):
+        order += [(position, key) for key in range(position + 1)] if position < rows else []
+        order += [(query, position) for query in range(min(position, rows))]
+    numbers = _pairs(rows, columns, torch.device("cpu"))
+    assert [numbers[pair].item() for pair in order] == list(range(rows * columns))
+    places = _places_of_pairs(np.arange(rows * columns), rows, columns)
+    assert places.tolist() == [i * columns + j for i, j in order]
+
+
+def test_published_runs_meet_the_noise_that_they_met() -> None:
+    """What is dropped of a feed-forward net's values, of a state, and of weights between positions."""
+    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
+    digests = {
+        ((2, 37, 41), "order"): "279523baf8cf136c",
+        ((2, 1001), "order"): "f586acd674aae993",
+        ((2, 3, 31, 31), "pairs"): "cf56d33bb7516464",
+        ((2, 3, 1, 257), "pairs"): "9d8d197fc7029e8e",
+    }
+    for (shape, numbers), digest in digests.items():
+        dropped = _dropped(key, shape, 0.3, numbers)
+        assert hashlib.sha256(np.sort(dropped).astype("<i8")).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])

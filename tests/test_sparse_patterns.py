@@ -125,6 +125,24 @@ def test_each_key_counts_once(case: str) -> None:
 
 
 @every
+def test_noise_has_one_number_for_each_pair_that_is_read(case: str) -> None:
+    """With equal scores the weights that are not zero are those of the pattern."""
+    mixer = made(case, dropout=1e-9).train()
+    set_keys(mixer, seed=1, step=0, rows=range(1))
+    met: list[tuple[Tensor, Tensor]] = []
+    for dropout in (mixer.dropout, mixer.row_dropout):
+        dropout.register_forward_pre_hook(lambda _, inputs: met.append(inputs))
+    for length in LENGTHS:
+        mixer.attend(torch.zeros(1, 3, length, 5).double(), noise(1, 3, length, 5), noise(1, 3, length, 5), None)
+        while met:
+            weights, numbers = met.pop()
+            for seen in weights[0] > 0:
+                of_pairs = numbers.expand(seen.shape)[seen]
+                assert of_pairs.min() >= 0
+                assert len(of_pairs.unique()) == len(of_pairs)
+
+
+@every
 def test_training_is_evaluation_up_to_dropout(case: str) -> None:
     mixer, mask = made(case, dropout=1e-9), masks(13)[1]
     set_keys(mixer, seed=1, step=0, rows=range(2))

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
 from lra.attention.softmax import Scale, scale_of, weigh
-from lra.dropout import Dropout
+from lra.dropout import Dropout, Numbers
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
 
@@ -29,8 +29,10 @@ class Part:
     """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
 
     `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
+    `most`: how many keys a query has in texts of any length; noise is numbered by it.
     """
 
+    most: int
     rule: Rule | None = None
     letters: ClassVar[str] = "bhnjd"
 
@@ -41,6 +43,11 @@ class Part:
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
         """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
+
+    def numbers(self, places: Tensor) -> Tensor:
+        """Of the keys among those of one query, below `most` whatever the length, broadcastable to [N, b, m]; outside
+        of these: a key that the query does not read."""
+        return torch.arange(self.positions(places).shape[-1], device=places.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +66,13 @@ class Blocks(Part):
         rows = first + self.table.clamp(0, blocks - 1)
         picked = x.flatten(1, 2).index_select(1, rows.flatten())
         return picked.unflatten(1, rows.shape).flatten(3, 4)
+
+
+class Window(Blocks):
+    """Blocks as wide as the length allows; of their keys those at most `most` // 2 positions from the query."""
+
+    def numbers(self, places: Tensor) -> Tensor:
+        return self.positions(places)[0] - places.unsqueeze(-1) + self.most // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,34 +120,55 @@ def gather_attention(
     *,
     places: Tensor,
     parts: list[Part],
-    columns: Tensor,
+    everywhere: Columns,
     causal: bool,
     scale: float,
     dropout: Dropout,
 ) -> Tensor:
     """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; `places` [N, b] numbers the positions, N b >= L.
 
-    All queries read the positions `columns` [g], whatever the parts say; each key counts once.
+    All queries read the columns `everywhere`, whatever the parts say; each key counts once.
     """
     length, missing = q.shape[-2], places.numel() - q.shape[-2]
     real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
     q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
-    readable = [real.index_fill(1, columns, False)] * len(parts)
-    if len(columns):
-        parts, readable = [*parts, Columns(columns=columns)], [*readable, real]
+    readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
+    if len(everywhere.columns):
+        parts, readable = [*parts, everywhere], [*readable, real]
+    numbers = number(parts, places) if dropout.drops else "order"
     seen = [visible(part, places, some, causal) for part, some in zip(parts, readable, strict=True)]
     if any(isinstance(part, Strides) for part in parts):
-        mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout)
+        mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout, numbers)
     else:
         k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
         outer = torch.broadcast_shapes(*(some.shape[:-1] for some in seen))
         mask = torch.cat([some.expand(*outer, -1) for some in seen], dim=-1)
-        mixed = weigh(q, k, v, mask, scale, dropout)
+        mixed = weigh(q, k, v, mask, scale, dropout, numbers)
     return mixed.flatten(2, 3)[:, :, :length]
 
 
+def number(parts: list[Part], places: Tensor) -> Tensor:
+    """The numbers of the weights [N, b, m] of all parts side by side: those of a query follow those of the query
+    before it. -1 where a query does not read the key."""
+    stride, first = sum(part.most for part in parts), 0
+    numbers = []
+    for part in parts:
+        inside = part.numbers(places)
+        among_all = places.unsqueeze(-1) * stride + first + inside
+        numbers.append(among_all.masked_fill((inside < 0) | (inside >= part.most), -1))
+        first += part.most
+    return torch.cat(numbers, dim=-1)
+
+
 def _weigh_parts(
-    q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[Part], scale: float, dropout: Dropout
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: list[Tensor],
+    parts: list[Part],
+    scale: float,
+    dropout: Dropout,
+    numbers: Numbers,
 ) -> Tensor:
     """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
     q = q * scale
@@ -141,7 +176,7 @@ def _weigh_parts(
     for part, some in zip(parts, seen, strict=True):
         products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
         scores.append(products.masked_fill(~some, torch.finfo(products.dtype).min))
-    weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1))
+    weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
     shares = weights.split([score.shape[-1] for score in scores], dim=-1)
     mixed = [
         torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
@@ -212,7 +247,7 @@ class PatternAttention(Attention):
         length = q.shape[-2]
         width = self.width(length)
         places = torch.arange(-(-length // width) * width, device=q.device)
-        columns = self.global_places(places[:length])
+        everywhere = Columns(columns=self.global_places(places[:length]), most=self._most_global())
         places = places.view(-1, width)
         return gather_attention(
             q,
@@ -221,7 +256,7 @@ class PatternAttention(Attention):
             key_mask,
             places=places,
             parts=self.parts(places),
-            columns=columns,
+            everywhere=everywhere,
             causal=self.causal,
             scale=self.scale,
             dropout=self.dropout,
@@ -237,4 +272,10 @@ class PatternAttention(Attention):
         if self.causal:
             earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
             mask = earlier if mask is None else mask & earlier
-        return mixed.index_copy(2, rows, weigh(q, k, v, mask, self.scale, self.row_dropout))
+        by_key = torch.arange(k.shape[-2], device=k.device) * self._most_global()
+        numbers = by_key + torch.arange(len(rows), device=k.device)[:, None]
+        return mixed.index_copy(2, rows, weigh(q, k, v, mask, self.scale, self.row_dropout, numbers))
+
+    def _most_global(self) -> int:
+        """How many positions are global in the longest text."""
+        return len(self.global_places(torch.arange(self.shape.max_len)))

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, band
+from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, Window, band
 from lra.attention.softmax import Scale
 
 
@@ -31,7 +31,7 @@ class Local(PatternAttention):
     def __init__(self, shape: Shape, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale) -> None:
         super().__init__(shape, scale=scale)
         self.sliding = kind == "sliding"
-        self.window = window
+        self.window = min(window, shape.max_len)
         self.can_be_causal = self.sliding
 
     def width(self, length: int) -> int:
@@ -39,8 +39,9 @@ class Local(PatternAttention):
 
     def parts(self, places: Tensor) -> list[Part]:
         if self.sliding:
-            return [Blocks(table=band(places, self.window, self.causal), rule=self.reads)]
-        return [Blocks(table=band(places, 0, self.causal))]
+            table = band(places, self.window, self.causal)
+            return [Window(table=table, most=2 * self.window + 1, rule=self.reads)]
+        return [Blocks(table=band(places, 0, self.causal), most=self.window)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.window if self.sliding else i // self.window == j // self.window

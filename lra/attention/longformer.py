@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, band
+from lra.attention.gather import WIDEST, Part, PatternAttention, Window, band
 from lra.attention.softmax import Scale
 from lra.errors import UserError
 
@@ -47,7 +47,7 @@ class Longformer(PatternAttention):
                 "attention.global_projections=true: no position uses them, since attention.global_positions=0; "
                 "set attention.global_positions=1 or attention.global_projections=false"
             )
-        self.half = window // 2
+        self.half = min(window // 2, shape.max_len)
         self.global_positions = global_positions
         self.global_projections = global_projections
         if global_projections:
@@ -57,7 +57,7 @@ class Longformer(PatternAttention):
         return min(self.half, length, WIDEST)
 
     def parts(self, places: Tensor) -> list[Part]:
-        return [Blocks(table=band(places, self.half, self.causal), rule=self.reads)]
+        return [Window(table=band(places, self.half, self.causal), most=2 * self.half + 1, rule=self.reads)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.half

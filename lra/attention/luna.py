@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.attention.softmax import Scale, scale_of, weigh
-from lra.dropout import Dropout
+from lra.dropout import Dropout, Numbers
 
 
 class Luna(Mixer):
@@ -60,18 +60,29 @@ class Luna(Mixer):
             raise RuntimeError("Luna: a layer after the first needs the memory of the one before it")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
-        packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
-        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
+        slots, places = torch.arange(self.slots, device=x.device), torch.arange(x.shape[1], device=x.device)
+        by_key = places * self.slots + slots[:, None]  # the numbers of weights [M, L]
+        packed = self._attend(
+            self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout, by_key
+        )
+        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout, "order")
         return self.out(unpacked), memory + packed
 
     def _attend(
-        self, q: Tensor, context: Tensor, key: nn.Module, value: nn.Module | None, mask: Tensor | None, dropout: Dropout
+        self,
+        q: Tensor,
+        context: Tensor,
+        key: nn.Module,
+        value: nn.Module | None,
+        mask: Tensor | None,
+        dropout: Dropout,
+        numbers: Numbers,
     ) -> Tensor:
         """q [B, n, H Dh], context [B, m, *] -> [B, n, H Dh]."""
         k = key(context)
         v = k if value is None else value(context)
         q, k, v = (split_heads(part, self.shape.heads) for part in (q, k, v))
-        return merge_heads(weigh(q, k, v, mask, self.scale, dropout))
+        return merge_heads(weigh(q, k, v, mask, self.scale, dropout, numbers))
 
     def _project_memory(self) -> nn.Linear:
         return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)

@@ -99,7 +99,8 @@ class Reformer(Mixer):
             mass = scores.logsumexp(dim=-1).flatten(3)[..., :length].gather(3, rank)  # [B, H, rounds, L]
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()
-        y = self.dropout(weights).to(v.dtype) @ look_back(v)
+        weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # every round of a head by itself
+        y = weights.to(v.dtype) @ look_back(v)
         return take(y.flatten(3, 4)[:, :, :, :length], rank).sum(dim=2)
 
     @torch.no_grad()

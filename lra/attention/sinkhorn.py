@@ -64,9 +64,9 @@ class Sinkhorn(Attention):
         return self.shape.qkv_dim * self._blocks
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        batch, heads, length, width = q.shape
+        length = q.shape[2]
         if key_mask is None:
-            key_mask = torch.ones(batch, length, dtype=torch.bool, device=q.device)
+            key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
         else:
             k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
         fill = -length % self.block
@@ -78,8 +78,8 @@ class Sinkhorn(Attention):
         with full_precision(q.device):
             reached = order @ real.to(order.dtype) > 0
         mask = torch.cat([real.expand_as(reached), reached], dim=3).unsqueeze(3)
-        y = weigh(*(x.flatten(1, 2) for x in (q, keys, values, mask)), self.scale, self.dropout)
-        return y.reshape(batch, heads, -1, width)[:, :, :length]
+        y = weigh(q, keys, values, mask, self.scale, self.dropout)
+        return y.flatten(2, 3)[:, :, :length]
 
     def permutation(self, k: Tensor, real: Tensor) -> Tensor:
         """P [B, H, N, N] of blocks of keys [B, H, N, b, Dh], zero at padding; `real` [B, 1, N, b]."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lra.attention import Attention, Card, Shape
-from lra.dropout import Dropout
+from lra.dropout import Dropout, Numbers
 
 Scale = Literal["head_dim", "qkv_dim"]
 
@@ -35,7 +35,7 @@ class Softmax(Attention):
         if self.causal:
             earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
             mask = earlier if mask is None else mask & earlier
-        return weigh(q, k, v, mask, self.scale, self.dropout)
+        return weigh(q, k, v, mask, self.scale, self.dropout, "pairs")
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-2, -1) * self.scale
@@ -52,13 +52,21 @@ def scale_of(shape: Shape, scale: Scale) -> float:
     return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
 
 
-def weigh(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: Dropout) -> Tensor:
+def weigh(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    dropout: Dropout,
+    numbers: Numbers = "order",
+) -> Tensor:
     """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend,
-    with axes of 1 where it is the same.
+    with axes of 1 where it is the same; `numbers` of the weights of a head, [..., n, m].
 
     A row that may attend to nothing gives finite values.
     """
-    if not (dropout.training and dropout.p > 0):
+    if not dropout.drops:
         if q.dim() > 4:  # the fused kernels take one axis of heads
             if mask is not None:
                 mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
@@ -68,4 +76,4 @@ def weigh(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dr
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return dropout(scores.softmax(dim=-1)) @ v
+    return dropout(scores.softmax(dim=-1), numbers) @ v

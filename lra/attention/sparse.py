@@ -55,11 +55,13 @@ class Sparse(PatternAttention):
         return self.stride
 
     def parts(self, places: Tensor) -> list[Part]:
+        blocks = -(-self.shape.max_len // self.stride)
         if self.fixed:
-            elsewhere = Columns(columns=places[:, -self.summary :].flatten(), rule=self._other_block)
-            return [Blocks(table=band(places, 0, self.causal)), elsewhere]
-        near = Blocks(table=band(places, self.stride, self.causal), rule=self._near)
-        return [near, Strides(rule=self._far)]
+            columns = places[:, -self.summary :].flatten()
+            elsewhere = Columns(columns=columns, most=blocks * self.summary, rule=self._other_block)
+            return [Blocks(table=band(places, 0, self.causal), most=self.stride), elsewhere]
+        near = Blocks(table=band(places, self.stride, self.causal), most=3 * self.stride, rule=self._near)
+        return [near, Strides(most=blocks, rule=self._far)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         if self.fixed:

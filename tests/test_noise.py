@@ -1,0 +1,108 @@
+"""Laws of every mixer in training: the noise does not depend on how far a batch is padded, cut or dealt out."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig
+from support import cases, composed, mask_of, noise, stub_task
+
+from lra import configure, ranks
+from lra.attention import Mixer, Shape
+from lra.dropout import set_keys
+from lra.fit import accumulate
+from lra.model import Model
+
+every = pytest.mark.parametrize(
+    ("name", "extra"),
+    cases(),
+    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
+)
+
+
+@cache
+def configuration(name: str) -> DictConfig:
+    """Small, masked, with dropout everywhere."""
+    sizes = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=5", "model.pooling=mean")
+    dropout = ("model.dropout=0.3", "model.embedding_dropout=true", "model.mixer_dropout=true")
+    return composed(f"attention={name}", "protocol=strict", *sizes, *dropout)
+
+
+def settings(name: str, extra: list[str]) -> tuple[Callable[[Shape], Mixer], dict]:
+    """What builds the mixer, and the settings of the model."""
+    cfg = configuration(name).copy()
+    cfg.merge_with_dotlist(extra)
+    plain = configure.plain(cfg)
+    return configure.build(plain["attention"], "attention", [], supplied=1), plain["model"]
+
+
+def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
+    """Of the gradient in parts, and in two ranks' shares, from that of the whole batch, in norm over that of the
+    parameter's. A gradient that is zero but for rounding counts as a thousandth of all."""
+    torch.manual_seed(1)
+    build, model_settings = settings(name, extra)
+    task = stub_task(max_len=max_len)
+    maskable = build.func.maskable
+    model = Model(build, task, **{**model_settings, "key_mask": maskable}).double().train()
+    model.redraw(2, 5)
+    by_length = np.argsort(task.train.lengths(np.arange(len(task.train))).max(axis=1), kind="stable")
+    examples = by_length[[7, 0, 22, 3, 11, 1, 17, 5]]
+
+    def gradient(micro_batch: int, processes: int) -> list[torch.Tensor]:
+        model.zero_grad(set_to_none=True)
+        for rank in range(processes):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ranks, "share", lambda places, rank=rank: places[rank::processes])
+                accumulate(model, task.train, examples, micro_batch, seed=2, step=5, precision="fp32")
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    whole = gradient(len(examples), 1)
+    least = 1e-3 * torch.nn.utils.get_total_norm(whole)
+    worst = {}
+    for label, micro_batch, processes in [*((f"cut {size}", size, 1) for size in (1, 3, 5, 7)), ("2 ranks", 8, 2)]:
+        pairs = zip(gradient(micro_batch, processes), whole, strict=True)
+        worst[label] = max(((one - two).norm() / torch.maximum(two.norm(), least)).item() for one, two in pairs)
+    return worst
+
+
+@every
+def test_every_cut_and_any_number_of_ranks_gives_the_same_gradient(name: str, extra: list[str]) -> None:
+    assert max(differences(name, extra, 67).values()) <= 1e-10
+
+
+@every
+def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
+    """Noise and all, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
+    build, _ = settings(name, extra)
+    if not build.func.maskable:
+        pytest.skip(f"{name} declares that it cannot mask")
+    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_len": 67, "bias": True, "out_proj": False, "layer": 0}
+    for causal in (False, *([True] if build(Shape(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
+        if name == "simple" and causal:
+            build.keywords["dropout_on"] = "output"  # the causal form has no one state
+        mixer = build(Shape(**sizes, dropout=0.3, causal=causal)).double().train()
+        for lengths, paddings in (([2, 1], (2, 3, 7)), ([40, 17], (40, 61, 67))):
+            found = []
+            for padded in paddings:
+                mixer.redraw(1, 3)
+                set_keys(mixer, seed=1, step=3, rows=[4, 0])
+                mask = mask_of(lengths, padded)
+                found.append(mixer(noise(2, 67, 6)[:, :padded], mask)[mask])
+            for other in found[1:]:
+                torch.testing.assert_close(other, found[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_gradients_of_long_texts() -> None:
+    """At 601 positions, the worst of the settings of every mixer; `pytest -m slow -s` shows the table."""
+    table: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for name, extra in cases():
+        for label, value in differences(name, extra, 601).items():
+            table[name][label] = max(table[name][label], value)
+    print(f"\n{'':24}" + "".join(f"{label:>9}" for label in next(iter(table.values()))))
+    for name, row in table.items():
+        print(f"{name:24}" + "".join(f"{value:9.0e}" for value in row.values()))
+    assert max(value for row in table.values() for value in row.values()) <= 1e-10
