@@ -156,6 +156,7 @@ def train_and_test(
         **course.summary(),
         "status": "diverged" if diverged else "finished",
         **parameters(model),
+        "full_pattern": system.full_pattern,
         **start,
         "baselines": task.baselines,
         "test": {},
@@ -428,6 +429,7 @@ def describe(system: System) -> dict[str, Any]:
     steps = sorted({0, 1, recipe.warmup, recipe.steps})
     return {
         **parameters(model),
+        "full_pattern": system.full_pattern,
         "learning_rate": [[step, recipe.learning_rate(step)] for step in steps],
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counter.get_total_flops() * recipe.batch_size,

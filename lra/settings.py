@@ -32,6 +32,7 @@ class Settings:
     task: dict[str, Any]
     attention: dict[str, Any]
     protocol: dict[str, str]
+    short: dict[str, dict[str, int]]
     model: dict[str, Any]
     train: dict[str, Any]
     init: dict[str, Any] | None
@@ -97,12 +98,13 @@ class Generate:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What a configuration describes, checked but not yet at work."""
+    """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length."""
 
     builder: Builder
     model: "Callable[[Facts], Model]"
     recipe: "Recipe"
     start: Start | None
+    full_pattern: bool
 
 
 def settings_of(cfg: DictConfig) -> Settings:
@@ -143,8 +145,8 @@ def assemble(settings: Settings) -> System:
         return made
 
     with torch.device("meta"):
-        model(builder.facts)
-    return System(builder=builder, model=model, recipe=recipe, start=start)
+        full_pattern = model(builder.facts).blocks[0].mixer.full_pattern
+    return System(builder=builder, model=model, recipe=recipe, start=start, full_pattern=full_pattern)
 
 
 def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":

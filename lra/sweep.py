@@ -53,7 +53,7 @@ class Sweep(Callback):
             overrides = _overrides(config)
             varied = [key for key, values in overrides.items() if len(values) > 1]
             varied = [key for key in varied if key not in (*PLACED, *CHOOSERS)]
-            cells, works = [], []
+            cells, works, full = [], [], []
             for combination in _combinations(overrides):
                 settings, composed = _composed(config, combination)
                 system = assemble(settings)
@@ -66,6 +66,7 @@ class Sweep(Callback):
                         own, _ = _composed(config, [*combination, f"seed={seed}"])
                     runs[self.out / cell.folder / f"seed{seed}"] = own
                 self.runs |= runs
+                full += [str(cell)] * system.full_pattern
                 works.append((settings, system, [folder for folder, own in runs.items() if to_do(folder, own)]))
                 cells.append(
                     {
@@ -76,6 +77,8 @@ class Sweep(Callback):
                         "seeds": [own.seed for own in runs.values()],
                     }
                 )
+            if full:
+                say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
             if not OmegaConf.select(config, "describe"):
                 _check_cost(config, works)
                 _declare(self.out, cells)

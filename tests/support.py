@@ -66,7 +66,7 @@ def cases() -> list[tuple[str, list[str]]]:
 
 
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
-    "local": [("attention.window=3",), ("attention.window=3", "attention.kind=block")],
+    "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
     "longformer": [
         ("attention.window=4",),
         ("attention.window=2", "attention.global_positions=2", "attention.global_projections=true"),

@@ -20,6 +20,7 @@ from lra.report import Report, curves, latex, write_report
 from lra.report import __main__ as command
 from lra.report.layout import Grid, Text
 from lra.report.markdown import markdown
+from lra.report.page import write_page
 from lra.report.published import Published
 from lra.report.records import Key
 
@@ -189,6 +190,25 @@ def test_collapsed_runs_and_outliers_are_flagged(whole: Path) -> None:
 
 
 # What is refused
+
+
+def test_a_row_says_its_window_and_where_it_is_softmax(tmp_path: Path) -> None:
+    """In the README, the LaTeX and the page; records from before that was kept have no mark."""
+    sizes = {"longformer": {"window": 512}, "sparse": {"stride": 16, "summary": 3}, "linear": {"eps": 1e-6}}
+    for name, attention in sizes.items():
+        config = {"attention": attention, "protocol": {}, "seed": 1}
+        kept = {"full_pattern": name == "longformer"} if name != "linear" else {}
+        put(tmp_path, 1, 37.0, attention=name, variant="transformer", config=config, **kept)
+        put(tmp_path / "text", 1, 50.0, attention=name, variant="transformer", config=config, task="text")
+    files = files_of(tmp_path)
+    lines = files["README.md"].splitlines()
+    for first in ("Longformer, window 512, = softmax here", "Sparse Trans., stride 16, summary 3", "Linear ELU"):
+        assert any(line.startswith(f"| {first} | O(L") for line in lines)
+    assert [line for line in lines if line.startswith("| Longformer | O(L K) | 50.00 (1) | 37.00 (1) = softmax here |")]
+    assert sum(line.startswith("`= softmax here`:") for line in lines) == 1
+    assert files["table1.tex"].count("= softmax here") == 4  # two cells, two captions
+    write_page(tmp_path, Report(tmp_path).sections, [])
+    assert "<td>= softmax here</td>" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Attention by patterns: the block-gather kernel beside dense masks, and the pattern of each mechanism by loops."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,17 +9,20 @@ import torch
 from support import composed, mixer_of, noise
 from torch import Tensor
 
+from lra import configure
+from lra.attention import Shape
 from lra.attention.bigbird import draw_blocks
 from lra.attention.gather import PatternAttention
+from lra.configure import build
 from lra.dropout import set_keys
 from lra.errors import UserError
 
 MAX_LEN = 29
 CASES = {
-    "local": ("local", "attention.window=3"),
-    "local-1": ("local", "attention.window=1"),
-    "local-wide": ("local", "attention.window=50"),
-    "local-block": ("local", "attention.kind=block", "attention.window=5"),
+    "local": ("local", "attention.kind=sliding", "attention.window=3"),
+    "local-1": ("local", "attention.kind=sliding", "attention.window=1"),
+    "local-wide": ("local", "attention.kind=sliding", "attention.window=50"),
+    "local-block": ("local", "attention.window=5"),
     "longformer": ("longformer", "attention.window=6"),
     "longformer-3": ("longformer", "attention.window=4", "attention.global_positions=3"),
     "longformer-none": ("longformer", "attention.window=4", "attention.global_positions=0"),
@@ -175,7 +179,9 @@ def test_the_dense_rows_have_their_own_dropout() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", [("local", "attention.window=150"), ("longformer", "attention.window=300")])
+@pytest.mark.parametrize(
+    "options", [("local", "attention.kind=sliding", "attention.window=150"), ("longformer", "attention.window=300")]
+)
 def test_a_window_wider_than_the_blocks(options: tuple[str, ...], causal: bool) -> None:
     """Blocks of 128 and a window that is no multiple of them."""
     mixer = mixer_of(*options, max_len=401, causal=causal)
@@ -200,8 +206,8 @@ def test_flex_attention_agrees() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("local", "attention.window=28"),
-        ("local", "attention.kind=block", "attention.window=29"),
+        ("local", "attention.kind=sliding", "attention.window=28"),
+        ("local", "attention.window=29"),
         ("longformer", "attention.window=56", "attention.global_positions=0"),
         ("longformer",),
         ("sparse",),
@@ -218,6 +224,86 @@ def test_a_pattern_of_all_keys_is_softmax(overrides: tuple[str, ...]) -> None:
     x = noise(2, MAX_LEN, 15)
     torch.testing.assert_close(mixer(x), softmax(x), rtol=1e-12, atol=1e-12)
     assert mixer.commutes
+    assert mixer.full_pattern
+
+
+@both_ways
+def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> None:
+    name, *options = CASES[case]
+    cfg = configure.plain(composed(f"attention={name}", *options))["attention"]
+    shape = replace(made(case).shape, causal=causal)
+    for length in (2, 5, 11, 13, 29):
+        mixer = build(cfg, "attention", [], supplied=1)(replace(shape, max_len=length))
+        possible = torch.ones(length, length, dtype=torch.bool)
+        full = bool((mixer.pattern(length) == (possible.tril() if causal else possible)).all())
+        assert mixer.full_pattern == full
+        assert mixer.to("meta").full_pattern == full
+
+
+@pytest.mark.parametrize(
+    ("overrides", "length"),
+    [
+        (("sinkhorn", "attention.block=7"), 7),
+        (("nystromformer", "attention.landmarks=7", "attention.conv_kernel=null", "attention.iterations=40"), 7),
+    ],
+)
+def test_other_mechanisms_are_softmax_where_they_say_so(overrides: tuple[str, ...], length: int) -> None:
+    mixer, softmax = mixer_of(*overrides, max_len=length), mixer_of("softmax", max_len=length)
+    softmax.load_state_dict({key: value for key, value in mixer.state_dict().items() if key != "sort"})
+    x = noise(2, length, 15)
+    torch.testing.assert_close(mixer(x), softmax(x), rtol=1e-6, atol=1e-6)
+    assert mixer.full_pattern
+    longer = mixer_of(*overrides, max_len=length + 1)
+    assert not longer.full_pattern
+
+
+def test_reformer_reads_all_pairs_where_it_says_so() -> None:
+    """One chunk and no buckets: every output depends on every input, whatever the hashes."""
+    for chunk, full in ((11, True), (10, False), (6, False)):
+        mixer = mixer_of("reformer", f"attention.chunk={chunk}", "attention.hashes=1", max_len=11, heads=1)
+        x = noise(1, 11, 15).requires_grad_()
+        read = torch.stack([torch.autograd.grad(y.sum(), x, retain_graph=True)[0][0].any(-1) for y in mixer(x)[0]])
+        assert mixer.full_pattern == full
+        assert bool(read.all()) == full
+    assert not mixer_of("reformer", "attention.within_bucket=true", max_len=11).full_pattern
+
+
+SHORT = [
+    ("table1_small", "listops"),
+    ("table1_small", "text"),
+    ("table1_small", "acl_matching"),
+    ("small_text", "text"),
+]
+
+
+@pytest.mark.parametrize(("preset", "task"), SHORT)
+def test_small_presets_leave_out_most_pairs(preset: str, task: str) -> None:
+    """What their blocks and windows read of all pairs; each value that a preset names reaches its attention."""
+    cfg = configure.plain(composed(f"experiment={preset}", f"task={task}"))
+    length = build(cfg["task"], "task", [])().facts.max_len + 1
+    assert {"local", "sinkhorn", "reformer", "sparse", "longformer", "bigbird", "nystromformer"} <= set(cfg["short"])
+    for name, sizes in cfg["short"].items():
+        chosen = configure.plain(composed(f"experiment={preset}", f"task={task}", f"attention={name}"))
+        assert {**chosen["attention"], **sizes} == chosen["attention"]
+        shape = {"dim": 12, "qkv_dim": 12, "heads": 3, "bias": True, "out_proj": True, "dropout": 0.0}
+        build_mixer = build(chosen["attention"], "attention", [], supplied=1)
+        mixer = build_mixer(Shape(**shape, max_len=length, causal=False, layer=0))
+        assert not mixer.full_pattern
+        if isinstance(mixer, PatternAttention):
+            assert mixer.pattern(length).float().mean() < 0.4
+        else:
+            size = max(sizes.values())
+            keys = {"sinkhorn": 2 * size, "reformer": 4 * size}.get(name, size)  # that a query reads, at most
+            assert keys < 0.4 * length
+
+
+def test_full_sizes_are_those_of_the_sources() -> None:
+    """Long Range Arena's, at its lengths."""
+    found = {name: composed(f"attention={name}", "task=text").attention for name in ("local", "sparse", "longformer")}
+    assert (found["local"].kind, found["local"].window) == ("block", 50)
+    assert (found["sparse"].stride, found["sparse"].summary, found["longformer"].window) == (50, 10, 512)
+    found = {name: composed(f"attention={name}", "task=text").attention for name in ("bigbird", "sinkhorn", "reformer")}
+    assert (found["bigbird"].block, found["sinkhorn"].block, found["reformer"].chunk) == (64, 50, 64)
 
 
 @pytest.mark.parametrize("pattern", ["fixed", "strided"])

@@ -270,6 +270,18 @@ def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
     assert found == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
 
 
+def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> None:
+    """Longformer's window of 512 holds ListOps of 60 tokens; blocks of 50 do not."""
+    code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local")
+    assert code == 0, err
+    assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
+    said = "= softmax at this length, where nothing is left out: listops longformer/transformer (paper)"
+    assert err.splitlines()[0] == said
+    code, _, err = cli(train.main, "experiment=smoke", "system=longformer", "out=runs", "train.steps=10")
+    assert code == 0, err
+    assert [json.loads(path.read_text())["full_pattern"] for path in Path("runs").rglob(record.NAME)] == [True]
+
+
 def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) -> None:
     line = ("--multirun", "experiment=smoke", "out=runs", "seed=1,2")
     code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=1e-9")

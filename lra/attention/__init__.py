@@ -60,7 +60,8 @@ class Mixer(nn.Module):
     A class says whether it can use a mask (`maskable`), whether it has a form in which an output depends on no later
     position (`can_be_causal`), which it takes when the shape says so, whether it commutes with a permutation of
     the positions (`commutes`), whether it has the output projection that the variants switch (`projects_out`), and
-    whether outputs at the first positions alone come cheaper (`reads_few`).
+    whether outputs at the first positions alone come cheaper (`reads_few`). A mechanism that is meant to leave pairs of
+    positions out says whether it leaves out none of them at `max_len`, where it is softmax attention (`full_pattern`).
     """
 
     card: ClassVar[Card]
@@ -69,6 +70,7 @@ class Mixer(nn.Module):
     commutes: ClassVar[bool] = False
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
+    full_pattern: bool = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -37,6 +37,11 @@ class BigBird(PatternAttention):
         self.last = (shape.max_len - 1) // block
         self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
 
+    @property
+    def full_pattern(self) -> bool:
+        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last read all
+        return bool((free.sum(dim=-1) <= self.table.shape[-1]).all())
+
     def width(self, length: int) -> int:
         return self.block
 
@@ -58,7 +63,11 @@ class BigBird(PatternAttention):
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """`count` random blocks for every block, [H, N, count]: distinct, neither neighbours nor the first or last; -1
     where no more are left, and fewer columns where no block has so many."""
-    n = torch.arange(blocks)
-    free = ((n[:, None] - n).abs() > 1) & (n > 0) & (n < blocks - 1)
+    free = free_blocks(torch.arange(blocks))
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
+
+
+def free_blocks(n: Tensor) -> Tensor:
+    """Which of the blocks `n` [N] a block may draw, [N, N]: all but its neighbours, the first and the last."""
+    return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

@@ -226,8 +226,18 @@ class PatternAttention(Attention):
 
     @property
     def commutes(self) -> bool:
-        """Only where the pattern leaves nothing out."""
-        return bool(self.pattern(self.shape.max_len).all())
+        return self.full_pattern and not self.causal
+
+    @property
+    def full_pattern(self) -> bool:
+        """Whether `pattern(max_len)` leaves out nothing but what causality does. A pattern with gaps has them early."""
+        places = torch.arange(self.shape.max_len, device="cpu")
+        is_global = torch.isin(places, self.global_places(places))
+        for i in places[~is_global]:
+            seen = self.reads(i, places) | is_global
+            if not (seen | (places > i) if self.causal else seen).all():
+                return False
+        return True
 
     def pattern(self, length: int) -> Tensor:
         """Which query reads which key as a dense mask, [1 or H, L, L]; for reading and as the reference."""

@@ -44,6 +44,7 @@ class Nystromformer(Attention):
         self.landmarks = landmarks
         self.iterations = iterations
         self.conv_kernel = conv_kernel
+        self.full_pattern = landmarks >= shape.max_len
         self.scale = scale_of(shape, scale)
         if conv_kernel is not None:
             size, border = (conv_kernel, 1), (conv_kernel // 2, 0)

@@ -70,6 +70,7 @@ class Reformer(Mixer):
         half = -(-shape.max_len // self.chunk)  # of the buckets, n = 2 L / c
         self.register_buffer("rotations", torch.randn(shape.heads, shape.head_dim, hashes, half))
         self.commutes = half == 1
+        self.full_pattern = half == 1 and not within_bucket
 
     @property
     def extra_parameters(self) -> int:

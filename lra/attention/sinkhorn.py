@@ -52,7 +52,7 @@ class Sinkhorn(Attention):
         self.scale = scale_of(shape, scale)
         self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, self._blocks) * shape.head_dim**-0.5)
         self.noise = Gumbel() if gumbel else nn.Identity()
-        self.commutes = self._blocks == 1
+        self.commutes = self.full_pattern = self._blocks == 1
         self.card = replace(type(self).card, linear=block >= LINEAR_FROM)
 
     @property

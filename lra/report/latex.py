@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lra.report import layout
 from lra.report.layout import Grid, Text
-from lra.report.table import Column, Section
+from lra.report.table import FULL_PATTERN, Column, Section
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -27,6 +27,7 @@ NOTE = (
     "paired t-tests over the seeds, best mean against each other row, p < 0.05 after Holm's correction over all these "
     "tests under one protocol and selection)."
 )
+FULL = f" {FULL_PATTERN}: at this length the mechanism leaves out no pair of positions."
 
 
 def document(sections: list[Section]) -> Iterator[str]:
@@ -37,6 +38,7 @@ def document(sections: list[Section]) -> Iterator[str]:
         place = f"{section.protocol}-{section.selection}"
         if len(section.columns) > 1:
             caption = f"Test accuracy in percent, mean ± sd over the seeds (done/declared); {where}. {NOTE}"
+            caption += FULL * any(row.full_pattern for column in section.columns for row in column.rows)
             yield from _table(layout.overview(section), caption, f"tab:{_label(place)}")
         for column in section.columns:
             yield from _table(
@@ -46,7 +48,8 @@ def document(sections: list[Section]) -> Iterator[str]:
 
 def _caption(column: Column, where: str) -> str:
     metric = "test perplexity" if column.metric == "perplexity" else "test accuracy in percent"
-    return f"{column.title}: {metric}; {where}. {NOTE} {column.published}".rstrip()
+    full = FULL * any(row.full_pattern for row in column.rows)
+    return f"{column.title}: {metric}; {where}. {NOTE}{full} {column.published}".rstrip()
 
 
 def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:

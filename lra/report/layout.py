@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lra.report import curves, statistics
 from lra.report.published import Published, Source
 from lra.report.records import Cell
-from lra.report.table import Column, Comparison, Row, Section, Summary, p_text
+from lra.report.table import FULL_PATTERN, Column, Comparison, Row, Section, Summary, p_text
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def table(column: Column) -> Grid:
     ]
     for row in column.rows:
         summary = row.summary
-        line = _texts(row.name, row.complexity, decimals(summary.best) or "missing")
+        line = _texts(row.label, row.complexity, decimals(summary.best) or "missing")
         line.append(Text(mean_sd(summary) or "missing", bold=row.name == column.bold))
         line += _texts(interval(summary.interval), count(summary))
         line += _texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
@@ -71,7 +71,8 @@ def overview(section: Section) -> Grid:
 
 def _short(row: Row, column: Column) -> Text:
     found = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
-    return Text(found, bold=row.name == column.bold)
+    mark = f" {FULL_PATTERN}" if row.full_pattern else ""
+    return Text(found + mark, bold=row.name == column.bold)
 
 
 def every_seed(column: Column) -> Grid:

@@ -9,13 +9,17 @@ from lra.report.layout import Grid, Text
 from lra.report.published import Published
 from lra.report.records import Cell
 from lra.report.statistics import ENOUGH, OUTLIER, POINTS
-from lra.report.table import Column, Section
+from lra.report.table import FULL_PATTERN, Column, Section
 
 RULES = {
     "best_val": "the checkpoint with the best validation accuracy is tested",
     "last": "the last step is tested; nothing is selected",
     "best_test": "the best of all looks at the test split, which this protocol also validates on",
 }
+FULL = f"""\
+`{FULL_PATTERN}`: at this length the mechanism leaves out no pair of positions, so that the row compares softmax
+attention with itself (Reformer's has queries that are keys, Nyströmformer's a convolution beside it).
+"""
 STEPS = """\
 The first evaluation at which a run was as good as the Transformer of the same seed, trained from scratch, at its end /
 at its best (in its own row: how good that was).
@@ -54,6 +58,8 @@ def page(
             yield "### Table 1\n"
             yield markdown(layout.overview(section))
             yield "Mean ± sd over the seeds (done/declared).\n"
+        if any(row.full_pattern for column in section.columns for row in column.rows):
+            yield FULL
         for column in section.columns:
             yield f"### {escape(column.title)}\n"
             yield markdown(layout.table(column))

@@ -28,6 +28,8 @@ VANILLA = ("softmax", "transformer")
 CASE, DEPTH = re.compile(r"\bcase=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
 COLLAPSED = "collapsed"
 OUTLIER = "outlier"
+FULL_PATTERN = "= softmax here"
+SIZES = ("window", "block", "stride", "summary", "chunk", "landmarks", "rank")  # of what an attention reads
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,23 @@ class Row:
         configs = [run["config"] for run in self.cell.runs.values()]
         helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
         return (self.cell.key.attention, self.cell.key.variant) == VANILLA and bool(configs) and not helped
+
+    @property
+    def full_pattern(self) -> bool:
+        """Whether its mechanism left out no pair of positions, though it is meant to; records before that was kept
+        do not say."""
+        return any(run.get("full_pattern") for run in self.cell.runs.values())
+
+    @property
+    def sizes(self) -> str:
+        """The windows, blocks and the like that its attention ran with, as in `stride 16, summary 3`."""
+        attention = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
+        return ", ".join(f"{name} {attention[name]}" for name in SIZES if attention.get(name))
+
+    @property
+    def label(self) -> str:
+        """Its name, with what its attention leaves out, or that it leaves out nothing."""
+        return ", ".join(filter(None, [self.name, self.sizes, FULL_PATTERN * self.full_pattern]))
 
     @property
     def without_case(self) -> str:

@@ -23,7 +23,8 @@ def test_local_attention(window: int, length: int, causal: bool) -> None:
     other = lib.LocalAttention(
         window_size=window, causal=causal, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False
     )
-    mixer = mixer_of("local", f"attention.window={window}", "protocol=strict", causal=causal, max_len=29)
+    options = ("attention.kind=sliding", f"attention.window={window}", "protocol=strict")
+    mixer = mixer_of("local", *options, causal=causal, max_len=29)
     q, k, v = (noise(2, 3, length, 5, seed=seed).requires_grad_() for seed in (1, 2, 3))
     mask = mask_of([length, max(1, length // 2)], length)
     weight = noise(2, 3, length, 5, seed=4) * mask[:, None, :, None]
