@@ -28,6 +28,7 @@ from lra.fit import Diverged, Measurement, Predictions, Score, Training, evaluat
 from lra.generate import SAMPLE, write_sample
 from lra.loggers import Loggers
 from lra.model import Model
+from lra.outcome import another_run
 from lra.probe import probe
 from lra.recipe import Recipe
 from lra.settings import Checkpoints, Generate, Settings, System
@@ -218,6 +219,12 @@ class _Course:
 
     def _load(self, found: Checkpoint, title: str) -> None:
         own = found.state["course"]
+        others = another_run(own["identity"], self.settings)
+        if others:
+            raise UserError(
+                f"{self.folder}: its checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
+                f"delete {checkpoint.INDEX} there to train from the start"
+            )
         changes = record.differences(own["environment"], self.environment)
         found_here = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if any(key == "data_sha256" for key, *_ in changes):
@@ -242,6 +249,7 @@ class _Course:
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         own = {
+            "identity": self.settings.identity,
             "environment": self.environment,
             "inexact": self.inexact,
             "resumes": self.resumes,

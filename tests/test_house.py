@@ -59,10 +59,11 @@ ALLOWED = {
         "recipe",
         "model",
         "generate",
+        "outcome",
         "probe",
     },
     "checkpoint": set(),
-    "init": {"checkpoint", "tasks", "model"},
+    "init": {"checkpoint", "record", "tasks", "model"},
     "signals": set(),
     "bench": {
         "attention",
