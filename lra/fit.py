@@ -278,26 +278,38 @@ def accumulate(
 def _cause(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> str:
-    """Where the numbers of a step went wrong."""
-    found = ranks.first(_activation(model, split, examples, size, seed=seed, step=step, precision=precision))
-    if found is not None:
-        return found
-    named = ((name, parameter.grad) for name, parameter in model.named_parameters())
-    name = next(name for name, grad in named if grad is not None and not grad.isfinite().all())
-    return f"the gradient of {name} is not finite"
+    """Where the numbers of a step went wrong; every rank gives the same."""
+    broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
+    broken, largest = ranks.first(broken), ranks.first(largest)
+    if broken is not None:
+        return broken
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    for name, gradient in gradients.items():
+        if not gradient.isfinite().all():
+            return f"the gradient of {name} is not finite; {largest}"
+    norms = {name: gradient.double().norm().item() for name, gradient in gradients.items()}
+    name = max(norms, key=norms.__getitem__)
+    return f"every gradient is finite, the largest is that of {name} with a norm of {norms[name]:.3g}; {largest}"
 
 
 @torch.no_grad()
-def _activation(
+def _activations(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
-) -> str | None:
-    """The first part of a batch with a loss that is not finite, and the largest activation there."""
-    largest: dict[str, float] = {}
+) -> tuple[str | None, str | None]:
+    """The first part of a batch with a loss that is not finite, and the first values there that are not, if there are
+    any; and the largest values of the batch.
+
+    Only what a module returns is seen: a block, its mixer and its feed-forward net as wholes, since what these compute
+    in one piece has no modules inside.
+    """
+    sizes: dict[str, float] = {}
+    largest, where = -1.0, None
 
     def note(name: str) -> Callable:
         def hook(_module: torch.nn.Module, _inputs: tuple, output: Any) -> None:
-            if isinstance(output, Tensor):
-                largest[name] = output.abs().max().item()
+            values = output[0] if isinstance(output, tuple) else output
+            if isinstance(values, Tensor):
+                sizes[name] = values.abs().max().item()
 
         return hook
 
@@ -306,15 +318,19 @@ def _activation(
         for number, (places, length) in enumerate(cuts(model, split, examples, size)):
             rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
             dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+            sizes.clear()
             logits, labels = predict(model, split, examples[places], length, precision)
+            broken = [name for name, value in sizes.items() if not math.isfinite(value)]
+            name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
+            told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"
             if not cross_entropy(logits, labels).isfinite():
-                broken = [name for name, value in largest.items() if not math.isfinite(value)]
-                name = broken[0] if broken else max(largest, key=largest.__getitem__)
-                return f"in micro-batch {number}, {name} gives values up to {largest[name]:.3g}"
+                return told, None
+            if sizes[name] > largest:
+                largest, where = sizes[name], told
     finally:
         for hook in hooks:
             hook.remove()
-    return None
+    return None, where
 
 
 class Predictions:
