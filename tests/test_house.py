@@ -9,7 +9,7 @@ from support import composed, options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks", "children"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
@@ -100,6 +100,7 @@ NO_TORCH = {
     "files",
     "console",
     "locks",
+    "children",
 }
 
 
