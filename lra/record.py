@@ -192,9 +192,10 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 
 
 def _commit() -> dict[str, Any]:
-    """Commit of the checkout that this code runs from, and whether tracked code differs from it."""
+    """Commit of the checkout that this code runs from, and whether tracked code differs from it; the version, where it
+    runs from no checkout."""
     if not (paths.CHECKOUT / ".git").exists():
-        return {"commit": None, "dirty": None}
+        return {"commit": f"lra {__version__}, installed", "dirty": None}
     try:
         head = _git("rev-parse", "HEAD").strip()
         changes = _git("status", "--porcelain", "--untracked-files=no", "--", "lra", "conf", "pyproject.toml")
@@ -205,7 +206,8 @@ def _commit() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(paths.CHECKOUT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # not elsewhere
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def _cpu() -> str:

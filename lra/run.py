@@ -282,6 +282,11 @@ class _Course:
                 faults.point("evaluation")
                 self._pause_if_asked(requests)
 
+            def on_cut() -> None:
+                faults.point("micro-batch")
+                if requests.heard():
+                    self._pause_if_asked(requests)
+
             requests.patiently(True)
             loggers.start(metrics.read() if metrics is not None else [])
             measurements = fit(
@@ -292,6 +297,7 @@ class _Course:
                 precision=settings.precision,
                 on_step=on_step,
                 on_part=on_part,
+                on_cut=on_cut,
             )
             try:
                 for now in measurements:
