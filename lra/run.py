@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, console, faults, locks, ranks, record, streams
+from lra import checkpoint, console, faults, laws, locks, ranks, record, streams
 from lra.batches import Tokens
 from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import say
@@ -149,6 +149,7 @@ def train_and_test(
     torch.set_num_threads(settings.threads or threads_at_hand())
     first = initial(system, task, settings.seed)
     start = first_weights(system, first, task, title)
+    checked = laws.check(first)
     course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
     course.resume(title)
     diverged = course.follow(recipe, title, requests, loggers)
@@ -158,6 +159,7 @@ def train_and_test(
         "status": "diverged" if diverged else "finished",
         **parameters(model),
         **start,
+        **({"checked": checked} if checked else {}),
         "baselines": task.baselines,
         "test": {},
     }

@@ -269,7 +269,7 @@ def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
 def test_what_a_mixer_gives_is_like_what_it_reads(norm: str, output: Callable, shown: str) -> None:
     """Broadcasting would add anything of these shapes without a word."""
     sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7", f"model.norm={norm}")
-    model = model_of("attention=softmax", *sizes, task=facts())
+    model = model_of("attention=softmax", *sizes, task=facts()).eval()
     model.blocks[0].mixer.forward = lambda x, *_: output(x)
     with pytest.raises(UserError) as error:
         model(torch.ones(2, 11, dtype=torch.long))

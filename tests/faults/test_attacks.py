@@ -315,7 +315,7 @@ READERS: dict[str, Callable[[], object]] = {
     "checkpoint-5.safetensors": lambda: checkpoint.read(Path(".")),
     checkpoint.INDEX: lambda: checkpoint.read(Path(".")),
     train.CONFIG: lambda: train.complete(Path("."), settings_of(composed(*TINY))),
-    record.METRICS: lambda: record.Metrics(Path("."), None),
+    record.METRICS: lambda: record.Metrics(Path("."), None).__exit__(),
     ".run.lock": hold_lock,
 }
 KINDS: dict[str, Callable[[Path], object]] = {
