@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from lra import faults
 from lra.console import say
 from lra.errors import UserError
-from lra.files import sweep_partials, write_atomic, write_json
+from lra.files import read_json, read_regular, write_atomic, write_json
 
 if TYPE_CHECKING:  # a run that is done needs no torch
     from torch import Tensor
 
 INDEX, WEIGHTS = "checkpoint.json", "weights.safetensors"
-SCHEMA = 2
+SCHEMA = 3  # 2 did not say of which run it is
 KEPT = 2
 STATE = "state"
 
@@ -66,7 +66,6 @@ def read(folder: Path) -> Checkpoint | None:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    sweep_partials(folder)
     generations = _index(folder)
     for number, entry in enumerate(generations):
         try:
@@ -93,23 +92,26 @@ def newest(folder: Path) -> int:
 
 def _index(folder: Path) -> list[dict[str, Any]]:
     path = folder / INDEX
-    if not path.exists():
-        return []
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         if found["schema"] != SCHEMA:
-            raise UserError(f"{path}: schema {found['schema']}, expected {SCHEMA}; it is of another version of lra")
+            raise UserError(
+                f"{path}: schema {found['schema']}, expected {SCHEMA}: it is of another version of lra; go on with "
+                "that version, or delete it to train from the start"
+            )
         for entry in found["generations"]:
             if Path(entry["file"]).name != entry["file"] or not isinstance(entry["step"], int):
                 raise ValueError(f"an entry {entry}")
         return found["generations"]
-    except (ValueError, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged: {error}; delete it to train from the start") from None
 
 
 def _read(folder: Path, entry: dict[str, Any]) -> bytes:
     """The verified bytes of a generation. Raises OSError or ValueError."""
-    data = (folder / entry["file"]).read_bytes()
+    data = read_regular(folder / entry["file"], entry["bytes"])
     if len(data) != entry["bytes"]:
         raise ValueError(f"{len(data)} bytes, expected {entry['bytes']}")
     found = hashlib.sha256(data).hexdigest()

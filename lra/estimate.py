@@ -1,12 +1,13 @@
-"""What the runs of a sweep will take on this machine, measured with a part of their first batches."""
+"""What runs will take on this machine, measured with a part of their first batches, or reckoned from their FLOPs."""
 
 import math
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,18 +16,20 @@ import torch
 
 from lra import record
 from lra.batches import batches, cuts, predict
+from lra.children import end_with
 from lra.console import Preparation
 from lra.errors import UserError
 from lra.files import digest
 from lra.fit import accumulate
 from lra.model import Model
-from lra.run import device_of, initial, keep_memory, threads_at_hand
-from lra.settings import Settings, System, assemble
+from lra.run import describe, device_of, initial, keep_memory, threads_at_hand
+from lra.settings import Settings, System
 from lra.signals import ASKING
-from lra.tasks import Place, Task
+from lra.tasks import Place, Split, Task
 
 SECONDS = 15  # for all measurements together
 FORWARD = 1 / 3  # of training
+ASSUMED_SPEED = 1e10  # FLOPs per second, where no cell could be measured: less than one core gives
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
 
 
@@ -45,19 +48,62 @@ class Work:
         return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
 
 
-def seconds_per_run(works: list[Work]) -> list[float | None]:
-    """Of training and evaluation; None for cells that could not be measured in time, which are spread over all.
+@dataclass(frozen=True)
+class Cost:
+    """The seconds of one run, evaluation included: measured, or its FLOPs at `speed` FLOPs per second. None: its data
+    cannot be had, or it cannot run."""
 
-    It happens in a child, which leaves nothing in this process and is killed when time is up.
+    seconds: float | None
+    speed: float | None = None
+
+
+def cost_of_run(settings: Settings, system: System, seconds: float) -> Cost:
+    """Of a run on its own, found within about `seconds`."""
+    return costs([Work(settings=settings, system=system, runs=1)], seconds)[0]
+
+
+def duration(seconds: float) -> str:
+    """For people: hours, or minutes where there are few."""
+    return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"
+
+
+def costs(works: list[Work], seconds: float) -> list[Cost]:
+    """Of one run of each cell.
+
+    What cannot be measured within `seconds` has the speed of what can, or `ASSUMED_SPEED`. Measuring happens in a
+    child, which leaves nothing in this process and is killed when time is up.
     """
     tasks = _prepared(works)
+    measured = _measured(works, tasks, seconds)
+    found = {place: Cost(seconds) for place, seconds in measured.items()}
+    left = [place for place in range(len(works)) if place not in measured]
+    if left:
+        speed = ASSUMED_SPEED
+        if measured:
+            flops = sum(_flops(works[place], tasks[place]) for place in measured)
+            speed = flops / sum(measured.values())
+        found |= {place: _reckoned(works[place], tasks[place], speed) for place in left}
+    return [found[place] for place in range(len(works))]
+
+
+def _reckoned(work: Work, task: Task | None, speed: float) -> Cost:
+    if task is None:
+        return Cost(None)
+    try:
+        return Cost(_flops(work, task) / speed, speed)
+    except Exception:  # a model that cannot even be run without numbers says so when it is run
+        return Cost(None)
+
+
+def _measured(works: list[Work], tasks: list[Task | None], limit: float) -> dict[int, float]:
+    """The seconds of a run by the place of its cell, for what was measured in time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(works, tasks, sender), daemon=True)
+    child = context.Process(target=_measure, args=(works, tasks, limit, sender, os.getpid()), daemon=True)
     child.start()
     sender.close()
-    found: list[float | None] = [None] * len(works)
-    end = time.monotonic() + SECONDS
+    found: dict[int, float] = {}
+    end = time.monotonic() + limit
     try:
         with suppress(EOFError):  # all are measured, or it was killed for want of memory
             while receiver.poll(max(0.0, end - time.monotonic())):
@@ -67,6 +113,19 @@ def seconds_per_run(works: list[Work]) -> list[float | None]:
         child.kill()
         child.join()
     return found
+
+
+def _examples(work: Work, task: Task) -> tuple[int, int]:
+    """How many examples a run trains on, and how many it evaluates."""
+    recipe = work.system.recipe
+    looks = -(-recipe.steps // recipe.eval_every)
+    return recipe.steps * recipe.batch_size, looks * len(task.val) + min(looks, 2) * len(task.test)
+
+
+def _flops(work: Work, task: Task) -> float:
+    """Of one run, every document being of the greatest length."""
+    trained, evaluated = _examples(work, task)
+    return describe(work.system)["flops_per_step"] / work.system.recipe.batch_size * (trained + FORWARD * evaluated)
 
 
 def _prepared(works: list[Work]) -> list[Task | None]:
@@ -81,7 +140,8 @@ def _prepared(works: list[Work]) -> list[Task | None]:
     return [tasks[digest(work.settings.task)] for work in works]
 
 
-def _measure(works: list[Work], tasks: list[Task | None], sender: Connection) -> None:
+def _measure(works: list[Work], tasks: list[Task | None], limit: float, sender: Connection, parent: int) -> None:
+    end_with(parent)
     for number in ASKING:
         signal.signal(number, signal.SIG_DFL)
     keep_memory()
@@ -89,26 +149,24 @@ def _measure(works: list[Work], tasks: list[Task | None], sender: Connection) ->
         if tasks[place] is None:
             continue
         try:
-            seconds = _seconds(works[place], tasks[place], SECONDS / len(works))
+            seconds = _seconds(works[place], tasks[place], limit / len(works))
         except Exception:  # a system that fails says so when it is run
             continue
         sender.send((place, seconds))
 
 
 def _seconds(work: Work, task: Task, share: float) -> float:
-    """Of one run, measured in about `share` seconds: with its model where that is cheap, else with one block of it and
-    one example, since every block costs the same."""
-    recipe, depth = work.system.recipe, work.settings.model["depth"]
-    torch.set_num_threads(work.settings.threads or threads_at_hand())
-    trained = recipe.steps * recipe.batch_size
-    looks = -(-recipe.steps // recipe.eval_every)
-    evaluated = looks * len(task.val) + min(looks, 2) * len(task.test)
-    one = depth * _again(_training, _model(work, task, 1), work, task, 1)
-    examples = int(share / one / 4)
-    if examples <= 1:
-        return one * (trained + FORWARD * evaluated)
-    whole = (_model(work, task, depth), work, task, examples)
-    return trained * _again(_training, *whole) + evaluated * _again(_evaluation, *whole)
+    """Of one run, measured in about `share` seconds: with one example, and with as many as there is time for."""
+    settings = work.settings
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = initial(work.system, task, settings.seed).to(device_of(settings.device))
+    trained, evaluated = _examples(work, task)
+    first = _training(model, work, task, 1)
+    examples = int((share / first - 1) / 4)
+    if examples <= 1:  # the first time is slower than the others, so this is rather too much
+        return first * (trained + FORWARD * evaluated)
+    part = (model, work, task, examples)
+    return trained * _again(_training, *part) + evaluated * _again(_evaluation, *part)
 
 
 def _again(measure: Callable[..., float], *arguments: Any) -> float:
@@ -117,16 +175,19 @@ def _again(measure: Callable[..., float], *arguments: Any) -> float:
     return measure(*arguments)
 
 
-def _model(work: Work, task: Task, depth: int) -> Model:
-    settings = replace(work.settings, model={**work.settings.model, "depth": depth})
-    return initial(assemble(settings), task, settings.seed).to(device_of(settings.device))
+def _part(split: Split, examples: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the examples, of lengths that are spread as theirs are: the median alone, or the quartiles."""
+    order = examples[np.argsort(split.lengths(examples).max(axis=1), kind="stable")]
+    count = min(most, len(order))
+    return order[((np.arange(count) + 0.5) * len(order) / count).astype(int)]
 
 
 def _training(model: Model, work: Work, task: Task, most: int) -> float:
     """Seconds per example, on `most` of the first batch."""
     settings, recipe = work.settings, work.system.recipe
     _, batch = next(batches(len(task.train), recipe, settings.seed))
-    clock, examples = record.Stopwatch(), batch[:most]
+    examples = _part(task.train, batch, most)
+    clock = record.Stopwatch()
     model.train()
     model.redraw(settings.seed, 0)
     accumulate(
@@ -139,7 +200,8 @@ def _training(model: Model, work: Work, task: Task, most: int) -> float:
 def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
     """Likewise, on `most` of a batch of evaluation."""
     size = work.system.recipe.eval_batch
-    clock, examples = record.Stopwatch(), np.arange(min(len(task.val), size, most))
+    examples = _part(task.val, np.arange(min(len(task.val), size)), most)
+    clock = record.Stopwatch()
     model.eval()
     for places, length in cuts(model, task.val, examples, size):
         predict(model, task.val, examples[places], length, work.settings.precision)[0].sum().item()

@@ -6,7 +6,6 @@ the same form with other w_j, the attention map. Nothing is approximated; it hol
 block, from the vectors that enter it. What norms, feed-forward layers and later blocks make of it is another question.
 """
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from lra.checkpoint import WEIGHTS
 from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import write_atomic
-from lra.init import read
+from lra.init import read_of_run
 from lra.model import Model
 from lra.settings import architecture
 from lra.tasks import Place, Task
@@ -152,19 +151,19 @@ def summed(values: Tensor, named: list[tuple[str, int]]) -> Tensor:
 def load_run(folder: Path, settings: Settings) -> Run:
     """Raises UserError where the folder has no finished run with its weights, or where the data are others now."""
     try:
-        config = json.loads((folder / record.CONFIG).read_text())
         found = record.read(folder / record.NAME)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UserError(f"{folder}: not the folder of a run: {error}") from None
     if not (folder / WEIGHTS).exists():
         raise UserError(f"{folder / WEIGHTS}: no such file; a run leaves it with checkpoint.keep=true")
+    config = found["config"]
     builder = configure.build(config["task"], "task", settings.packages)()
     with Preparation(builder.facts.name) as progress:
         task = builder.build(Place.of(settings, progress))
     if task.digest != found["provenance"]["data_sha256"]:
         raise UserError(f"{folder}: trained on data {found['provenance']['data_sha256']}, here are {task.digest}")
     model = architecture(config["attention"], config["model"], settings.packages)(task)
-    model.load_state_dict(read(folder / WEIGHTS))
+    model.load_state_dict(read_of_run(folder / WEIGHTS))
     return Run(title=f"{found['attention']} ({found['variant']})", model=model.double(), task=task)
 
 

@@ -24,6 +24,9 @@ OnStep = Callable[[int, float, Tokens], None]
 OnPart = Callable[[int, int], None]
 """Called before each part of an evaluation with the examples that this rank has done, and all that it will do. It may
 raise: nothing of the training has changed since the last update."""
+OnCut = Callable[[], None]
+"""Called before each micro-batch where there is one rank, since the others may have fewer. It may raise, likewise: what
+a step has added up so far is dropped when the step begins again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +140,12 @@ def fit(
     precision: Precision,
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
+    on_cut: OnCut = lambda: None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
-    `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations. Raises
-    `Diverged` before the update that a non-finite loss or gradient would have made.
+    `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
+    `on_cut` within steps. Raises `Diverged` before the update that a non-finite loss or gradient would have made.
     """
     if training.due(recipe):  # it stopped in that evaluation
         yield _measured(training, task, recipe, precision, on_part)
@@ -149,7 +153,15 @@ def fit(
     clock = time.perf_counter()
     for step, examples in batches(len(task.train), recipe, seed, training.step):
         loss, seen = update(
-            training.model, training.optimizer, task.train, examples, recipe, seed=seed, step=step, precision=precision
+            training.model,
+            training.optimizer,
+            task.train,
+            examples,
+            recipe,
+            seed=seed,
+            step=step,
+            precision=precision,
+            on_cut=on_cut,
         )
         training.step = step + 1
         training.losses.append(loss)
@@ -225,12 +237,15 @@ def update(
     seed: int,
     step: int,
     precision: Precision,
+    on_cut: OnCut = lambda: None,
 ) -> tuple[float, Tokens]:
     """One training step on `examples`; returns its loss and the tokens read. Raises `Diverged`."""
     model.train()
     model.redraw(seed, step)
     optimizer.zero_grad(set_to_none=True)
-    loss, seen = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
+    loss, seen = accumulate(
+        model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision, on_cut=on_cut
+    )
     lr = recipe.learning_rate(step)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
@@ -254,6 +269,7 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
+    on_cut: OnCut = lambda: None,
 ) -> tuple[float, Tokens]:
     """Add the gradient of the mean loss over `examples` to the parameters; returns that loss and the tokens read.
 
@@ -263,6 +279,8 @@ def accumulate(
     device = next(model.parameters()).device
     total, tokens = torch.zeros((), dtype=torch.float64, device=device), Tokens()
     for places, length in cuts(model, split, examples, micro_batch):
+        if ranks.count() == 1:
+            on_cut()
         rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
         dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
         logits, labels = predict(model, split, examples[places], length, precision)
@@ -278,26 +296,38 @@ def accumulate(
 def _cause(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> str:
-    """Where the numbers of a step went wrong."""
-    found = ranks.first(_activation(model, split, examples, size, seed=seed, step=step, precision=precision))
-    if found is not None:
-        return found
-    named = ((name, parameter.grad) for name, parameter in model.named_parameters())
-    name = next(name for name, grad in named if grad is not None and not grad.isfinite().all())
-    return f"the gradient of {name} is not finite"
+    """Where the numbers of a step went wrong; every rank gives the same."""
+    broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
+    broken, largest = ranks.first(broken), ranks.first(largest)
+    if broken is not None:
+        return broken
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    for name, gradient in gradients.items():
+        if not gradient.isfinite().all():
+            return f"the gradient of {name} is not finite; {largest}"
+    norms = {name: gradient.double().norm().item() for name, gradient in gradients.items()}
+    name = max(norms, key=norms.__getitem__)
+    return f"every gradient is finite, the largest is that of {name} with a norm of {norms[name]:.3g}; {largest}"
 
 
 @torch.no_grad()
-def _activation(
+def _activations(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
-) -> str | None:
-    """The first part of a batch with a loss that is not finite, and the largest activation there."""
-    largest: dict[str, float] = {}
+) -> tuple[str | None, str | None]:
+    """The first part of a batch with a loss that is not finite, and the first values there that are not, if there are
+    any; and the largest values of the batch.
+
+    Only what a module returns is seen: a block, its mixer and its feed-forward net as wholes, since what these compute
+    in one piece has no modules inside.
+    """
+    sizes: dict[str, float] = {}
+    largest, where = -1.0, None
 
     def note(name: str) -> Callable:
         def hook(_module: torch.nn.Module, _inputs: tuple, output: Any) -> None:
-            if isinstance(output, Tensor):
-                largest[name] = output.abs().max().item()
+            values = output[0] if isinstance(output, tuple) else output
+            if isinstance(values, Tensor):
+                sizes[name] = values.abs().max().item()
 
         return hook
 
@@ -306,15 +336,19 @@ def _activation(
         for number, (places, length) in enumerate(cuts(model, split, examples, size)):
             rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
             dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+            sizes.clear()
             logits, labels = predict(model, split, examples[places], length, precision)
+            broken = [name for name, value in sizes.items() if not math.isfinite(value)]
+            name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
+            told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"
             if not cross_entropy(logits, labels).isfinite():
-                broken = [name for name, value in largest.items() if not math.isfinite(value)]
-                name = broken[0] if broken else max(largest, key=largest.__getitem__)
-                return f"in micro-batch {number}, {name} gives values up to {largest[name]:.3g}"
+                return told, None
+            if sizes[name] > largest:
+                largest, where = sizes[name], told
     finally:
         for hook in hooks:
             hook.remove()
-    return None
+    return None, where
 
 
 class Predictions:

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lra.errors import UserError
+from lra.files import open_regular, open_to_write
 
 WAIT_SECONDS = 0.05  # between two attempts
+NAME_BYTES = 1000  # the most that is read of a holder's name
 UNNAMED = "a process without a name"
 BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 NONE = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
@@ -31,8 +33,11 @@ class Held(Exception):
 @contextmanager
 def hold(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock of `path`, with the holder's name in it. Raises Held where another has it for `patience` seconds
-    more, and UserError where the file system has no locks."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    more, and UserError where the file system has no locks or `path` is no regular file."""
+    try:
+        descriptor = open_to_write(path, os.O_RDWR)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it") from None
     try:
         start = time.monotonic()
         while not _taken(descriptor, fcntl.LOCK_EX, path):
@@ -52,10 +57,14 @@ def hold(path: Path, patience: float) -> Iterator[None]:
 def holder(path: Path) -> str | None:
     """Who holds the lock of `path`: host, process and SLURM job; None where nobody does."""
     try:
-        with open(path) as file:
-            return None if _taken(file.fileno(), fcntl.LOCK_SH, path) else file.read() or UNNAMED
+        with open_regular(path) as file:
+            if _taken(file.fileno(), fcntl.LOCK_SH, path):
+                return None
+            return file.read(NAME_BYTES).decode(errors="replace") or UNNAMED
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it") from None
 
 
 def of_one_host(path: Path) -> str | None:

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lra.attention import Mixer, Shape
+from lra.attention import Mixer, Shape, autocast_dtype
 from lra.dropout import Dropout
 from lra.errors import UserError
 from lra.feed_forward import ACTIVATIONS, FeedForward
@@ -56,11 +56,13 @@ class Block(nn.Module):
         if self.post_norm:
             mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
             x = x[:, :reads]
+            _check_output(self.mixer, mixed, x)
             h = self.mixer_norm(x + self.mixer_dropout(mixed))
             y = h + self.feed_forward(h)
             return self.feed_forward_norm(y + x if self.extra_skip else y), memory
         mixed, memory = self.mixer.mix(self.mixer_input(x), key_mask, memory, reads)
         x = x[:, :reads]
+        _check_output(self.mixer, mixed, x)
         h = x + self.mixer_dropout(mixed)
         y = h + self.feed_forward(self.feed_forward_norm(h))
         return y + x if self.extra_skip else y, memory
@@ -295,6 +297,13 @@ def _check_widths(*, dim: int, qkv_dim: int, heads: int, out_proj: bool, positio
         )
     if positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
+
+
+def _check_output(mixer: Mixer, mixed: Tensor, x: Tensor) -> None:
+    """What a mixer gives must be like x, to which it is added: a 1 in its shape would spread it without a word."""
+    if mixed.shape != x.shape or mixed.dtype not in (x.dtype, autocast_dtype(x)):
+        given, wanted = (f"{list(one.shape)} in {str(one.dtype).removeprefix('torch.')}" for one in (mixed, x))
+        raise UserError(f"{type(mixer).__name__} gives {given}, expected {wanted} (documents, positions, model.dim)")
 
 
 def _check_mixer(mixer: Mixer, *, key_mask: bool, pooling: str) -> None:

@@ -1,11 +1,13 @@
 """What became of a run, read from its folder; no process has to be asked."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra import locks, record
 from lra.errors import UserError
+from lra.files import read_json, read_regular
 from lra.record import CONFIG, ERRORS, LOCK
 
 if TYPE_CHECKING:  # the report reads outcomes, too, and shall not wait for hydra
@@ -17,6 +19,7 @@ LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any 
     "failed": ("finished", "diverged"),
     "all": ("finished",),
 }
+ERROR_BYTES = 2**20  # the most that error.log may have
 
 
 def complete(folder: Path, settings: "Settings") -> dict[str, Any] | None:
@@ -24,22 +27,36 @@ def complete(folder: Path, settings: "Settings") -> dict[str, Any] | None:
 
     Raises UserError, with the difference, where the folder holds a run of another configuration.
     """
-    if (folder / CONFIG).exists():
-        try:
-            earlier = json.loads((folder / CONFIG).read_text())
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
-        now = json.loads(json.dumps(settings.identity))
-        differences = record.differences(earlier, now)
-        changes = [f"{key}: {old} there, {new} now" for key, old, new in differences]
-        inexact = settings.resume == "inexact" and all(key in INEXACT for key, *_ in differences)
-        if changes and not inexact:
+    found = recorded(folder)
+    for earlier in (_configuration(folder), found and found.get("config")):
+        changes = [] if earlier is None else another_run(earlier, settings)
+        if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    found = recorded(folder)
     return found if found and found["status"] in LEFT_ALONE[settings.retry] else None
+
+
+def another_run(identity: Mapping[str, Any], settings: "Settings") -> list[str]:
+    """What tells the run of this identity from that of the settings, but for what `resume=inexact` lets change."""
+    now = json.loads(json.dumps(settings.identity))
+    may_change = INEXACT if settings.resume == "inexact" else ()
+    return [
+        f"{key}: {there} there, {here} now"
+        for key, there, here in record.differences(identity, now)
+        if key not in may_change
+    ]
+
+
+def _configuration(folder: Path) -> Any:
+    """The identity in `config.json`; None where there is none."""
+    try:
+        return read_json(folder / CONFIG)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
 def to_do(folder: Path, settings: "Settings") -> bool:
@@ -73,8 +90,15 @@ def state(folder: Path) -> tuple[str, str]:
     if found is not None:
         return found["status"], found.get("reason", "")
     if (folder / ERRORS).exists():
-        return "refused", (folder / ERRORS).read_text().strip()
+        return "refused", _why(folder / ERRORS)
     return ("killed", "it ended without a word") if (folder / CONFIG).exists() else ("waiting", "it never started")
+
+
+def _why(path: Path) -> str:
+    try:
+        return read_regular(path, ERROR_BYTES).decode(errors="replace").strip()
+    except (OSError, ValueError) as error:
+        return f"{path}: {error}"
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
-from tempfile import TemporaryDirectory
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from lra.children import end_with
 from lra.signals import Paused, hand_on
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
@@ -145,12 +146,14 @@ def joined(device: str) -> Iterator[None]:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
-    if leads():
-        yield
-    else:
-        with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+    try:
+        if leads():
             yield
-    distributed.destroy_process_group()
+        else:
+            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+                yield
+    finally:  # also after an exception, of which the others hear at once when they next meet
+        distributed.destroy_process_group()
 
 
 def _from_slurm(environment: dict[str, str]) -> None:
@@ -173,36 +176,55 @@ def _from_slurm(environment: dict[str, str]) -> None:
 def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value:
     """What `work(*arguments)` returns on rank 0 of so many new processes.
 
-    Raises Paused where a signal ended them, and RuntimeError, which names the rank, where one failed or was killed.
+    They end with this process, whatever ends it. Raises Paused where a signal ended them, and RuntimeError, which
+    names the rank, where one failed or was killed.
     """
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("spawn", force=True)  # a worker of joblib hands on one that is only its own
-    with TemporaryDirectory(prefix="lra-ranks-") as logs:
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=processes,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="localhost",
-            max_restarts=0,
-            signals_to_handle=",".join(number.name for number in ASKING),
-            logs_specs=DefaultLogsSpecs(log_dir=logs),
-        )
-        handlers = {number: signal.getsignal(number) for number in ASKING}
+    _start_tracker()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        signals_to_handle=",".join(number.name for number in ASKING),
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # no folder that a process that is killed would leave
+    )
+    handlers = {number: signal.getsignal(number) for number in ASKING}
+    try:
+        return elastic_launch(config, _child)(os.getpid(), work, *arguments)[0]
+    except SignalException as stop:
+        signal.signal(stop.sigval, handlers[stop.sigval])
+        hand_on(stop.sigval)
+        raise Paused(signal.Signals(stop.sigval).name) from None
+    except ChildFailedError as error:
+        number, failure = error.get_first_failure()
+        how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+        raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
+    end_with(parent)
+    return work(*arguments)
+
+
+def _start_tracker() -> None:
+    """Start Python's process that clears up semaphores, without a terminal: where a rank is killed it tells of every
+    one that it finds, with a traceback."""
+    standard_error = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
         try:
-            return elastic_launch(config, work)(*arguments)[0]
-        except SignalException as stop:
-            signal.signal(stop.sigval, handlers[stop.sigval])
-            hand_on(stop.sigval)
-            raise Paused(signal.Signals(stop.sigval).name) from None
-        except ChildFailedError as error:
-            number, failure = error.get_first_failure()
-            how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-            raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
+            resource_tracker.ensure_running()
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+            os.dup2(standard_error, 2)
+            os.close(standard_error)

@@ -15,7 +15,7 @@ from typing import Any
 
 from lra import __version__, paths
 from lra.errors import UserError
-from lra.files import digest, explained, write_json
+from lra.files import digest, explained, open_to_write, write_json
 
 SCHEMA = 2  # of records and declarations; 1 had no SHA-256 of its own
 NAME = "record.json"
@@ -107,7 +107,7 @@ class Metrics:
         self._path = folder / METRICS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "a+b")  # noqa: SIM115
+            self._file = os.fdopen(open_to_write(self._path, os.O_RDWR | os.O_APPEND), "a+b")
             self._file.seek(0)
             kept = self._file.read(earlier["bytes"]) if earlier else b""
             self._sha = hashlib.sha256(kept)
@@ -116,6 +116,8 @@ class Metrics:
                     f"{self._path} is not what it was when the run was paused; delete the folder to train anew"
                 )
             self._file.truncate(len(kept))
+        except ValueError as error:
+            raise UserError(f"{self._path}: {error}; delete it") from None
         except OSError as error:
             raise explained(error, self._path, 0) from error
 
@@ -190,9 +192,10 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 
 
 def _commit() -> dict[str, Any]:
-    """Commit of the checkout that this code runs from, and whether tracked code differs from it."""
+    """Commit of the checkout that this code runs from, and whether tracked code differs from it; the version, where it
+    runs from no checkout."""
     if not (paths.CHECKOUT / ".git").exists():
-        return {"commit": None, "dirty": None}
+        return {"commit": f"lra {__version__}, installed", "dirty": None}
     try:
         head = _git("rev-parse", "HEAD").strip()
         changes = _git("status", "--porcelain", "--untracked-files=no", "--", "lra", "conf", "pyproject.toml")
@@ -203,7 +206,8 @@ def _commit() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(paths.CHECKOUT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # not elsewhere
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def _cpu() -> str:

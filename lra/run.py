@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lra import checkpoint, console, faults, locks, ranks, record, streams
+from lra import checkpoint, console, faults, laws, locks, ranks, record, streams
 from lra.batches import Tokens
 from lra.checkpoint import WEIGHTS, Checkpoint
 from lra.console import say
@@ -28,6 +28,7 @@ from lra.fit import Diverged, Measurement, Predictions, Score, Training, evaluat
 from lra.generate import SAMPLE, write_sample
 from lra.loggers import Loggers
 from lra.model import Model
+from lra.outcome import another_run
 from lra.probe import probe
 from lra.recipe import Recipe
 from lra.settings import Checkpoints, Generate, Settings, System
@@ -148,6 +149,7 @@ def train_and_test(
     torch.set_num_threads(settings.threads or threads_at_hand())
     first = initial(system, task, settings.seed)
     start = first_weights(system, first, task, title)
+    checked = laws.check(first)
     course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
     course.resume(title)
     diverged = course.follow(recipe, title, requests, loggers)
@@ -158,6 +160,7 @@ def train_and_test(
         **parameters(model),
         "full_pattern": system.full_pattern,
         **start,
+        **({"checked": checked} if checked else {}),
         "baselines": task.baselines,
         "test": {},
     }
@@ -219,6 +222,12 @@ class _Course:
 
     def _load(self, found: Checkpoint, title: str) -> None:
         own = found.state["course"]
+        others = another_run(own["identity"], self.settings)
+        if others:
+            raise UserError(
+                f"{self.folder}: its checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
+                f"delete {checkpoint.INDEX} there to train from the start"
+            )
         changes = record.differences(own["environment"], self.environment)
         found_here = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if any(key == "data_sha256" for key, *_ in changes):
@@ -243,6 +252,7 @@ class _Course:
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         own = {
+            "identity": self.settings.identity,
             "environment": self.environment,
             "inexact": self.inexact,
             "resumes": self.resumes,
@@ -275,6 +285,11 @@ class _Course:
                 faults.point("evaluation")
                 self._pause_if_asked(requests)
 
+            def on_cut() -> None:
+                faults.point("micro-batch")
+                if requests.heard():
+                    self._pause_if_asked(requests)
+
             requests.patiently(True)
             loggers.start(metrics.read() if metrics is not None else [])
             measurements = fit(
@@ -285,6 +300,7 @@ class _Course:
                 precision=settings.precision,
                 on_step=on_step,
                 on_part=on_part,
+                on_cut=on_cut,
             )
             try:
                 for now in measurements:

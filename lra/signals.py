@@ -90,3 +90,7 @@ class Requests:
         """Why the run should stop now, if it should."""
         over = (pause for end, pause in self._ends if time.monotonic() >= end)
         return self._asked or next(over, None)
+
+    def heard(self) -> Paused | None:
+        """The signal that asked, if one did. Time limits wait for the end of a step, so that every start gets on."""
+        return self._asked

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -156,7 +155,7 @@ def _check_launch(config: DictConfig) -> None:
 def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Path]]]) -> None:
     """Say what the sweep will cost, given the runs of each cell that are to be done. Raises UserError where those that
     have not begun would take more than `max_hours` and nothing limits them."""
-    from lra.estimate import Work, seconds_per_run
+    from lra.estimate import SECONDS, Work, costs, duration
 
     cells = [cell for cell in cells if cell[-1]]
     works = [Work(settings=settings, system=system, runs=len(folders)) for settings, system, folders in cells]
@@ -165,22 +164,23 @@ def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Pat
     if config.hydra.runtime.choices["hydra/launcher"] in ELSEWHERE or not runs:
         say(said)
         return
-    found = seconds_per_run(works)
-    measured = [seconds for seconds in found if seconds is not None]
-    if not measured:
-        say(f"{said}; how long they take could not be measured")
+    each = costs(works, SECONDS)
+    if all(cost.seconds is None for cost in each):
+        say(f"{said}; how long they take cannot be told, since none of them can be begun")
         return
-    mean = fmean(measured)
-    each = [(seconds or mean) / 3600 for seconds in found]
-    hours = sum(work.runs * cost for work, cost in zip(works, each, strict=True))
+    seconds = sum(work.runs * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
     begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
-    new = hours - sum(number * cost for number, cost in zip(begun, each, strict=True))
-    said += f", about {hours:.2g} hours" if hours > 0.1 else f", about {60 * hours:.2g} minutes"
-    said += " of this machine one after another"
-    if len(measured) < len(works):
-        said += f" (from {len(measured)} of {len(works)} cells)"
+    new = seconds - sum(number * (cost.seconds or 0) for number, cost in zip(begun, each, strict=True))
+    said += f", {duration(seconds)} of this machine one after another"
+    reckoned = [cost.speed for cost in each if cost.speed is not None]
+    if reckoned:
+        basis = "the speed of those measured" if len(reckoned) < len(each) else "an assumed speed"
+        said += (
+            f" ({len(reckoned)} of {len(each)} cells could not be measured in {SECONDS} s: reckoned from their FLOPs "
+            f"at {basis}, {reckoned[0]:.1e} a second)"
+        )
     settings = works[0].settings
-    if settings.sweep_minutes is None and settings.max_hours is not None and new > settings.max_hours:
+    if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:
         raise UserError(
             f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null, or do it in "
             "parts with sweep_minutes=..."

@@ -151,3 +151,7 @@ def test_mistakes_end_in_one_line(cli: Commands) -> None:
     assert cli(train.main, *RUN, "attention=simple", "out=kept", "checkpoint.keep=true")[0] == 0
     code, _, err = cli(explain.main, f"run={folder.replace('runs', 'kept')}", "example=70")
     assert (code, "test has examples 0 to 69" in err) == (2, True)
+    weights = Path(folder.replace("runs", "kept")) / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    code, _, err = cli(explain.main, f"run={weights.parent}")
+    assert (code, err.count("\n"), f"{weights}: its SHA-256 is" in err) == (2, 1, True)

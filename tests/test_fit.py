@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -245,6 +246,22 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     with pytest.raises(Diverged, match="the loss of step 4 is nan.*in micro-batch 0, head.0 gives values up to nan"):
         list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=poison))
     assert all(torch.equal(value, seen[name]) or value.isnan().any() for name, value in model.state_dict().items())
+
+
+def test_finite_gradients_whose_norm_is_not_are_told_by_the_largest() -> None:
+    """In float32 the squares of these overflow; nothing that a module gives is infinite."""
+    task = stub_task()
+    model = model_for(task).float()
+    for name, value in (("blocks.1.feed_forward.0.weight", 1e25), ("head.0.weight", 1e30)):
+        parameter = model.get_parameter(name)
+        parameter.register_hook(lambda gradient, value=value: torch.full_like(gradient, value))
+    with torch.no_grad():
+        model.blocks[1].feed_forward[3].bias.fill_(1e4)
+    with pytest.raises(Diverged) as stop:
+        list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
+    norm = 3e30 * math.sqrt(model.head[0].weight.numel())  # of three micro-batches
+    assert f"is finite, the largest is that of head.0.weight with a norm of {norm:.3g}; " in str(stop.value)
+    assert re.search(r"in micro-batch \d, blocks.1 gives values up to 1e\+04", str(stop.value))
 
 
 def test_the_better_of_two_scores() -> None:

@@ -9,7 +9,7 @@ from support import composed, options
 from lra.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks"}
+LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks", "children"}
 
 # Who may import whom, besides the leaves and the files of the same package.
 ALLOWED = {
@@ -17,6 +17,7 @@ ALLOWED = {
     "tasks": set(),
     "feed_forward": {"attention"},
     "model": {"attention", "feed_forward", "tasks"},
+    "laws": {"attention", "model"},
     "recipe": set(),
     "batches": {"model", "recipe", "ranks", "tasks"},
     "fit": {"batches", "model", "recipe", "ranks", "tasks"},
@@ -59,10 +60,12 @@ ALLOWED = {
         "recipe",
         "model",
         "generate",
+        "laws",
+        "outcome",
         "probe",
     },
     "checkpoint": set(),
-    "init": {"checkpoint", "tasks", "model"},
+    "init": {"checkpoint", "record", "tasks", "model"},
     "signals": set(),
     "bench": {
         "attention",
@@ -99,6 +102,7 @@ NO_TORCH = {
     "files",
     "console",
     "locks",
+    "children",
 }
 
 

@@ -1,5 +1,7 @@
 """The model: golden parameter counts, block equations, positions, pooling, heads."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support import composed, facts, mixer_of, model_of, options
@@ -251,3 +253,25 @@ def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
     pooled = model._pool(x, model._mask(tokens) if protocol == "strict" else None)
     ends = [6, 4, 0] if protocol == "strict" else [6, 6, 6]
     torch.testing.assert_close(pooled, torch.stack([row[end] for row, end in zip(x, ends, strict=True)]))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (lambda x: x.mean(dim=-1, keepdim=True), "[2, 12, 1] in float32"),
+        (lambda x: x.mean(dim=1, keepdim=True), "[2, 1, 15] in float32"),
+        (lambda x: x.mean(dim=0, keepdim=True), "[1, 12, 15] in float32"),
+        (lambda x: x.double(), "[2, 12, 15] in float64"),
+    ],
+    ids=["width", "positions", "documents", "type"],
+)
+def test_what_a_mixer_gives_is_like_what_it_reads(norm: str, output: Callable, shown: str) -> None:
+    """Broadcasting would add anything of these shapes without a word."""
+    sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7", f"model.norm={norm}")
+    model = model_of("attention=softmax", *sizes, task=facts()).eval()
+    model.blocks[0].mixer.forward = lambda x, *_: output(x)
+    with pytest.raises(UserError) as error:
+        model(torch.ones(2, 11, dtype=torch.long))
+    expected = "expected [2, 12, 15] in float32 (documents, positions, model.dim)"
+    assert str(error.value) == f"Softmax gives {shown}, {expected}"

@@ -21,6 +21,7 @@ from test_fit import TINY, small_recipe
 from torch import distributed
 
 from lra import ranks, record, train
+from lra.children import end_with
 from lra.fit import Diverged, Predictions, Score, Training, evaluate, fit
 from lra.signals import Paused
 
@@ -174,6 +175,47 @@ def test_variables_of_slurm_become_those_of_torchrun() -> None:
     assert variables["RANK"] == "torchrun's"
 
 
+def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: left.append(True))
+    with pytest.raises(ValueError, match="fire"), ranks.joined("cpu"):
+        raise ValueError("fire")
+    assert left == [True]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before it asks for that", "after"])
+def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bool) -> None:
+    """However that ends."""
+    parent = os.fork()
+    if parent == 0:
+        os.setpgid(0, 0)
+        own = os.getpid()
+        if os.fork() == 0:
+            while early and os.getppid() == own:
+                time.sleep(0.01)
+            end_with(own)
+            (tmp_path / "asked").touch()
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+    if not early:
+        wait_for(tmp_path / "asked")
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(parent, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    os.killpg(parent, signal.SIGKILL)
+    pytest.fail("the child lives on")
+
+
 # ---------------------------------------------------------------- commands
 
 LONG = ("experiment=smoke", "train.steps=3000", "train.eval_every=500", "checkpoint.steps=20", "train.batch_size=9")
@@ -258,6 +300,27 @@ def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals, code: i
     again.communicate(timeout=200)
     assert again.returncode == 0
     assert record.read(FOLDER / record.NAME)["resumes"] == 1
+
+
+@pytest.mark.slow
+def test_nothing_outlives_the_process_that_started_the_ranks(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a process nor a folder for what is temporary."""
+    Path("temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(Path("temporary").absolute()))
+    one = start("train.processes=2")
+    wait_for(FOLDER / "checkpoint.json")
+    theirs = children(one.pid)
+    assert len(theirs) == 2
+    one.kill()
+    one.wait()
+    one.stderr.close()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{process}").exists() for process in theirs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = [process for process in theirs if Path(f"/proc/{process}").exists()]
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert (left, list(Path("temporary").glob("lra-*"))) == ([], [])
 
 
 @pytest.mark.slow

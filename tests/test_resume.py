@@ -189,6 +189,19 @@ def test_a_signal_pauses_and_the_same_command_goes_on(reference, name: str, code
     assert record.read(folder / record.NAME)["resumes"] == 1
 
 
+@pytest.mark.parametrize("number", [44])
+def test_a_signal_pauses_within_a_step(reference, number: int) -> None:
+    """After the first of its three micro-batches, whose gradient is dropped."""
+    system = ("attention=performer", "attention.redraw_every=5")
+    expected = reference(*system)
+    job = prepared(*system, "out=paused")
+    assert finish(fork(job, f"micro-batch:{number}:int")) == 130
+    folder = next(Path("paused").rglob("seed1"))
+    assert checkpoint.read(folder).step == (number - 1) // 3
+    assert finish(fork(job)) == 0
+    assert result("paused") == expected
+
+
 @pytest.mark.parametrize("part", [1, 18, 31])
 def test_a_signal_pauses_within_an_evaluation(reference, part: int) -> None:
     """Its first part of 7, a middle one of the third evaluation, and one after the last step; asked again at once."""

@@ -18,12 +18,13 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import DictConfig
-from support import Commands
+from support import Commands, composed, stub_task
 from test_train import strip_times
 
-from lra import configure, locks, record, sweep, train
+from lra import configure, estimate, locks, record, sweep, train
 from lra.outcome import state
 from lra.report.__main__ import main as report
+from lra.settings import assemble, settings_of
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
 SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
@@ -316,6 +317,33 @@ def test_the_estimate_is_what_a_run_takes(cli: Commands, system: str, evaluation
     [found] = Path("runs").rglob(record.NAME)
     took = sum(record.read(found)["seconds"].values())
     assert took / 3 < said < 3 * took
+
+
+def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last block reads the CLS alone and costs little: 0.06 s, where the others take 0.37 s each."""
+    settings = settings_of(composed("task=listops", "model.depth=6", "model.dim=16", "model.heads=2"))
+    work = estimate.Work(settings=settings, system=assemble(settings), runs=1)
+    monkeypatch.setattr(estimate, "_training", lambda model, *_: 0.06 + 0.37 * (len(model.blocks) - 1))
+    trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23  # 23 examples, every 50 of 15,000 steps, the test twice
+    expected = (0.06 + 0.37 * 5) * (trained + evaluated / 3)
+    assert settings.train["eval_every"] == 50
+    assert estimate._seconds(work, stub_task(), 0.1) == pytest.approx(expected)
+
+
+def test_what_cannot_be_measured_is_reckoned_from_its_flops(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At an assumed speed it is allowed or refused like anything else."""
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    code, out, err = cli(train.main, "experiment=smoke", "describe=true")
+    facts = json.loads(out)
+    line = (*SMOKE, "train.steps=10", "task.val_size=31", "task.test_size=37", "train.eval_every=5")
+    code, _, err = cli(train.main, *line, "seed=1,2", "max_hours=1e-9")
+    assert (code, Path("runs").exists()) == (2, False)
+    batch = composed("experiment=smoke")["train"]["batch_size"]
+    flops = facts["flops_per_step"] * (10 + (2 * 31 + 2 * 37) / 3 / batch)
+    said = float(re.search(r"about (\S+) minutes of this machine", err)[1])
+    assert said == pytest.approx(2 * flops / 1e10 / 60, rel=0.06)
+    assert "1 of 1 cells could not be measured in 0.0 s: reckoned from their FLOPs at an assumed speed" in err
+    assert "say max_hours=null" in err
 
 
 def test_the_estimate_counts_what_is_not_done(cli: Commands) -> None:

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from support import Commands, options
 
-from lra import locks, record, train
+from lra import locks, paths, record, train
 
 SMOKE = ("experiment=smoke", "out=runs")
 SIMPLE = Path("runs/listops/paper/simple/simple")
@@ -66,6 +67,17 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
     text = (SIMPLE / "seed1" / record.NAME).read_text()
     assert str(Path.home()) not in text
     assert os.environ["LRA_CACHE"] not in text
+
+
+def test_the_commit_is_that_of_this_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where git's variables name another repository, as within its hooks; without a checkout it is the version."""
+    expected = record._commit()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert record._commit() == expected
+    monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "site-packages")
+    assert record._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
 
 
 def test_the_same_seed_twice_is_the_same_to_the_byte(cli: Commands) -> None:

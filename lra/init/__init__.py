@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lra import record
 from lra.errors import UserError
 from lra.groups import Group, belongs
 from lra.tasks.sources import sha256
@@ -95,6 +96,23 @@ def read(path: Path) -> "dict[str, Tensor]":
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+
+
+def read_of_run(path: Path) -> "dict[str, Tensor]":
+    """The weights that a run left; where its record lies beside them, they must be those that it names."""
+    beside = path.with_name(record.NAME)
+    if beside.exists():
+        try:
+            files = record.read(beside).get("files", {})
+        except ValueError as error:
+            raise UserError(f"{error}; whether {path} belongs to it cannot be told") from None
+        expected, digest = files.get(path.name), sha256(path)
+        if expected != digest:
+            raise UserError(
+                f"{path}: its SHA-256 is {digest}, but {beside} names {expected}: these are not the weights of that "
+                "run; train it again with checkpoint.keep=true"
+            )
+    return read(path)
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lra.checkpoint import WEIGHTS
-from lra.init import Start, read
+from lra.init import Start, read_of_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(Start):
-    """`folder`: of the run. Names are those of `Model`, so every model takes from every other what both have."""
+    """`folder`: of the run. Names are those of `Model`, so every model takes from every other what both have.
+
+    Raises UserError where a record lies beside the weights that names others.
+    """
 
     file = WEIGHTS
     hint = "a finished run leaves it where it was trained with checkpoint.keep=true"
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
-        return read(self.path)
+        return read_of_run(self.path)

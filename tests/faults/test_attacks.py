@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -17,16 +18,17 @@ import pytest
 import torch
 from faults.runs import command, observe, without_figures
 from safetensors.torch import load_file, save
-from support import Commands
+from support import Commands, composed
 from test_resume import TINY
 
-from lra import checkpoint, record, train
+from lra import checkpoint, locks, record, train
 from lra import run as lra_run
 from lra.errors import UserError
 from lra.files import digest
 from lra.paths import PACKAGE
 from lra.report.__main__ import main as report
 from lra.report.records import load, predictions
+from lra.settings import settings_of
 from lra.tasks import sources, storage
 
 MARK = "executed"
@@ -123,7 +125,7 @@ def test_targets_in_results_are_words(record_property, cli: Commands) -> None:
     other = command(*TINY, "out=runs")
     assert "another configuration" in other.said
     seen = [shown.code, ended.code, other.code, Path(MARK).exists()]
-    observe(record_property, "_target_ in a record, in config.json", "os.system", [0, 0, 2, False], seen)
+    observe(record_property, "_target_ in a record, in config.json", "os.system", [0, 2, 2, False], seen)
 
 
 @pytest.mark.parametrize("target", ["os.system", "lra.record.os.system", "lra.record.subprocess.run", "builtins.eval"])
@@ -248,6 +250,104 @@ def test_checkpoints_of_other_models(record_property, cli: Commands, change: Cal
     ended = command(*TINY, "out=runs")
     assert f"{folder}: its checkpoint is not of this run: " in ended.said
     observe(record_property, "checkpoint of another model", "made by hand", "2, one line", f"{ended.code}, one line")
+
+
+def paused(*options: str, out: str) -> Path:
+    """The folder of a run that was paused after step 5."""
+    assert command(*TINY, *options, f"out={out}", fault="step:5:term").code == 75
+    return next(Path(out).rglob("checkpoint.json")).parent
+
+
+def test_checkpoints_of_other_runs(record_property, cli: Commands) -> None:
+    """Of the same shapes: they are refused by what tells the runs apart, with a configuration beside them or none."""
+    system = ("attention=softmax", "variant=simple")
+    own, codes = paused(*system, out="runs"), []
+    others = {
+        "seed=2": "seed: 2 there, 1 now",
+        "train.lr=0.011": "train.lr: 0.011 there, ",
+        "attention=linear": "attention._target_: lra.attention.linear.",
+    }
+    for number, (other, difference) in enumerate(others.items()):
+        foreign = paused(*system, other, out=f"other{number}")
+        for path in [*own.glob("checkpoint*"), own / record.METRICS]:
+            path.unlink()
+        for path in [*foreign.glob("checkpoint*"), foreign / record.METRICS]:
+            shutil.copy(path, own / path.name)
+        if number % 2:
+            for name in (train.CONFIG, record.NAME):
+                (own / name).unlink(missing_ok=True)
+        ended = command(*TINY, *system, "out=runs")
+        assert f"{own}: its checkpoint is of another run (" in ended.said
+        assert difference in ended.said
+        codes.append(ended.code)
+    observe(record_property, "checkpoint of another run", ", ".join(others), [2, 2, 2], codes)
+
+
+def test_a_record_of_another_run(record_property, cli: Commands) -> None:
+    """Put beside a configuration that is right, or beside none, it does not make the run a finished one."""
+    settings = settings_of(composed(*TINY))
+    record.write(Path("."), {"status": "finished", "config": {**settings.identity, "seed": 2}})
+    Path(train.CONFIG).write_text(json.dumps(settings.identity))
+    act = lambda: train.complete(Path("."), settings)  # noqa: E731
+    refused(record_property, "record of another seed", ".", act, r"seed: 2 there, 1 now")
+    Path(train.CONFIG).unlink()
+    refused(record_property, "record of another seed, no config.json", ".", act, r"seed: 2 there, 1 now")
+
+
+def test_checkpoints_without_the_identity_of_a_run(record_property, cli: Commands) -> None:
+    """Those of earlier versions: it is said what they are and what to do."""
+    Path(checkpoint.INDEX).write_text('{"schema": 2, "generations": []}')
+    act = lambda: checkpoint.read(Path("."))  # noqa: E731
+    refused(record_property, "checkpoint of an earlier format", checkpoint.INDEX, act, "schema 2, expected 3")
+
+
+def list_of_one(folder: Path) -> None:
+    put_checkpoint(folder, b"data")
+    (folder / "checkpoint-5.safetensors").unlink()
+
+
+def hold_lock() -> None:
+    with locks.hold(Path(".run.lock"), 0):
+        pass
+
+
+READERS: dict[str, Callable[[], object]] = {
+    "checkpoint-5.safetensors": lambda: checkpoint.read(Path(".")),
+    checkpoint.INDEX: lambda: checkpoint.read(Path(".")),
+    train.CONFIG: lambda: train.complete(Path("."), settings_of(composed(*TINY))),
+    record.METRICS: lambda: record.Metrics(Path("."), None).__exit__(),
+    ".run.lock": hold_lock,
+}
+KINDS: dict[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir,
+    "FIFO": os.mkfifo,
+    "symbolic link": lambda path: path.symlink_to("precious"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file_in_place_of_one(
+    record_property, cli: Commands, capfd: pytest.CaptureFixture, name: str, kind: str
+) -> None:
+    """In the folder of a run: nothing waits for a FIFO, and what a link leads to is neither read nor written."""
+    Path("precious").write_text("years of work")
+    list_of_one(Path("."))
+    Path(name).unlink(missing_ok=True)
+    KINDS[kind](Path(name))
+    with pytest.raises(UserError) as error:
+        READERS[name]()
+    said = f"{error.value}{capfd.readouterr().err}"
+    seen = f"{f'expected a regular file, found a {kind}' in said}, {Path('precious').read_text()}"
+    assert name in said
+    observe(record_property, f"{name} is a {kind}", "made by hand", "True, years of work", seen)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": 3, "generations": ' + "[" * 700 + "]" * 700 + "}"])
+def test_deep_checkpoint_lists(cli: Commands, text: str) -> None:
+    Path(checkpoint.INDEX).write_text(text)
+    with pytest.raises(UserError, match=r"checkpoint.json: damaged: nested deeper than 64 levels; delete it"):
+        checkpoint.read(Path("."))
 
 
 # ---------------------------------------------------------------- the code, and what it writes
