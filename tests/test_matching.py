@@ -39,7 +39,8 @@ def place(tmp_path: Path, data: Path | None) -> Place:
 
 
 def cached(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    return [path for path in files if path.suffix not in (".lock", ".stamp")]
 
 
 def text(rng: random.Random, words: int = 23) -> bytes:

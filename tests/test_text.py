@@ -152,7 +152,7 @@ def stored(split: Split) -> list[tuple[list[int], int]]:
 
 
 def files_in(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
@@ -409,7 +409,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:
     refused(tmp_path, "train/neg/0_7.txt: No such file")
     review.unlink()
     review.mkdir()
-    refused(tmp_path, "train/neg/0_7.txt: Is a directory")
+    refused(tmp_path, "train/neg/0_7.txt: expected a regular file, found a folder")
 
 
 @pytest.mark.parametrize("offline", [True, False])
