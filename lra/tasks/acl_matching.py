@@ -55,7 +55,7 @@ class AclMatching(Pairs):
                 other = splits.setdefault(frozenset(names), split)
                 if other != split:
                     raise UserError(
-                        f"{where}: the pair {' '.join(names):.80} is in {other}, too; splits share no pairs"
+                        f"{where}: the pair {' '.join(names)!r:.80} is in {other}, too; splits share no pairs"
                     )
                 papers[split].update(names)
         return {
