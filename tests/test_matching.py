@@ -189,6 +189,17 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     assert cached(tmp_path) == []
 
 
+def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    content = b"1\ta\tb\tone\0 text\tanother text\n0\ta\ta\tone text\tone text\n"
+    task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "doubtful" in line]
+    assert "3 examples are of a document and itself" in line
+    assert "2 different examples stand in more than one split" in line
+    assert "3 texts with a NUL byte" in line
+    assert task.source["texts with a NUL byte"] == 3
+    assert text_of(task.train.document(0, 0)) == b"one\0 text"
+
+
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="matching: the test split is empty"):
         matching(tmp_path, folder(tmp_path, official() | {"new_aan_pairs.test.tsv": b""}))
@@ -348,6 +359,8 @@ PAPER = {"id": "P0", "text": "Paper 0"}
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
         ([PAPER, {"id": 1, "text": "a"}], None, "docs.jsonl.xz:2: field 'id' is 1, expected str"),
         ([PAPER, {"id": "P1"}], None, "docs.jsonl.xz:2: field 'text' is None, expected str"),
+        ([PAPER, json.loads("[" * 400 + "]" * 400)], None, "docs.jsonl.xz:2: not JSON: nested deeper than 64 levels"),
+        (None, {"eval": ["1\tP0\tP\0"]}, r"pairs.eval.tsv.xz:1: paper 'P\x00' is not in docs.jsonl.xz"),
     ],
 )
 def test_bad_acl_files_are_named_and_nothing_is_cached(

@@ -5,9 +5,8 @@ import gzip
 import io
 import lzma
 import os
-import signal
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,9 @@ import pytest
 from lra.errors import UserError
 from lra.tasks import sources
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 TEXTS = {"label": int, "text": str}
-
-
-@pytest.fixture(autouse=True)
-def impatient() -> Iterator[None]:
-    """A test that waits for a FIFO ends with an error."""
-
-    def end(*_: object) -> None:
-        raise TimeoutError("it waits")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 20)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

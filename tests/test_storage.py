@@ -243,6 +243,7 @@ def test_a_data_folder_without_the_data_takes_no_cache(tmp_path: Path) -> None:
     ],
     ids=["folder", "FIFO", "link", "deep", "long number", "bytes", "list"],
 )
+@pytest.mark.usefixtures("impatient")
 def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
     manifest = build(tmp_path, tmp_path / "log").folder / "manifest.json"
     if "link" in message:

@@ -58,7 +58,7 @@ def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:
     if remembered not in (None, found):
         say(f"{path}: its content changed, though its size and its times did not; what was remembered is corrected")
     if remembered != found and _state(path, files)[0] == state and time.time_ns() - changed > SETTLED_NS:
-        with suppress(UserError):  # where the cache is read-only, the files are read at every start
+        with suppress(UserError, OSError):  # where the cache is read-only, the files are read at every start
             write_json(memory, {"state": state, "sha256": found, "check": digest([state, found])})
     return found
 
