@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from lra.files import write_atomic
+from lra.errors import UserError
+from lra.files import read_regular, write_atomic
 from lra.tasks import Split, Task, Windows
 from lra.tasks.doubts import contradictions, repeats
 from lra.tasks.storage import SPLITS
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 24
+MOST_BYTES = 2**24  # of a file of cards
 HEAD = "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
 
 
@@ -46,11 +48,12 @@ def card(task: Task) -> str:
 
 def update(path: Path, task: Task) -> None:
     """Put the task's card into a file of cards, in the place of its earlier one."""
-    text = (
-        path.read_text(encoding="utf-8")
-        if path.exists()
-        else "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
-    )
+    try:
+        text = read_regular(path, MOST_BYTES, follow=True).decode()
+    except FileNotFoundError:
+        text = HEAD
+    except (OSError, ValueError) as error:
+        raise UserError(f"card={path}: not a file of cards: {error}") from None
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     cards = {section.splitlines()[0]: section.rstrip() + "\n" for section in sections}
     cards[f"## {task.name}"] = card(task)
