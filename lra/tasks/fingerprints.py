@@ -7,6 +7,7 @@ costs another reading and nothing else.
 import time
 from contextlib import suppress
 from dataclasses import replace
+from glob import iglob
 from pathlib import Path
 
 from lra.console import say
@@ -46,8 +47,8 @@ def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:
     """SHA-256 of a file; of a folder that of the names and SHA-256 of its files."""
     files = {path.name: path}
     if inside and path.is_dir():
-        matching = (file for pattern in inside for file in path.glob(pattern))
-        files = {file.relative_to(path).as_posix(): file for file in matching}
+        names = (name for pattern in inside for name in iglob(pattern, root_dir=path, include_hidden=True))
+        files = {name: path / name for name in names}
     state, changed = _state(path, files)
     memory = place.cache / MEMORY / f"{digest(str(path.resolve()))[:16]}{SUFFIX}"
     remembered = _remembered(memory, state)
