@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,11 @@ def job(cfg: DictConfig) -> None:
     builder = configure.build(settings.task, "task", settings.packages)()
     started = time.monotonic()
     with Preparation(builder.facts.name) as progress:
-        task = builder.build(Place.of(settings, progress))
+        task = builder.build(replace(Place.of(settings, progress), verify=settings.verify))
     seconds = time.monotonic() - started
     if settings.verify:
         verify(task.folder)
-        say("verified: every array has the SHA-256 that it was written with")
+        say("verified: every file of the cache and of the raw data at hand was read anew and has its SHA-256")
     if settings.export is not None:
         for path in builder.export(task, Path(settings.export)):
             say(f"wrote {path}")

@@ -135,7 +135,7 @@ def documents(split: Split) -> list[list[int]]:
 
 
 def nothing_cached(cache: Path) -> bool:
-    return not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return not [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,7 @@ def texts(task: Task, split: str) -> list[str]:
 
 
 def nothing_cached(cache: Path) -> bool:
-    return not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return not [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support import Commands, facts
 
 from lra import prepare
+from lra.errors import UserError
 from lra.tasks import Place, Task
 from lra.tasks.card import card, histogram, update
 from lra.tasks.storage import Writer, prepared
@@ -51,6 +53,15 @@ def test_a_file_of_cards_keeps_one_of_each(tmp_path: Path) -> None:
     before = path.read_bytes()
     update(path, pairs(tmp_path / "cache", "a"))
     assert path.read_bytes() == before
+
+
+def test_what_is_no_file_of_cards_is_named(tmp_path: Path) -> None:
+    task = pairs(tmp_path / "cache")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    for name in ("folder", "bytes"):
+        with pytest.raises(UserError, match=f"card=.*{name}: not a file of cards: "):
+            update(tmp_path / name, task)
 
 
 def test_json_on_standard_output(cli: Commands) -> None:

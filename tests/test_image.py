@@ -92,7 +92,7 @@ def expected(rows: list[tuple[int, np.ndarray]]) -> list[tuple[list[int], int]]:
 
 
 def files_in(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 # ---------------------------------------------------------------- grey

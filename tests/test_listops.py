@@ -3,13 +3,14 @@
 import lzma
 import random
 import statistics
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lra.errors import UserError
-from lra.tasks import Place, Split
+from lra.tasks import Place, Split, sources
 from lra.tasks.listops import (
     WORDS,
     ListOps,
@@ -21,7 +22,7 @@ from lra.tasks.listops import (
     read_tsv,
     words,
 )
-from lra.tasks.listops_trees import generate
+from lra.tasks.listops_trees import chunk, generate
 
 SMALL = {"min_length": 7, "max_length": 43, "max_depth": 4, "max_args": 5}
 LRA = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10}
@@ -331,7 +332,27 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
     (tmp_path / "basic_val.tsv").write_bytes(text)
     with pytest.raises(UserError, match=message):
         ListOpsFiles(folder=str(tmp_path), max_length=100).build(place(tmp_path / "cache"))
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in files if path.suffix not in (".lock", ".stamp")]
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    for split in ("train", "val", "test"):
+        (tmp_path / f"basic_{split}.tsv").write_text(GOOD)
+    (tmp_path / "basic_val.tsv").write_text(GOOD + "[MAX " + "1 " * 499 + "]\t1\n")
+    with pytest.raises(UserError, match="basic_val.tsv:3: a line of more than 1,000 bytes"):
+        ListOpsFiles(folder=str(tmp_path), max_length=1000).build(place(tmp_path / "cache"))
+
+
+def test_arguments_that_no_tree_keeps_cost_no_memory() -> None:
+    """8,192 roots of half a million arguments each are 32 GB of children."""
+    tracemalloc.start()
+    tokens, lengths, *_ = chunk(0, seed=1, min_length=5, max_length=40, max_depth=4, max_args=10**6)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tokens) == lengths.sum()
+    assert peak < 10 * 2**20
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

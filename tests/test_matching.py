@@ -39,7 +39,8 @@ def place(tmp_path: Path, data: Path | None) -> Place:
 
 
 def cached(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    return [path for path in files if path.suffix not in (".lock", ".stamp")]
 
 
 def text(rng: random.Random, words: int = 23) -> bytes:
@@ -186,6 +187,17 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     with pytest.raises(UserError, match=expected):
         matching(tmp_path, folder(tmp_path, files))
     assert cached(tmp_path) == []
+
+
+def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    content = b"1\ta\tb\tone\0 text\tanother text\n0\ta\ta\tone text\tone text\n"
+    task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "doubtful" in line]
+    assert "3 examples are of a document and itself" in line
+    assert "2 different examples stand in more than one split" in line
+    assert "3 texts with a NUL byte" in line
+    assert task.source["texts with a NUL byte"] == 3
+    assert text_of(task.train.document(0, 0)) == b"one\0 text"
 
 
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
@@ -339,14 +351,16 @@ PAPER = {"id": "P0", "text": "Paper 0"}
         (None, {"eval": ["1\tP0\tP2", "1\tP0"]}, "pairs.eval.tsv.xz:2: 2 tab-separated fields, expected 3"),
         (None, {"eval": ["1\tP0\tP2\tP3"]}, "pairs.eval.tsv.xz:1: 4 tab-separated fields, expected 3"),
         (None, {"eval": ["3\tP0\tP2"]}, "pairs.eval.tsv.xz:1: label '3', expected 0 or 1"),
-        (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair P0 P1 is in train, too"),
-        (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair P2 P0 is in val, too"),
+        (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair 'P0 P1' is in train, too"),
+        (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair 'P2 P0' is in val, too"),
         (None, {"test": []}, "acl_matching: the test split is empty"),
         ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' stands above already"),
         ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: the text of 'P1' is empty"),
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
         ([PAPER, {"id": 1, "text": "a"}], None, "docs.jsonl.xz:2: field 'id' is 1, expected str"),
         ([PAPER, {"id": "P1"}], None, "docs.jsonl.xz:2: field 'text' is None, expected str"),
+        ([PAPER, json.loads("[" * 400 + "]" * 400)], None, "docs.jsonl.xz:2: not JSON: nested deeper than 64 levels"),
+        (None, {"eval": ["1\tP0\tP\0"]}, r"pairs.eval.tsv.xz:1: paper 'P\x00' is not in docs.jsonl.xz"),
     ],
 )
 def test_bad_acl_files_are_named_and_nothing_is_cached(

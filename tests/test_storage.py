@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from support import facts
 
 from lra.errors import UserError
 from lra.tasks import Place, Task, Windows
+from lra.tasks.card import card
 from lra.tasks.storage import Writer, prepared, verify
 
 
@@ -165,3 +168,171 @@ def test_without_raw_data_any_cache_of_the_same_options_serves(tmp_path: Path) -
     assert task(None).folder == first.folder
     assert task({"name": "a.gz", "bytes": 8}).folder != first.folder
     assert task(None, option=2).folder != first.folder
+
+
+# ---------------------------------------------------------------- whose data a cache holds
+
+
+def of_raw(cache: Path, raw: list | None, token: int = 1, data_dir: Path | None = None) -> Task:
+    """A task of raw data with these stamps, whose documents are `token`."""
+
+    def make(writers: dict[str, Writer], staging: Path) -> str:
+        for number, writer in enumerate(writers.values()):
+            writer.add(0, np.array([token, number]))
+        return "made up"
+
+    place = Place(cache=cache, data_dir=data_dir, workers=1, progress=lambda done, total: None)
+    return prepared(place, facts(), {"task": "stub", "raw": raw}, make, lambda splits: {})
+
+
+def stamp(name: str, sha: str) -> list[dict[str, str]]:
+    return [{"name": name, "sha256": sha * 64}]
+
+
+def test_exchanged_caches_are_refused(tmp_path: Path) -> None:
+    one, other = (of_raw(tmp_path, stamp("a.gz", sha), token).folder for token, sha in ((1, "a"), (2, "b")))
+    one.rename(tmp_path / "between")
+    other.rename(one)
+    (tmp_path / "between").rename(other)
+    for sha in "ab":
+        with pytest.raises(UserError, match=r"manifest.json: prepared from other data .*\(they differ in raw\)"):
+            of_raw(tmp_path, stamp("a.gz", sha))
+
+
+def test_the_only_cache_serves_without_raw_data_and_is_said(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    folder = of_raw(tmp_path, stamp("a.gz", "a")).folder
+    assert capfd.readouterr().err == ""
+    for _ in range(2):
+        assert of_raw(tmp_path, None).folder == folder
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("stub: no raw data are at hand")
+    assert "a.gz (aaaaaaaaaaaa)" in line
+
+
+def test_without_raw_data_one_of_several_caches_is_not_guessed(tmp_path: Path) -> None:
+    folders = [of_raw(tmp_path, stamp("a.gz", sha), token).folder for token, sha in ((1, "a"), (2, "b"))]
+    with pytest.raises(UserError, match="2 caches of different data") as error:
+        of_raw(tmp_path, None)
+    assert all(str(folder) in str(error.value) for folder in folders)
+    assert "\n" not in str(error.value)
+
+
+def test_caches_of_equal_content_serve_without_raw_data(tmp_path: Path) -> None:
+    """Two sources of the same examples."""
+    folders = [of_raw(tmp_path, stamp(name, sha)).folder for name, sha in (("a.gz", "a"), ("a.jsonl", "b"))]
+    assert of_raw(tmp_path, None).folder in folders
+
+
+def test_a_data_folder_without_the_data_takes_no_cache(tmp_path: Path) -> None:
+    cached = of_raw(tmp_path / "cache", stamp("a.gz", "a"), token=1)
+    from_hub = of_raw(tmp_path / "cache", None, token=2, data_dir=tmp_path)
+    assert from_hub.digest != cached.digest
+    assert of_raw(tmp_path / "cache", None, token=3).digest == from_hub.digest
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), "found a folder"),
+        (os.mkfifo, "found a FIFO"),
+        (lambda path: path.symlink_to("elsewhere"), "found a symbolic link"),
+        (lambda path: path.write_text("[" * 100_000), "nested deeper"),
+        (lambda path: path.write_text("9" * 5_000), "Exceeds the limit"),
+        (lambda path: path.write_bytes(b"\x00\xff"), "damaged"),
+        (lambda path: path.write_text("[]"), "damaged"),
+    ],
+    ids=["folder", "FIFO", "link", "deep", "long number", "bytes", "list"],
+)
+@pytest.mark.usefixtures("impatient")
+def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    manifest = build(tmp_path, tmp_path / "log").folder / "manifest.json"
+    if "link" in message:
+        manifest.rename(manifest.parent / "elsewhere")
+    else:
+        manifest.unlink()
+    make(manifest)
+    with pytest.raises(UserError, match=f"manifest.json: damaged: .*{message}|manifest.json: {message}") as error:
+        build(tmp_path, tmp_path / "log")
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------- several hosts
+
+
+def test_hosts_that_share_no_locks_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = build(tmp_path / "first", tmp_path / "log").folder.name
+    own, other = (tmp_path / "stub" / f".{name}.{host}.12ab.tmp" for host in ("here", "elsewhere"))
+    own.mkdir(parents=True)
+    other.mkdir()
+    monkeypatch.setattr("platform.node", lambda: "here")
+    monkeypatch.setattr("lra.locks.of_one_host", lambda path: "nolock")
+    build(tmp_path, tmp_path / "log")
+    assert (own.exists(), other.exists()) == (False, True)
+
+
+def test_another_host_that_finishes_first_is_no_error(tmp_path: Path) -> None:
+    """It shares no lock with this one: both build, and one of the two caches stays."""
+
+    def make(writers: dict[str, Writer], staging: Path) -> str:
+        shutil.copytree(whole, tmp_path / "stub" / whole.name)
+        for split, count in (("train", 5), ("val", 3), ("test", 2)):
+            for number in range(count):
+                writers[split].add(number, np.arange(3 * number + 1, 3 * number + 4))
+        return "made up"
+
+    whole = build(tmp_path / "other", tmp_path / "log").folder
+    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
+    task = prepared(place, facts(), {"task": "stub", "examples": 5}, make, lambda splits: {"one": 5.0})
+    assert task.folder == tmp_path / "stub" / whole.name
+    assert not list(tmp_path.glob("stub/.*.tmp"))
+
+
+# ---------------------------------------------------------------- data that contradict themselves
+
+
+def doubtful(cache: Path, *rows: tuple[str, int, str, str]) -> Task:
+    """A task of pairs: a split, a label and two documents of letters each."""
+
+    def make(writers: dict[str, Writer], staging: Path) -> dict[str, int]:
+        for split, label, one, other in rows:
+            writers[split].add(label, *(np.array([ord(letter) - 96 for letter in text]) for text in (one, other)))
+        return {"texts with a NUL byte": 3}
+
+    place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)
+    return prepared(place, facts(documents=2), {"task": "stub"}, make, lambda splits: {})
+
+
+def test_contradictions_are_counted_and_said_once(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    rows = [
+        ("train", 0, "a", "b"), ("train", 1, "c", "d"), ("train", 0, "c", "d"), ("train", 1, "e", "e"),
+        ("val", 1, "b", "a"), ("test", 1, "a", "b"), ("test", 1, "f", "f"), ("test", 1, "f", "f"),
+        ("test", 0, "d", "c"),
+    ]  # fmt: skip
+    task = doubtful(tmp_path, *rows)
+    assert json.loads((task.folder / "manifest.json").read_text())["doubts"] == {
+        "different examples stand in more than one split": 1,
+        "different examples have more than one label": 2,
+        "examples are of a document and itself": 3,
+    }
+    [line] = capfd.readouterr().err.splitlines()
+    for part in (
+        "stub: ",
+        "1 different examples stand",
+        "2 different examples have",
+        "3 examples",
+        "3 texts with a NUL",
+    ):
+        assert part in line
+    assert "- 2 different examples have more than one label" in card(doubtful(tmp_path, *rows)).splitlines()
+    assert capfd.readouterr().err == ""
+
+
+def test_nothing_is_said_of_data_without_doubts(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    def make(writers: dict[str, Writer], staging: Path) -> dict[str, int]:
+        for number, writer in enumerate(writers.values()):
+            writer.add(0, np.array([number]))
+        return {"texts with a NUL byte": 0}
+
+    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
+    prepared(place, facts(), {"task": "stub"}, make, lambda splits: {})
+    assert capfd.readouterr().err == ""

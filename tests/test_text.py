@@ -3,18 +3,23 @@
 import io
 import json
 import lzma
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support import composed
+from support import Commands, composed
 
+from lra import prepare
 from lra.errors import UserError
 from lra.tasks import Place, Split, Task, sources, text
 from lra.tasks.sampling import held_out, limited
@@ -152,7 +157,7 @@ def stored(split: Split) -> list[tuple[list[int], int]]:
 
 
 def files_in(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
@@ -194,6 +199,7 @@ def test_bytes_that_are_no_text_are_kept(tmp_path: Path, reviews: Reviews) -> No
     write_archive(tmp_path, members)
     task = imdb(max_length=5).build(place(tmp_path / "cache", tmp_path))
     assert [1, 256, 255, 129, 33] in [ids for ids, _ in stored(task.train)]
+    assert task.source["texts with a NUL byte"] == 1
 
 
 def test_a_prepared_task_needs_neither_raw_data_nor_time(
@@ -223,6 +229,99 @@ def test_every_option_has_a_cache_of_its_own(
     task = imdb(**change).build(place(tmp_path / "cache", tmp_path / "data"))
     assert (len(task.train), len(task.val), len(task.test)) == sizes
     assert np.diff(task.train.offsets).max() == task.max_len
+
+
+def flipped(reviews: Reviews) -> Reviews:
+    """The same texts with the other labels."""
+    return {split: [(1 - label, review) for label, review in rows] for split, rows in reviews.items()}
+
+
+@pytest.mark.parametrize("write", [as_json_lines, as_compressed_json_lines, as_folder])
+def test_data_of_the_same_names_and_sizes_are_told_apart(tmp_path: Path, reviews: Reviews, write: Callable) -> None:
+    tasks = []
+    for number, data in enumerate((reviews, flipped(reviews))):
+        write(tmp_path / str(number), data)
+        tasks.append(imdb().build(place(tmp_path / "cache", tmp_path / str(number))))
+    assert tasks[0].folder != tasks[1].folder
+    assert stored(tasks[1].train) == expected(flipped(reviews)["train"], 37)
+
+
+def test_an_edit_of_the_same_size_is_read(tmp_path: Path, reviews: Reviews) -> None:
+    as_json_lines(tmp_path, reviews)
+    imdb().build(place(tmp_path / "cache", tmp_path))
+    path = tmp_path / "test.jsonl"
+    path.write_text(path.read_text().replace('"label": 1', '"label": 7', 1))
+    with pytest.raises(UserError, match=r"test.jsonl:\d+: label 7, expected 0"):
+        imdb().build(place(tmp_path / "cache", tmp_path))
+
+
+def test_an_edited_review_of_the_folder_is_read(tmp_path: Path, reviews: Reviews) -> None:
+    as_folder(tmp_path, reviews)
+    first = imdb().build(place(tmp_path / "cache", tmp_path))
+    path = next((tmp_path / "imdb" / "aclImdb" / "train" / "neg").glob("*.txt"))
+    path.write_bytes(path.read_bytes()[::-1])
+    assert imdb().build(place(tmp_path / "cache", tmp_path)).digest != first.digest
+    assert first.source["sha256"].keys() == {"aclImdb"}
+
+
+def test_an_empty_data_folder_is_named_whatever_is_cached(
+    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    as_json_lines(tmp_path / "data", reviews)
+    imdb().build(place(tmp_path / "cache", tmp_path / "data"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=rf"not in {tmp_path / 'empty'}, .* Put there: aclImdb_v1.tar.gz"):
+        imdb().build(place(tmp_path / "cache", tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
+def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) -> None:
+    settings = SimpleNamespace(cache=str(tmp_path), data_dir=data_dir, workers=1)
+    with pytest.raises(UserError, match="^data_dir=.*: no such folder"):
+        Place.of(settings, lambda done, total: None)
+
+
+def test_verify_reads_the_raw_data_again(cli: Commands, reviews: Reviews) -> None:
+    """Also where size and times are what they were: those of the file here are kept as they are."""
+    as_json_lines(Path("data"), reviews)
+    options = ["task=text", "task.max_length=37", "data_dir=data", "cache=own", "json=true"]
+    assert cli(prepare.main, *options)[0] == 0
+    path = Path("data/test.jsonl")
+    status = path.stat()
+    path.write_text(path.read_text().replace('"label": 1', '"label": 7', 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    code, _, err = cli(prepare.main, *options, "verify=true")
+    assert code == 2
+    assert "label 7, expected 0" in err
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["aclImdb_v1.tar.gz", "aclImdb", "imdb/train.jsonl", "aclImdb/train/neg/5_7.txt"])
+def test_a_pipe_is_no_data(tmp_path: Path, reviews: Reviews, name: str) -> None:
+    as_json_lines(tmp_path / "data", reviews)
+    if "/" in name:
+        as_folder(tmp_path / "data" / "..", reviews)
+        (tmp_path / "imdb" / "aclImdb").rename(tmp_path / "data" / "aclImdb")
+    path = tmp_path / "data" / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    if name == "imdb/train.jsonl":
+        (tmp_path / "data" / "test.jsonl").rename(tmp_path / "data" / "imdb" / "test.jsonl")
+        shutil.rmtree(tmp_path / "data" / "aclImdb")
+    refused(tmp_path, f"{name}: expected a regular file, found a FIFO")
+
+
+def test_length_costs_no_memory(tmp_path: Path, reviews: Reviews) -> None:
+    as_json_lines(tmp_path, reviews)
+    imdb(max_length=10**9).build(place(tmp_path / "cache", tmp_path))  # what it imports is not measured
+    shutil.rmtree(tmp_path / "cache")
+    tracemalloc.start()
+    imdb(max_length=10**9).build(place(tmp_path / "cache", tmp_path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 2**20
 
 
 # ---------------------------------------------------------------- names, splits, baselines
@@ -352,6 +451,8 @@ def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: byte
         ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
         ('{"label": 1, "text": "' + "a" * 1000 + '"}', "a line of more than 1,000 bytes"),
         ("", "not JSON"),
+        ('{"label": 1, "text": "a", "b": ' + 400 * "[" + 400 * "]" + "}", "not JSON: nested deeper than"),
+        ('{"label": ' + "9" * 900 + ', "text": "a"}', "label 99999999"),
     ],
 )
 def test_a_bad_line_is_named(
@@ -409,7 +510,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:
     refused(tmp_path, "train/neg/0_7.txt: No such file")
     review.unlink()
     review.mkdir()
-    refused(tmp_path, "train/neg/0_7.txt: Is a directory")
+    refused(tmp_path, "train/neg/0_7.txt: expected a regular file, found a folder")
 
 
 @pytest.mark.parametrize("offline", [True, False])

@@ -153,19 +153,32 @@ class Task(Facts):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where prepared data are kept, where raw data may lie, and who hears how far the preparation is."""
+    """Where prepared data are kept, where raw data may lie, and who hears how far the preparation is.
+
+    `verify`: raw data are read whatever is remembered of them.
+    """
 
     cache: Path
     data_dir: Path | None
     workers: int
     progress: Progress
+    verify: bool = False
 
     @classmethod
     def of(cls, settings: Any, progress: Progress) -> "Place":
-        """From the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores."""
+        """From the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
+
+        Raises UserError where `data_dir` is named, but is no folder.
+        """
+        data_dir = None if settings.data_dir is None else Path(settings.data_dir).expanduser()
+        if data_dir is not None and not (settings.data_dir and data_dir.is_dir()):
+            raise UserError(
+                f"data_dir={settings.data_dir}: no such folder; name the one where the raw data lie (data_dir=... or "
+                "LRA_DATA=...), or take data_dir=null for what is cached and what can be fetched"
+            )
         return cls(
             cache=Path(settings.cache).expanduser(),
-            data_dir=Path(settings.data_dir).expanduser() if settings.data_dir else None,
+            data_dir=data_dir,
             workers=settings.workers or default_workers(),
             progress=progress,
         )

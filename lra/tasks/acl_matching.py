@@ -40,7 +40,7 @@ class AclMatching(Pairs):
             for where, label, *names in _id_pairs(path):
                 for name in names:
                     if name not in papers:
-                        raise UserError(f"{where}: paper {name!r} is not in {files[0].name}")
+                        raise UserError(f"{where}: paper {name!r:.80} is not in {files[0].name}")
                 yield label, papers[names[0]], papers[names[1]]
 
         for split, path in zip(SPLITS, files[1:], strict=True):
@@ -54,7 +54,9 @@ class AclMatching(Pairs):
             for where, _, *names in _id_pairs(path):
                 other = splits.setdefault(frozenset(names), split)
                 if other != split:
-                    raise UserError(f"{where}: the pair {' '.join(names)} is in {other}, too; splits share no pairs")
+                    raise UserError(
+                        f"{where}: the pair {' '.join(names)!r:.80} is in {other}, too; splits share no pairs"
+                    )
                 papers[split].update(names)
         return {
             "licence": LICENCE,
@@ -85,9 +87,9 @@ def _papers(path: Path) -> dict[str, bytes]:
     papers: dict[str, bytes] = {}
     for where, row in sources.json_rows(path, id=str, text=str):
         if row["id"] in papers:
-            raise UserError(f"{where}: paper {row['id']!r} stands above already")
+            raise UserError(f"{where}: paper {row['id']!r:.80} stands above already")
         if not row["text"]:
-            raise UserError(f"{where}: the text of {row['id']!r} is empty, expected a document")
+            raise UserError(f"{where}: the text of {row['id']!r:.80} is empty, expected a document")
         try:
             papers[row["id"]] = row["text"].encode()
         except UnicodeEncodeError as error:

@@ -15,10 +15,10 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lra.console import say
 from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Task, sources, titled
+from lra.tasks import Builder, Facts, Place, Task, fingerprints, sources, titled
 from lra.tasks.baselines import bag_of_words, majority
 from lra.tasks.sampling import limited
-from lra.tasks.storage import Splits, Writer, prepared
+from lra.tasks.storage import NUL, Splits, Writer, prepared
 from lra.tasks.tokenise import TOKENIZER, BpeVocabulary, encode, head_and_tail, train_bpe, vocabulary_of, word_piece
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class AgNews(Builder):
                 f"ag_news: no vocabulary of bert-base-cased at hand, so a BPE of {self.vocabulary} tokens; "
                 "for word pieces: task.tokenizer=wordpiece fetches it, task.vocab=FILE names it"
             )
+        stamps = fingerprints.stamps(place, source.files)
         identity = {
             "task": "ag_news",
             "version": VERSION,
@@ -156,13 +157,14 @@ class AgNews(Builder):
             "head": self.head,
             "tail": self.tail,
             "limit": self.limit,
-            "raw": _raw(source.files, None if self.vocab else vocab),
+            "raw": _raw(stamps, None if self.vocab else vocab),
         }
         texts: dict[str, list[str]] = {}
 
         def make(writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
             splits = source.splits()
             rows = {"train": len(splits["train"]) + len(splits["val"]), "test": len(splits["test"])}
+            nul = sum("\0" in text for examples in splits.values() for text, _ in examples)
             for split, examples in splits.items():
                 splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
                 texts[split] = [text for text, _ in splits[split]]
@@ -170,8 +172,9 @@ class AgNews(Builder):
             self._write(writers, splits, tokenizer, place)
             return {
                 "from": source.name,
-                "sha256": {path.name: sources.sha256(path) for path in source.files},
+                "sha256": fingerprints.confirmed(place, source.files, stamps),
                 "rows": rows,
+                NUL: nul,
                 "order": "official" if source.ordered else ORDERED_BY_DIGEST,
                 "tokenizer": {
                     "kind": "WordPiece" if pieces else "BPE",
@@ -252,11 +255,11 @@ def _of_files(name: str, files: dict[str, list[Path]]) -> Source:
     )
 
 
-def _raw(files: list[Path], vocab: Path | None) -> dict[str, Any] | None:
+def _raw(stamps: list[fingerprints.Stamp], vocab: Path | None) -> dict[str, Any] | None:
     """What the identity of a cache says of the files that were found: data, and a vocabulary that nobody named."""
-    if not files and vocab is None:
+    if not stamps and vocab is None:
         return None
-    return {"data": [sources.stamp(path) for path in files], "vocab": sources.sha256(vocab) if vocab else None}
+    return {"data": stamps, "vocab": sources.sha256(vocab) if vocab else None}
 
 
 def _read_files(paths: list[Path]) -> Examples:
@@ -318,7 +321,7 @@ def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
 
 def _example(where: str, label: int, text: str) -> tuple[str, int]:
     if label not in range(CLASSES):
-        raise UserError(f"{where}: label {label}, expected 0 to {CLASSES - 1}")
+        raise UserError(f"{where}: label {label!s:.80}, expected 0 to {CLASSES - 1}")
     return sources.checked_text(where, text), label
 
 

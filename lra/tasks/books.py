@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.errors import UserError, did_you_mean
-from lra.files import digest, write_json
-from lra.tasks import Builder, Facts, Place, Task, sources, titled
+from lra.files import write_json
+from lra.tasks import Builder, Facts, Place, Task, fingerprints, sources, titled
 from lra.tasks.baselines import bigram, unigram
 from lra.tasks.sampling import shuffled
-from lra.tasks.storage import SPLITS, Splits, Writer, prepared
+from lra.tasks.storage import NUL, SPLITS, Splits, Writer, prepared
 from lra.tasks.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 
 VERSION = 1
@@ -29,6 +29,7 @@ MOST_BYTES = 64 * 2**20  # of a book
 
 COLLECTION = "childrens_books/books.jsonl"
 FOLDERS = ("books", "gutenberg")
+IN_FOLDER = ("*.txt",)
 SIZE = "42 MB"
 WANTS = f"{COLLECTION}[.xz] (path, year, group, text), or a folder books/ of Project Gutenberg's .txt files"
 LICENCE = "public domain in the USA"
@@ -52,10 +53,10 @@ class Book:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where the books are: its name, its files, and a way to read all of them."""
+    """Where the books are: its name, its file or folder, and a way to read all of them."""
 
     name: str
-    files: list[Path]
+    path: Path
     read: Callable[[], list[Book]]
 
 
@@ -102,6 +103,8 @@ class Books(Builder):
 
     def build(self, place: Place) -> Task:
         source = find(place)
+        paths = [source.path] if source else []
+        stamps = fingerprints.stamps(place, paths, inside=IN_FOLDER)
         identity = {
             "task": "books",
             "version": VERSION,
@@ -109,7 +112,7 @@ class Books(Builder):
             "vocabulary": self.vocabulary,
             "groups": self.groups,
             "limit": self.limit,
-            "raw": [sources.stamp(path) for path in source.files] if source else None,
+            "raw": stamps or None,
         }
 
         def make(writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -123,9 +126,10 @@ class Books(Builder):
             write_json(staging / LISTING, {split: [book.path for book in books] for split, books in splits.items()})
             return {
                 "from": source.name,
-                "sha256": _sha256(source.files),
+                "sha256": fingerprints.confirmed(place, paths, stamps, inside=IN_FOLDER)[source.path.name],
                 "books": {"found": len(found), **{split: len(books) for split, books in splits.items()}},
                 "tokenizer": {"kind": "BPE", "size": self.vocabulary, "sha256": sources.sha256(staging / TOKENIZER)},
+                NUL: sum("\0" in book.text for book in found),
                 "licence": LICENCE,
             }
 
@@ -187,10 +191,11 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
 def find(place: Place) -> Source | None:
     """The first of: the collection of children's books, a folder of Project Gutenberg's files."""
     if collection := sources.find(place, f"{COLLECTION}.xz", COLLECTION):
-        return Source(name=COLLECTION, files=[collection], read=lambda: read_collection(collection))
+        return Source(name=COLLECTION, path=collection, read=lambda: read_collection(collection))
     if first := sources.find(place, *(f"{folder}/*.txt" for folder in FOLDERS)):
-        files = sorted(first.parent.glob("*.txt"))
-        return Source(name=f"{first.parent.name}/", files=files, read=lambda: [read_gutenberg(path) for path in files])
+        folder = first.parent
+        files = sorted(file for pattern in IN_FOLDER for file in folder.glob(pattern))
+        return Source(name=f"{folder.name}/", path=folder, read=lambda: [read_gutenberg(path) for path in files])
     return None
 
 
@@ -209,11 +214,8 @@ def read_collection(path: Path) -> list[Book]:
 
 def read_gutenberg(path: Path) -> Book:
     """The text between the START and END markers of a Project Gutenberg file, line ends as \n."""
-    try:
-        with open(path, "rb") as file:
-            data = sources.contents(str(path), file, MOST_BYTES)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+    with sources.opened(path) as file:
+        data = sources.contents(str(path), file, MOST_BYTES)
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -228,10 +230,3 @@ def read_gutenberg(path: Path) -> Book:
         )
     book = text[start.end() : end.start()].strip("\n") + "\n"
     return Book(path=path.name, year=None, group=None, text=sources.checked_text(str(path), book))
-
-
-def _sha256(files: list[Path]) -> str:
-    """Of one file; of several, of their names and SHA-256."""
-    if len(files) == 1:
-        return sources.sha256(files[0])
-    return digest({path.name: sources.sha256(path) for path in files})

@@ -1,18 +1,20 @@
 """The card of a prepared task: where it came from, what it holds, what is doubtful, what must be beaten."""
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lra.files import write_atomic
+from lra.errors import UserError
+from lra.files import read_regular, write_atomic
 from lra.tasks import Split, Task, Windows
+from lra.tasks.doubts import contradictions, repeats
 from lra.tasks.storage import SPLITS
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 24
+MOST_BYTES = 2**24  # of a file of cards
 HEAD = "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
 
 
@@ -40,17 +42,18 @@ def card(task: Task) -> str:
     lines += ["", "| split | rows | tokens | length: min / median / mean / max | at the limit | lengths | classes |"]
     lines += ["|---|---:|---:|---:|---:|---|---|"]
     lines += [_row(task, split) for split in _own_splits(task)]
-    lines += ["", *_duplicates(task), ""]
+    lines += ["", *_doubts(task), ""]
     return "\n".join(lines)
 
 
 def update(path: Path, task: Task) -> None:
     """Put the task's card into a file of cards, in the place of its earlier one."""
-    text = (
-        path.read_text(encoding="utf-8")
-        if path.exists()
-        else "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
-    )
+    try:
+        text = read_regular(path, MOST_BYTES, follow=True).decode()
+    except FileNotFoundError:
+        text = HEAD
+    except (OSError, ValueError) as error:
+        raise UserError(f"card={path}: not a file of cards: {error}") from None
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     cards = {section.splitlines()[0]: section.rstrip() + "\n" for section in sections}
     cards[f"## {task.name}"] = card(task)
@@ -95,22 +98,10 @@ def histogram(lengths: np.ndarray) -> str:
     return "".join(BARS[height] for height in heights)
 
 
-def _duplicates(task: Task) -> list[str]:
-    """Equal examples within each split and shared between splits (whole examples, all their documents)."""
-    names = {split: _examples(getattr(task, split)) for split in _own_splits(task)}
-    lines = [
-        f"- {split}: {len(found) - len(set(found)):,} examples equal an earlier one" for split, found in names.items()
-    ]
-    pairs = [(a, b) for place, a in enumerate(names) for b in list(names)[place + 1 :]]
-    lines += [f"- {a} and {b} share {len(set(names[a]) & set(names[b])):,} different examples" for a, b in pairs]
-    return lines
-
-
-def _examples(split: Split) -> list[bytes]:
-    stored = [
-        hashlib.blake2b(split.tokens[start:stop].tobytes(), digest_size=16).digest()
-        for start, stop in zip(split.offsets[:-1].tolist(), split.offsets[1:].tolist(), strict=True)
-    ]
-    places = len(split.index) // len(split.labels)
-    rows = split.index.reshape(-1, places).tolist()
-    return [b"".join(stored[row] for row in line) for line in rows]
+def _doubts(task: Task) -> list[str]:
+    """Equal examples within each split and shared between splits (whole examples, all their documents), and what they
+    contradict.
+    """
+    splits = {split: getattr(task, split) for split in _own_splits(task)}
+    lines = repeats(splits) + [f"{number:,} {what}" for what, number in contradictions(splits).items()]
+    return [f"- {line}" for line in lines]

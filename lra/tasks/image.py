@@ -5,7 +5,6 @@ which trains on the first nine tenths of its loader's order. Its loader stores t
 that its validation split holds other images than ours.
 """
 
-import lzma
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Progress, Task, sources, titled
+from lra.tasks import Builder, Facts, Place, Progress, Task, fingerprints, sources, titled
 from lra.tasks.baselines import majority
 from lra.tasks.sampling import held_out, limited
 from lra.tasks.storage import Splits, Writer, prepared
@@ -45,11 +44,6 @@ class Source:
     files: list[Path]
     read: Callable[[], dict[str, Images]]
     copies: bool
-
-    @property
-    def raw(self) -> list[dict[str, Any]] | None:
-        """What the identity of a cache says of the files."""
-        return [sources.stamp(path) for path in self.files] or None
 
     def splits(self) -> dict[str, Images]:
         """Train, validation and test. The last tenth of train validates; of copies, whose order is not the original,
@@ -88,12 +82,13 @@ class Image(Builder):
 
     def build(self, place: Place) -> Task:
         source = find(place)
-        identity = {"task": "image", "version": VERSION, "limit": self.limit, "raw": source.raw}
+        stamps = fingerprints.stamps(place, source.files)
+        identity = {"task": "image", "version": VERSION, "limit": self.limit, "raw": stamps or None}
 
         def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
             for split, images in source.splits().items():
                 self._write(writers[split], *images, place.progress)
-            digests = {path.name: sources.sha256(path) for path in source.files}
+            digests = fingerprints.confirmed(place, source.files, stamps)
             note = {"note": COPIES_NOTE} if source.copies else {}
             return {"from": source.name, "sha256": digests, "licence": LICENCE, **note}
 
@@ -162,7 +157,7 @@ def _read_copies(folder: Path) -> dict[str, Images]:
     read = {}
     for split, rows in (("train", len(TRAIN_BATCHES) * BATCH_ROWS), ("test", BATCH_ROWS)):
         images, labels = folder / f"{split}.images.u8.xz", folder / f"{split}.labels.u8"
-        with lzma.open(images) as pixel_file, open(labels, "rb") as label_file:
+        with sources.decompressed(images) as pixel_file, sources.decompressed(labels) as label_file:
             pixels = _sized(str(images), pixel_file, rows * PIXELS).reshape(rows, PIXELS)
             read[split] = pixels, _checked(_sized(str(labels), label_file, rows), str(labels))
     return read

@@ -5,7 +5,6 @@
 Expressions are made by `listops_trees`, or read from the files of Long Range Arena (Tay et al. 2021).
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lra import streams
 from lra.errors import UserError, did_you_mean
 from lra.files import write_atomic
-from lra.tasks import Builder, Facts, Place, Progress, Split, Task, titled
+from lra.tasks import Builder, Facts, Place, Progress, Split, Task, fingerprints, sources, titled
 from lra.tasks.baselines import majority
 from lra.tasks.groups import Group, by_value
 from lra.tasks.listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
@@ -148,18 +147,19 @@ class ListOpsFiles(Expressions):
         for path in paths.values():
             if not path.is_file():
                 raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
+        stamps = fingerprints.stamps(place, list(paths.values()))
         identity = {
             "task": "listops",
             "version": VERSION,
             "max_length": self.max_length,
-            "files": {split: _file_digest(path) for split, path in paths.items()},
+            "files": {split: stamp["sha256"] for split, stamp in zip(paths, stamps, strict=True)},
         }
 
         def make(writers: dict[str, Writer], _: Path) -> dict[str, str]:
             for split, path in paths.items():
                 for label, tokens in read_tsv(path, self.max_length, place.progress):
                     writers[split].add(label, tokens)
-            return {path.name: identity["files"][split] for split, path in paths.items()}
+            return fingerprints.confirmed(place, list(paths.values()), stamps)
 
         task = prepared(place, self.facts, identity, make, baselines)
         sizes = [len(getattr(task, split)) for split in SPLITS]
@@ -170,11 +170,6 @@ class ListOpsFiles(Expressions):
 
 def _facts(name: str, max_length: int) -> Facts:
     return Facts(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10, documents=1)
-
-
-def _file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def evaluate(words: Iterable[str]) -> int:
@@ -196,7 +191,7 @@ def evaluate(words: Iterable[str]) -> int:
                 raise ValueError(f"{operator} without arguments before word {position}")
             stack[-1][1].append(_value(operator, operands))
         else:
-            raise ValueError(f"unknown word {word!r} at word {position}; {did_you_mean(word, WORDS)}")
+            raise ValueError(f"unknown word {word!r:.80} at word {position}; {did_you_mean(word[:80], WORDS)}")
     if len(stack) > 1:
         raise ValueError(f"unbalanced: {len(stack) - 1} operators are never closed")
     if len(stack[0][1]) != 1:
@@ -262,26 +257,24 @@ def depths(split: Split) -> np.ndarray:
 def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
     """Labels and token ids of a `Source<TAB>Target` file of LRA: parentheses are dropped, every label is recomputed."""
     size, read, number = path.stat().st_size, 0, 0
-    with open(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            read += len(raw)
-            try:
-                line = raw.decode("ascii").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{where}: byte 0x{raw[error.start]:02x} at column {error.start + 1}, expected ASCII"
-                ) from None
-            fields = line.split("\t")
-            if number == 1:
-                if fields != ["Source", "Target"]:
-                    raise UserError(f"{where}: header {fields}, expected ['Source', 'Target']")
-                continue
-            if len(fields) != 2:
-                raise UserError(f"{where}: {len(fields)} tab-separated fields, expected 2")
-            yield _parse(fields, where, max_length)
-            if number % 1000 == 0:
-                progress(read, size)
+    for number, (where, raw) in enumerate(sources.lines(path), start=1):
+        read += len(raw) + 1
+        try:
+            line = raw.decode("ascii")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: byte 0x{raw[error.start]:02x} at column {error.start + 1}, expected ASCII"
+            ) from None
+        fields = line.split("\t")
+        if number == 1:
+            if fields != ["Source", "Target"]:
+                raise UserError(f"{where}: header {fields!s:.80}, expected ['Source', 'Target']")
+            continue
+        if len(fields) != 2:
+            raise UserError(f"{where}: {len(fields)} tab-separated fields, expected 2")
+        yield _parse(fields, where, max_length)
+        if number % 1000 == 0:
+            progress(read, size)
     if number < 2:
         raise UserError(f"{path}: no expressions below the header, expected at least one")
     progress(size, size)
@@ -290,7 +283,7 @@ def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[
 def _parse(fields: list[str], where: str, max_length: int) -> tuple[int, np.ndarray]:
     source, target = fields
     if target not in WORDS[:10]:
-        raise UserError(f"{where}: label {target!r}, expected 0 to 9")
+        raise UserError(f"{where}: label {target!r:.80}, expected 0 to 9")
     found = source.translate({ord("("): None, ord(")"): None}).split()
     if len(found) > max_length:
         raise UserError(f"{where}: {len(found)} words, expected at most task.max_length={max_length}")

@@ -136,8 +136,8 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         drawn.append((trees, symbol, arguments))
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
-        children = np.repeat(trees, arguments)
-        trees = children[(lengths + pending < max_length)[children]]
+        alive = lengths + pending < max_length  # before children are counted out: they may be any number
+        trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
         lengths[lengths + pending >= max_length] = max_length
     keep = (lengths > min_length) & (lengths < max_length)
     return [(symbol[keep[tree]], arguments[keep[tree]]) for tree, symbol, arguments in drawn]

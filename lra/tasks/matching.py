@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Split, Task, sources, titled
+from lra.tasks import Builder, Facts, Place, Split, Task, fingerprints, sources, titled
 from lra.tasks.baselines import Overlap, majority, pair_cosine
 from lra.tasks.groups import Group, by_size
 from lra.tasks.sampling import sampled
-from lra.tasks.storage import SPLITS, Splits, Writer, prepared
+from lra.tasks.storage import NUL, SPLITS, Splits, Writer, prepared
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
 
 VERSION = 1
@@ -81,22 +81,26 @@ class Pairs(Builder):
 
     def build(self, place: Place) -> Task:
         files = self.find(place)
+        stamps = fingerprints.stamps(place, files)
         identity = {
             "task": self.name,
             "version": VERSION,
             "max_length": self.max_length,
             "limit": self.limit,
-            "raw": [sources.stamp(path) for path in files] or None,
+            "raw": stamps or None,
         }
 
         def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
             if not files:
                 raise self.absent(place)
             rows = dict.fromkeys(SPLITS, 0)
+            nul = 0
 
             def encoded(split: str, pairs: Iterable[Pair]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+                nonlocal nul
                 for label, one, two in pairs:
                     rows[split] += 1
+                    nul += (b"\0" in one) + (b"\0" in two)
                     done = sum(rows.values())
                     if done % 1000 == 0:
                         place.progress(done, max(done, sum(self.rows)))
@@ -105,8 +109,9 @@ class Pairs(Builder):
             for split, pairs in self.read(files):
                 for example in sampled(encoded(split, pairs), self.limit, split):
                     writers[split].add(*example)
-            digests = {path.name: sources.sha256(path) for path in files}
-            return {"from": files[0].name, "sha256": digests, "rows": rows, **self.origin(files)}
+            origin = self.origin(files)
+            digests = fingerprints.confirmed(place, files, stamps)
+            return {"from": files[0].name, "sha256": digests, "rows": rows, NUL: nul, **origin}
 
         task = prepared(place, self.facts, identity, make, baselines)
         found = tuple(task.source["rows"][split] for split in SPLITS)

@@ -1,26 +1,31 @@
 """The cache of prepared tasks: built once, in a staging folder, under a lock, then renamed.
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and
-SHA-256, and one of itself; all are compared whenever the task is opened. The folder's name is a hash of everything
-that decides its content, so two configurations never share one.
+SHA-256, and one of itself; all are compared whenever the task is opened. The folder's name is a hash of its identity:
+everything that decides its content, the SHA-256 of raw data included. So neither two configurations nor two data sets
+share one, and the identity in the manifest is compared, too.
 """
 
 import hashlib
-import json
 import os
+import platform
+import secrets
 import shutil
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lra import __version__, locks
+from lra.console import say
 from lra.errors import UserError
-from lra.files import digest, write_json
+from lra.files import digest, read_json, write_json
 from lra.tasks import Facts, Place, Split, Task, Windows
+from lra.tasks.doubts import contradictions
 from lra.tasks.sources import sha256
 
 LAYOUT = 2  # of the arrays; a part of the folder's name
@@ -31,8 +36,11 @@ DTYPES = ("|u1", "<u2", "<i4", "<i8")
 SPLITS = ("train", "val", "test")
 LOCK_PATIENCE_SECONDS = 3600
 
+NUL = "texts with a NUL byte"  # a key of the source, with their number
+
 Splits = dict[str, Split]
 Manifest = dict[str, Any]
+Identity = dict[str, Any]
 
 
 class Writer:
@@ -106,7 +114,7 @@ Make = Callable[[dict[str, Writer], Path], Any]
 def prepared(
     place: Place,
     facts: Facts,
-    identity: dict[str, Any],
+    identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
     *,
@@ -115,13 +123,14 @@ def prepared(
     """The task that `facts` and `identity` (with its `task` folder) describe, made where the cache has it not yet.
 
     `baselines` is computed once, from the stored splits. With `validates_on_test` there is no split `val` to fill.
-    An identity with `raw: None` (`sources.stamp` of no file) is met by a cache of any raw data with the same options.
+    An identity with `raw: None` is that of data from the hub. Where nobody named a data folder, the only cache with the
+    same options serves instead, and its raw data are said.
     Parallel jobs build once: the others wait for the lock, which dies with the process that holds it.
     """
     name = digest({"schema": LAYOUT, **identity})[:12]
     folder = place.cache / identity["task"] / name
-    if "raw" in identity and identity["raw"] is None:
-        folder = _of_any_raw_data(place.cache / identity["task"], identity) or folder
+    if place.data_dir is None and identity.get("raw", ...) is None and not (folder / MANIFEST).exists():
+        folder, identity = _without_raw_data(folder, identity)
     if not (folder / MANIFEST).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,27 +141,56 @@ def prepared(
             raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
-    return open_cache(folder, facts)
+    return open_cache(folder, facts, identity)
 
 
-def _of_any_raw_data(caches: Path, identity: dict[str, Any]) -> Path | None:
-    for path in sorted(caches.glob(f"*/{MANIFEST}")):
-        if {**_manifest(path.parent)["identity"], "raw": None} == identity:
-            return path.parent
-    return None
+def _without_raw_data(folder: Path, identity: Identity) -> tuple[Path, Identity]:
+    """The cache of the same options and any raw data, and its identity; those given where there is none.
+
+    Raises UserError where caches of different data have these options: only the raw data could tell which is meant.
+    """
+    manifests = {path.parent: _manifest(path.parent) for path in sorted(folder.parent.glob(f"[!.]*/{MANIFEST}"))}
+    same = {path: manifest for path, manifest in manifests.items() if {**manifest["identity"], "raw": None} == identity}
+    if not same:
+        return folder, identity
+    said = [f"{path} from {_flat(manifest['identity']['raw'])}" for path, manifest in same.items()]
+    if len({manifest["digest"] for manifest in same.values()}) > 1:
+        raise UserError(
+            f"{identity['task']}: no raw data are at hand (data_dir=null), and {len(same)} caches of different data "
+            f"have these options: {'; '.join(said)}; name the data folder (data_dir=...), or delete the others"
+        )
+    _say_once(f"{identity['task']}: no raw data are at hand (data_dir=null); what is cached serves: {said[0]}")
+    chosen, manifest = next(iter(same.items()))
+    return chosen, manifest["identity"]
+
+
+def _flat(raw: Any) -> str:
+    """Names and first digits of the SHA-256 of raw data in one line."""
+    if isinstance(raw, dict):
+        if {"name", "sha256"} <= set(raw):
+            return f"{raw['name']} ({str(raw['sha256'])[:12]})"
+        return ", ".join(_flat(item) for item in raw.values() if item)
+    return ", ".join(map(_flat, raw)) if isinstance(raw, list) else str(raw)
+
+
+@cache
+def _say_once(message: str) -> None:
+    say(message)
 
 
 def _build(
     folder: Path,
     facts: Facts,
-    identity: dict[str, Any],
+    identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
     validates_on_test: bool,
 ) -> None:
-    for left_over in folder.parent.glob(f".{folder.name}.*.tmp"):
+    host = platform.node()
+    others = "*" if locks.of_one_host(folder.parent) is None else f"{host}.*"  # whose end this host can know of
+    for left_over in folder.parent.glob(f".{folder.name}.{others}.tmp"):
         shutil.rmtree(left_over)
-    staging = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    staging = folder.parent / f".{folder.name}.{host}.{secrets.token_hex(8)}.tmp"
     staging.mkdir()
     dtype = np.uint8 if facts.vocab_size <= 256 else np.uint16
     splits = ("train", "test") if validates_on_test else SPLITS
@@ -174,19 +212,44 @@ def _build(
             "source": source,
             "created_by": f"lra {__version__}",
         }
-        manifest["baselines"] = baselines(_splits(staging, manifest, facts))
+        made = _splits(staging, manifest, facts)
+        manifest["baselines"] = baselines(made)
+        manifest["doubts"] = contradictions({split: made[split] for split in splits})
         write_json(staging / MANIFEST, {"sha256": digest(manifest), **manifest})
         verify(staging)
-        staging.rename(folder)
+        _put(staging, folder)
+        _say_doubts(identity["task"], manifest)
     finally:
         for writer in writers.values():
             writer.discard()
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def open_cache(folder: Path, facts: Facts) -> Task:
-    """Map a prepared task, whose files are compared with their SHA-256. Raises UserError where one was changed."""
+def _put(staging: Path, folder: Path) -> None:
+    """Give a finished cache its name, unless a process on a host that shares no locks with this one was first."""
+    try:
+        staging.rename(folder)
+    except OSError:
+        if not (folder / MANIFEST).exists():
+            raise
+
+
+def _say_doubts(task: str, manifest: Manifest) -> None:
+    """What a person should know of data that were just prepared, in one line."""
+    doubts = [f"{number:,} {what}" for what, number in manifest["doubts"].items() if number]
+    if isinstance(manifest["source"], dict) and manifest["source"].get(NUL):
+        doubts.append(f"{manifest['source'][NUL]:,} {NUL}")
+    if doubts:
+        say(f"{task}: doubtful data are kept as they are: {', '.join(doubts)}")
+
+
+def open_cache(folder: Path, facts: Facts, identity: Identity) -> Task:
+    """Map a prepared task, whose files are compared with their SHA-256.
+
+    Raises UserError where one was changed, and where the cache is of another identity than its place says.
+    """
     manifest = _manifest(folder)
+    _compare(folder, manifest, identity)
     try:
         splits = _splits(folder, manifest, facts)
         verify(folder)
@@ -198,21 +261,33 @@ def open_cache(folder: Path, facts: Facts) -> Task:
             folder=folder,
             source=manifest["source"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / MANIFEST}: not that of a prepared task: {error}; delete {folder}") from None
+
+
+def _compare(folder: Path, manifest: Manifest, identity: Identity) -> None:
+    stored = manifest["identity"]
+    if digest(stored) != digest(identity):
+        keys = sorted(key for key in {*stored, *identity} if stored.get(key, ...) != identity.get(key, ...))
+        raise UserError(
+            f"{folder / MANIFEST}: prepared from other data or options than its folder is named for (they differ in "
+            f"{', '.join(keys)}): folders were exchanged or renamed; delete {folder} and prepare again"
+        )
 
 
 def _manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = read_json(path)
         if manifest["schema"] not in (2, SCHEMA):
             raise UserError(f"{folder}: cache of schema {manifest['schema']}, this version reads {SCHEMA}; delete it")
         sha = manifest.pop("sha256", None)
         if sha != (digest(manifest) if manifest["schema"] == SCHEMA else None):
             raise ValueError("its content is not what its SHA-256 says")
+        if not isinstance(manifest["identity"], dict):
+            raise TypeError("its identity is no mapping")
         return manifest
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: damaged: {error}; delete {folder} and prepare again") from None
 
 

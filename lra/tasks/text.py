@@ -15,10 +15,10 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Progress, Split, Task, sources, titled
+from lra.tasks import Builder, Facts, Place, Progress, Split, Task, fingerprints, sources, titled
 from lra.tasks.baselines import bag_of_words, majority
 from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import Splits, Writer, prepared
+from lra.tasks.storage import NUL, Splits, Writer, prepared
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 
 VERSION = 1
@@ -33,6 +33,7 @@ PLACES = ("imdb/", "")  # below the data folder
 MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/[^/]+\.txt")
 CLASSES = ("neg", "pos")
 READ_SPLITS = ("train", "test")
+REVIEWS = tuple(f"{split}/{name}/*.txt" for split in READ_SPLITS for name in CLASSES)  # in the folder
 
 Examples = list[tuple[bytes, int]]
 """Texts and labels of a split."""
@@ -50,7 +51,7 @@ class Row:
     def checked(self) -> tuple[bytes, int]:
         """Text and label, after a look at both."""
         if self.label not in (0, 1):
-            raise UserError(f"{self.where}: label {self.label}, expected 0 (negative) or 1 (positive)")
+            raise UserError(f"{self.where}: label {self.label!s:.80}, expected 0 (negative) or 1 (positive)")
         if isinstance(self.text, str):
             return sources.checked_text(self.where, self.text).encode(), self.label
         if not self.text.strip():
@@ -65,11 +66,6 @@ class Source:
     name: str
     paths: list[Path]
     rows: Callable[[], Iterator[Row]]
-
-    @property
-    def raw(self) -> list[dict[str, Any]] | None:
-        """What the identity of a cache says of the raw data."""
-        return [sources.stamp(path) for path in self.paths] or None
 
     def read(self, progress: Progress) -> dict[str, Examples]:
         """All examples of train and test, sorted by text and label: the same for every source of the same data."""
@@ -119,13 +115,14 @@ class Text(Builder):
 
     def build(self, place: Place) -> Task:
         source = find(place)
+        stamps = fingerprints.stamps(place, source.paths, inside=REVIEWS)
         identity = {
             "task": "text",
             "version": VERSION,
             "max_length": self.max_length,
             "validation": self.validation,
             "limit": self.limit,
-            "raw": source.raw,
+            "raw": stamps or None,
         }
 
         def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
@@ -135,8 +132,13 @@ class Text(Builder):
                 for row in limited(len(examples), self.limit, split):
                     text, label = examples[row]
                     writers[split].add(label, byte_ids(text, self.max_length))
-            digests = {path.name: sources.sha256(path) for path in source.paths if path.is_file()}
-            return {"from": source.name, "sha256": digests, "rows": rows, "licence": LICENCE}
+            return {
+                "from": source.name,
+                "sha256": fingerprints.confirmed(place, source.paths, stamps, inside=REVIEWS),
+                "rows": rows,
+                NUL: sum(b"\0" in text for examples in read.values() for text, _ in examples),
+                "licence": LICENCE,
+            }
 
         task = prepared(place, self.facts, identity, make, baselines, validates_on_test=self.validation == "test")
         counts = [task.source["rows"][split] for split in READ_SPLITS]
@@ -222,11 +224,8 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
     for split in READ_SPLITS:
         for label, name in enumerate(CLASSES):
             for path in (folder / split / name).glob("*.txt"):
-                try:
-                    with open(path, "rb") as file:
-                        text = sources.contents(str(path), file, sources.MAX_LINE_BYTES)
-                except OSError as error:
-                    raise UserError(f"{path}: {error.strerror or error}") from None
+                with sources.opened(path) as file:
+                    text = sources.contents(str(path), file, sources.MAX_LINE_BYTES)
                 yield Row(split=split, where=str(path), label=label, text=text)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from lra.errors import UserError
+from lra.files import read_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BYTE_VOCABULARY = 257
 MAX_VOCABULARY = 2**16  # ids are stored as uint16
+MAX_VOCABULARY_BYTES = 2**24  # of a file
 BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """The size of a byte-level BPE: padding, every byte, and what is merged."""
 
@@ -62,11 +64,17 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
 def vocabulary_of(path: Path) -> list[str]:
     """The tokens of BERT's vocabulary file, one a line, all different; [PAD] must be the first."""
     try:
-        tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        data = read_regular(path, MAX_VOCABULARY_BYTES, follow=True)
+        tokens = data.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8: {error}; expected a BERT vocabulary") from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: not UTF-8: byte 0x{data[error.start]:02x}; expected a BERT vocabulary"
+        ) from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; expected a BERT vocabulary") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; expected a BERT vocabulary") from None
     if tokens[:1] != [PAD] or UNKNOWN not in tokens:
         raise UserError(f"{path}: expected a BERT vocabulary that begins with {PAD} and holds {UNKNOWN}")
     if len(tokens) > MAX_VOCABULARY:

@@ -1,0 +1,156 @@
+"""What is remembered of raw data saves reading them; where it is wrong or damaged, that costs another reading."""
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from lra.errors import UserError
+from lra.files import digest
+from lra.tasks import Place, fingerprints
+
+DATA = b"raw data of 23 bytes, a"
+
+
+def place(folder: Path, verify: bool = False) -> Place:
+    return Place(cache=folder / "cache", data_dir=folder, workers=1, progress=lambda done, total: None, verify=verify)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that may be remembered at once."""
+    monkeypatch.setattr(fingerprints, "SETTLED_NS", -1)
+    (tmp_path / "raw").write_bytes(DATA)
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read, in their order."""
+    names: list[str] = []
+    read = fingerprints.sha256
+
+    def counted(path: Path) -> str:
+        names.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(fingerprints, "sha256", counted)
+    return names
+
+
+def memory(folder: Path) -> Path:
+    [path] = (folder / "cache" / "raw").iterdir()
+    return path
+
+
+def test_a_file_is_read_once(tmp_path: Path, raw: Path, reads: list[str]) -> None:
+    for _ in range(3):
+        assert fingerprints.stamps(place(tmp_path), [raw]) == [{"name": "raw", "sha256": sha256(DATA).hexdigest()}]
+    assert reads == ["raw"]
+
+
+def test_a_folder_is_the_names_and_contents_of_its_files(tmp_path: Path, raw: Path, reads: list[str]) -> None:
+    folder = tmp_path / "folder"
+    for name, data in {"a/x.txt": b"1", "b/x.txt": b"2", "a/y.jpg": b"3"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+    def stamp(*patterns: str) -> str:
+        return fingerprints.stamps(place(tmp_path), [folder], inside=patterns)[0]["sha256"]
+
+    first = stamp("a/*.txt", "b/*.txt")
+    assert first == digest({"a/x.txt": sha256(b"1").hexdigest(), "b/x.txt": sha256(b"2").hexdigest()})
+    assert stamp("a/*.txt", "b/*.txt") == first
+    assert len(reads) == 2
+    (folder / "a/y.jpg").write_bytes(b"4")
+    assert stamp("a/*.txt", "b/*.txt") == first
+    (folder / "a/x.txt").rename(folder / "a/z.txt")
+    assert stamp("a/*.txt", "b/*.txt") != first
+
+
+def edited(path: Path) -> None:
+    path.write_bytes(DATA[::-1])
+
+
+def edited_with_its_time(path: Path) -> None:
+    status = path.stat()
+    edited(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "new").write_bytes(DATA[::-1])
+    status = path.stat()
+    os.utime(path.parent / "new", ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(path.parent / "new", path)
+
+
+@pytest.mark.parametrize("change", [edited, edited_with_its_time, replaced])
+def test_a_change_of_the_same_size_is_seen(tmp_path: Path, raw: Path, change: Callable[[Path], None]) -> None:
+    fingerprints.stamps(place(tmp_path), [raw])
+    change(raw)
+    assert fingerprints.stamps(place(tmp_path), [raw])[0]["sha256"] == sha256(DATA[::-1]).hexdigest()
+
+
+def test_a_file_that_has_just_changed_is_not_remembered(tmp_path: Path, raw: Path, monkeypatch) -> None:
+    """Another change may come within the resolution of its times."""
+    monkeypatch.setattr(fingerprints, "SETTLED_NS", 10**15)
+    fingerprints.stamps(place(tmp_path), [raw])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_no_damage_of_what_is_remembered_is_believed(tmp_path: Path, raw: Path, reads: list[str]) -> None:
+    expected = fingerprints.stamps(place(tmp_path), [raw])
+    path = memory(tmp_path)
+    whole = path.read_bytes()
+    damages = [whole[:-9], b"", b"[]", b"[" * 10**5, b"\xff", whole.replace(b'"sha256": "', b'"sha256": "0')]
+    damages += [bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]) for at in range(0, len(whole), 7)]
+    for damage in damages:
+        path.write_bytes(damage)
+        assert fingerprints.stamps(place(tmp_path), [raw]) == expected, damage
+    path.unlink()
+    path.mkdir()
+    assert fingerprints.stamps(place(tmp_path), [raw]) == expected
+
+
+def test_what_is_remembered_of_another_file_is_not_taken(tmp_path: Path, raw: Path) -> None:
+    fingerprints.stamps(place(tmp_path), [raw])
+    known = memory(tmp_path)
+    (tmp_path / "other").write_bytes(b"other data of 23 bytes!")
+    fingerprints.stamps(place(tmp_path), [tmp_path / "other"])
+    [other] = set((tmp_path / "cache" / "raw").iterdir()) - {known}
+    other.write_bytes(known.read_bytes())
+    [found] = fingerprints.stamps(place(tmp_path), [tmp_path / "other"])
+    assert found["sha256"] == sha256(b"other data of 23 bytes!").hexdigest()
+
+
+def test_verify_reads_anew_and_corrects(tmp_path: Path, raw: Path, capfd: pytest.CaptureFixture, monkeypatch) -> None:
+    """A file system whose times say nothing."""
+    monkeypatch.setattr(fingerprints, "_state", lambda path, files: ("the same", 0))
+    before = fingerprints.stamps(place(tmp_path), [raw])
+    raw.write_bytes(DATA[::-1])
+    assert fingerprints.stamps(place(tmp_path), [raw]) == before
+    now = fingerprints.stamps(place(tmp_path, verify=True), [raw])
+    assert now[0]["sha256"] == sha256(DATA[::-1]).hexdigest()
+    assert f"{raw}: its content changed" in capfd.readouterr().err
+    assert fingerprints.stamps(place(tmp_path), [raw]) == now
+    assert json.loads(memory(tmp_path).read_text())["sha256"] == now[0]["sha256"]
+
+
+def test_data_that_change_while_they_are_read_are_refused(tmp_path: Path, raw: Path) -> None:
+    known = fingerprints.stamps(place(tmp_path), [raw])
+    assert fingerprints.confirmed(place(tmp_path), [raw], known) == {"raw": sha256(DATA).hexdigest()}
+    raw.write_bytes(DATA + b"more")
+    with pytest.raises(UserError, match="raw: it changed while it was read"):
+        fingerprints.confirmed(place(tmp_path), [raw], known)
+
+
+def test_a_cache_that_cannot_be_written_costs_reading(tmp_path: Path, raw: Path, reads: list[str]) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "raw").write_text("a file")
+    for _ in range(2):
+        fingerprints.stamps(place(tmp_path), [raw])
+    assert reads == ["raw", "raw"]
