@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lra import faults
 from lra.console import say
 from lra.errors import UserError
-from lra.files import sweep_partials, write_atomic, write_json
+from lra.files import write_atomic, write_json
 
 if TYPE_CHECKING:  # a run that is done needs no torch
     from torch import Tensor
@@ -66,7 +66,6 @@ def read(folder: Path) -> Checkpoint | None:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    sweep_partials(folder)
     generations = _index(folder)
     for number, entry in enumerate(generations):
         try:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from lra import checkpoint, configure, locks, record, sweep
 from lra.console import Preparation, say
 from lra.errors import UserError
-from lra.files import explained, write_atomic, write_json
+from lra.files import explained, sweep_partials, write_atomic, write_json
 from lra.loggers import Loggers
 from lra.loggers import Run as Seen
 from lra.outcome import complete, recorded
@@ -83,7 +83,7 @@ def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
         with placed(device, number), ranks.joined(device), ranks.Gate() as gate:
             return one.lead(gate) if ranks.leads() else one.assist(gate)
     except OSError as error:
-        raise explained(error, folder, 0) from error
+        raise explained(error, folder, None) from error
 
 
 def _in_new_processes(processes: int, settings: Settings, cell: Cell, title: str, number: int) -> str:
@@ -170,6 +170,7 @@ class Run:
 
     def _record(self, gate: "Gate", requests: Requests) -> str:
         started = record.now()
+        sweep_partials(self.folder)
         earlier = recorded(self.folder)
         if earlier is not None and earlier["status"] == "diverged":
             checkpoint.remove(self.folder)
