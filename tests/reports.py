@@ -13,7 +13,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
     """A small record in its place; accuracy None makes it a failed run."""
     finished = accuracy is not None
     correct = round(20 * accuracy) if finished else 0
-    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 1.0, "step": 50}
+    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 0.0, "perplexity": 1.0, "step": 50}
     last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
     run = {
         "task": "listops",

@@ -7,7 +7,7 @@ from pathlib import Path
 from lra.errors import UserError
 from lra.report import write_report
 from lra.report.overview import write_overview
-from lra.report.records import RULES
+from lra.report.schema import RULES
 from lra.report.verify import verify
 from lra.report.watch import watch
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lra import record
 from lra.errors import UserError
-from lra.report.records import Record
+from lra.report.records import Record, contents
 
 Curve = dict[str, list[Any]]
 """One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""
@@ -42,10 +42,7 @@ def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
 def read(folder: Path, run: Record) -> Curve | None:
     """The curve of a run that left one; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
     path = (folder / run["path"]).with_name(record.METRICS)
-    try:
-        lines = parsed(path, record.contents(path, run)) if path.exists() else []
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    lines = parsed(path, contents(path, run) or b"")
     if not lines:
         return None
     curve = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lra.report.published import Published
-from lra.report.records import RULES
+from lra.report.schema import RULES
 from lra.report.table import Column, Comparison, Row, Section
 
 SCHEMA = 1

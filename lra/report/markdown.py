@@ -92,7 +92,7 @@ def _further(column: Column) -> Iterator[str]:
     if texts:
         yield f"### Generated texts: {escape(column.title)}\n"
         for row, seed, text in texts:
-            yield f"{escape(row.name)}, seed {seed}:\n\n> {escape(' '.join(text.split()))}\n"
+            yield f"{escape(row.name)}, seed {seed}:\n\n> {escape(text)}\n"
 
 
 def _asked_for(section: Section) -> str:

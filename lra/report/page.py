@@ -14,7 +14,8 @@ import numpy as np
 from lra.files import write_atomic
 from lra.report import curves, diagnostics, layout
 from lra.report.blocks import PROBES
-from lra.report.records import RULES, Record
+from lra.report.records import Record
+from lra.report.schema import RULES
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, Row, Section
 
