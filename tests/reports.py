@@ -72,7 +72,7 @@ def declare(root: Path, *cells: dict) -> None:
 
 def files_of(folder: Path, *arguments: object) -> dict[str, str]:
     """The text files of a report, without its figures."""
-    return Report(folder, *arguments).files(figures=[])
+    return Report(folder, *arguments).files(figures={})
 
 
 def page_of(folder: Path, *arguments: object) -> str:

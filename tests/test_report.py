@@ -103,7 +103,7 @@ def test_the_golden_report(whole: Path, name: str) -> None:
 def test_is_the_same_to_the_byte_whatever_the_hash_seed(whole: Path) -> None:
     program = (
         "import sys, hashlib; from pathlib import Path; from lra.report import Report\n"
-        "print(hashlib.sha256(repr(Report(Path(sys.argv[1])).files(figures=[])).encode()).hexdigest())"
+        "print(hashlib.sha256(repr(Report(Path(sys.argv[1])).files(figures={})).encode()).hexdigest())"
     )
     digests = {
         subprocess.run(

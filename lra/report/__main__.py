@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lra.errors import UserError
+from lra.console import say
+from lra.errors import UserError, printable
 from lra.report import write_report
 from lra.report.overview import write_overview
 from lra.report.schema import RULES
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="the same, once")
     arguments = parser.parse_args()
     chosen = (arguments.folder, arguments.selection, arguments.published)
+    faults: list[str] = []
     try:
         if arguments.watch or arguments.once:
             watch(arguments.folder, arguments.once)
@@ -45,22 +47,23 @@ def main() -> None:
         if arguments.verify:
             sys.exit(_verify(*chosen))
         if arguments.overview:
-            print(write_overview(arguments.folder).read_text())
-            return
-        page = write_report(*chosen)
+            page, what = write_overview(arguments.folder, faults.append), "over the folders in it"
+        else:
+            page, what = write_report(*chosen, faults.append), "and the tables, figures and index.html beside it"
+        print(page.read_text())
+        say(f"lra-report: wrote {page}, {what}")
     except (UserError, OSError) as error:
-        print(f"lra-report: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    print(page.read_text())
-    print(f"lra-report: wrote {page}, and the tables, figures and index.html beside it", file=sys.stderr)
+        faults.append(str(error))
+    for fault in faults:
+        say(f"lra-report: error: {printable(fault)}")
+    sys.exit(2 if faults else 0)
 
 
 def _verify(folder: Path, selection: str | None, published: list[Path]) -> int:
-    report, mismatches = verify(folder, selection, published)
+    runs, mismatches = verify(folder, selection, published)
     for line in mismatches:
-        print(line)
-    runs = sum(len(cell.runs) for cell in report.cells)
-    print(f"{folder}: {runs} records, {len(mismatches)} mismatches")
+        say(printable(line), to_stdout=True)
+    say(printable(f"{folder}: {runs} records, {len(mismatches)} mismatches"), to_stdout=True)
     return 1 if mismatches else 0
 
 

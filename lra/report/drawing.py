@@ -69,12 +69,18 @@ class System:
 
     @property
     def name(self) -> str:
-        return self.row.name
+        return plain(self.row.name)
 
     @property
     def title(self) -> str:
         """Its name above a panel, settings on a line of their own."""
         return self.name.replace(" (", "\n(")
+
+
+def plain(text: str) -> str:
+    """A name as matplotlib shall draw it: `$` begins no formula, and `_` at its start hides it from no legend."""
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def unit(column: Column) -> str:

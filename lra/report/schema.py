@@ -26,13 +26,13 @@ def _below(path: str) -> str:
     return path
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
     """Other keys than these may stand there, too."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class Group(_Checked):
+class Group(Checked):
     """Test examples of one kind."""
 
     examples: Annotated[Count, Field(ge=1)]
@@ -55,7 +55,7 @@ class Entry(Group):
     step: Count
 
 
-class Bin(_Checked):
+class Bin(Checked):
     """Predictions of about one confidence."""
 
     confidence: Annotated[float, Field(ge=0, le=1)]
@@ -63,11 +63,11 @@ class Bin(_Checked):
     examples: Annotated[Count, Field(ge=1)]
 
 
-class Packages(_Checked):
+class Packages(Checked):
     torch: str
 
 
-class Provenance(_Checked):
+class Provenance(Checked):
     commit: str | None
     dirty: bool | None
     config_sha256: str
@@ -80,16 +80,16 @@ class Provenance(_Checked):
     precision: str
 
 
-class Config(_Checked):
+class Config(Checked):
     train: dict[str, Any] = {}
     init: dict[str, Any] | None = None
 
 
-class Tokens(_Checked):
+class Tokens(Checked):
     computed: Count
 
 
-class Record(_Checked):
+class Record(Checked):
     """`files`: the SHA-256 of what lies beside the record, by its name in that folder."""
 
     task: Name
@@ -133,7 +133,7 @@ class Record(_Checked):
         return self
 
 
-class Declared(_Checked):
+class Declared(Checked):
     """A cell of a sweep."""
 
     protocol: Name
@@ -146,7 +146,7 @@ class Declared(_Checked):
     seeds: list[Number]
 
 
-class Sweep(_Checked):
+class Sweep(Checked):
     cells: list[Declared]
 
 
