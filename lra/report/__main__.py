@@ -42,21 +42,24 @@ def main() -> None:
     faults: list[str] = []
     try:
         if arguments.watch or arguments.once:
-            watch(arguments.folder, arguments.once)
-            return
-        if arguments.verify:
+            watch(arguments.folder, arguments.once, faults.append)
+        elif arguments.verify:
             sys.exit(_verify(*chosen))
-        if arguments.overview:
-            page, what = write_overview(arguments.folder, faults.append), "over the folders in it"
+        elif arguments.overview:
+            _show(write_overview(arguments.folder, faults.append), "over the folders in it")
         else:
-            page, what = write_report(*chosen, faults.append), "and the tables, figures and index.html beside it"
-        print(page.read_text())
-        say(f"lra-report: wrote {page}, {what}")
+            _show(write_report(*chosen, faults.append), "and the tables, figures and index.html beside it")
     except (UserError, OSError) as error:
         faults.append(str(error))
-    for fault in faults:
+    for fault in dict.fromkeys(faults):
         say(f"lra-report: error: {printable(fault)}")
-    sys.exit(2 if faults else 0)
+    if faults:
+        sys.exit(2)
+
+
+def _show(page: Path, what: str) -> None:
+    print(page.read_text())
+    say(f"lra-report: wrote {page}, {what}")
 
 
 def _verify(folder: Path, selection: str | None, published: list[Path]) -> int:

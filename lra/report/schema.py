@@ -146,6 +146,25 @@ class Declared(Checked):
     seeds: list[Number]
 
 
+class _Train(Checked):
+    steps: Count
+
+
+class Steps(Checked):
+    """A run's configuration, as far as its progress shows it."""
+
+    train: _Train
+
+
+class Evaluation(Checked):
+    """A line of metrics.jsonl; a loss is null where it is not finite."""
+
+    step: Count
+    val_accuracy: Percent | None = None
+    val_loss: FiniteFloat | None = None
+    seconds: Measure = 0.0
+
+
 class Sweep(Checked):
     cells: list[Declared]
 
@@ -164,11 +183,9 @@ def fault(error: ValidationError) -> str:
     key = ".".join(map(str, first["loc"]))
     if first["type"] == "value_error":
         return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
-    return f"{key or 'the file'}: {first['msg']}, found {'nothing' if first['type'] == 'missing' else _short(first)}"
-
-
-def _short(error: Any) -> str:
-    return reprlib.Repr(maxstring=60, maxother=60).repr(error["input"])
+    expected = "Input should be a valid dictionary" if first["type"] == "model_type" else first["msg"]
+    value = "nothing" if first["type"] == "missing" else reprlib.repr(first["input"])
+    return f"{key or 'the file'}: {expected}, found {value}"
 
 
 def cleaned(value: Any) -> Any:

@@ -14,6 +14,7 @@ from lra import record
 from lra.errors import UserError
 from lra.files import digest, read_json, read_regular
 from lra.report import JSON, PAGE, Report, curves, schema
+from lra.report.figures import FOLDER as FIGURES
 from lra.report.figures import write_figures
 from lra.report.records import BESIDE, COSTS, PREDICTIONS, SAMPLE, Record, predictions
 
@@ -36,7 +37,7 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
     `selection`: None for the rule that the report was built with. Raises UserError where there is no record.
     """
     faults: list[str] = []
-    built = _built(folder / JSON, faults)
+    built = _built(folder, faults)
     try:
         report = Report(folder, selection or built.get("selection"), published, faults.append, built.get("title"))
     except UserError as error:
@@ -49,24 +50,23 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
             faults += [f"{run['path']}: {fault}" for fault in _of_run(folder, run)]
         except UserError as error:
             faults.append(str(error))
-    figures = built.get("figures", {})
+    figures = built["figures"]
     faults += _of_figures(report, figures)
     for name, text in {**report.files(figures), PAGE: report.page(figures)}.items():
         faults += _of_text(folder / name, text)
     return len(runs), list(dict.fromkeys(faults))
 
 
-def _built(path: Path, faults: list[str]) -> dict[str, Any]:
-    """How the report was built; empty, and a fault, where that cannot be read."""
+def _built(folder: Path, faults: list[str]) -> dict[str, Any]:
+    """How the report was built; where that cannot be read, it is a fault, and the figures are those that are there."""
     try:
-        built = read_json(path)
+        built = read_json(folder / JSON)
         schema.check(_Built, built)
         return built
-    except FileNotFoundError:  # as the comparison of the file says, too
-        return {}
     except (OSError, ValueError) as error:
-        faults.append(f"{path.name}: {error}; lra-report writes it anew")
-        return {}
+        faults.append(f"{JSON}: {error}; lra-report writes it anew")
+        there = sorted(path.relative_to(folder).as_posix() for path in folder.glob(f"{FIGURES}/*.*") if path.is_file())
+        return {"figures": record.sha256(folder, *there)}
 
 
 def _of_run(folder: Path, run: Record) -> Iterator[str]:
