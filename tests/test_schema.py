@@ -1,22 +1,25 @@
 """What is no record is named by file and key, once and in a line; all others are reported."""
 
+import json
 import os
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from furnish import furnish
-from reports import change, complete, declare, page_of, put
+from markdown_it import MarkdownIt
+from reports import change, complete, declare, put
 from support import Commands
 
 from lra import record
+from lra.console import say
 from lra.errors import UserError, printable
-from lra.files import write_json
+from lra.files import digest, write_json
 from lra.paths import PACKAGE
-from lra.report import Report, figures, schema
+from lra.report import Report, drawing, figures, schema
 from lra.report import __main__ as command
-from lra.report.page import page
 from lra.report.records import load
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -210,7 +213,10 @@ def test_a_declared_task_with_two_names_keeps_its_own(tmp_path: Path) -> None:
 
 # Names
 
-EVIL = "$\\frac{ \x1b[31m\n# heading\n[a](http://b) <script>alert(1)</script> ``` _x | \ud800 \u202e &lt; \\input{/etc/passwd}"
+EVIL = (
+    "$\\frac{ \x1b[31m\n# heading\n[a](http://b) http://c <script>alert(1)</script> ``` _x | \u202e &lt; "
+    "\\input{/etc/passwd}"
+)
 
 
 def test_names_are_printable_and_stay_in_their_line() -> None:
@@ -221,3 +227,68 @@ def test_names_are_printable_and_stay_in_their_line() -> None:
         assert printable(text) == text
     assert str(UserError("a\nb\x1b")) == r"a\nb\x1b"
     assert schema.cleaned({"a\n": ["\x1b", 1, None, {"b": "\r"}]}) == {r"a\n": [r"\x1b", 1, None, {"b": r"\r"}]}
+
+
+def named(root: Path, evil: str) -> Path:
+    """A results folder in which every name ends so."""
+    for seed in (1, 2):
+        put(root, seed, 37.0 + seed)
+    put(root, 2, 30.0, attention="_softmax", variant="transformer")
+    furnish(root)
+    for path in sorted(root.rglob(record.NAME)):
+        run = record.read(path)
+        names = ("task", "attention", "variant", "protocol")
+        run |= {name: f"{run[name]}{evil}" for name in names} | {"reason": evil, "settings": {evil: evil}}
+        for name in ("baselines", "diagnostics"):
+            run[name] = {f"{key}{evil}": value for key, value in run[name].items()}
+        for group in run["diagnostics"].values():
+            group[evil] = {"examples": 7, "correct": 5}
+        run["config"] = {"model": {evil: evil}, "train": {"lr": evil}}
+        run["provenance"] |= dict.fromkeys(("commit", "cpu", "device", "precision", "python"), evil)
+        run["provenance"] |= {"packages": {"torch": evil}, "config_sha256": digest(run["config"])}
+        path.write_text(json.dumps({"sha256": digest(run), **run}))
+    quoted = json.dumps(evil)
+    (root / "published.yaml").write_text(
+        f"systems: [{{name: {quoted}, attention: simple, complexity: 'O(\\input{{/etc/passwd}})'}}]\n"
+        f"sources: [{{name: {quoted}, reference: {quoted}, numbers: {quoted}, best: {{Simple: {{{quoted}: 3.0}}}}}}]\n"
+    )
+    return root
+
+
+def test_names_are_text_in_every_format(tmp_path: Path) -> None:
+    """Markdown by the reading of another library; LaTeX by the commands that stand in it."""
+    report = Report(named(tmp_path / "evil <script>\n", EVIL))
+    files = report.files({"figures/a.svg": "0"}) | {"index.html": report.page(["figures/a.svg"])}
+    for name, text in files.items():
+        assert all(line.isprintable() for line in text.split("\n")), name
+        text.encode()
+    tokens = MarkdownIt("commonmark").enable("table").parse(files["README.md"])
+    inline = [child for token in tokens for child in token.children or ()]
+    assert not [token for token in (*tokens, *inline) if token.type in ("html_block", "html_inline")]
+    links = {token.attrs["href"] for token in inline if token.type == "link_open"}
+    assert {unquote(link) for link in links} == {run["path"] for cell in report.cells for run in cell.runs.values()}
+    assert not [line for line in files["README.md"].splitlines() if line.startswith("| ") and "http://" in line]
+    put(tmp_path / "plain", 1, 37.0)
+    plain = Report(tmp_path / "plain").files({})
+    titles = [line for line in files["README.md"].splitlines() if line.startswith("#")]
+    assert len([token for token in tokens if token.type == "heading_open"]) == len(titles)
+    assert not [line for line in titles if line.startswith("# heading")]
+    known = set(re.findall(r"\\[A-Za-z]+", plain["table1.tex"]))
+    used = set(re.findall(r"\\[A-Za-z]+", files["table1.tex"]))
+    assert used - known <= {r"\textbackslash", r"\textasciitilde", r"\textasciicircum"}
+
+
+def test_names_are_no_formulas_in_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they vanish from a legend, as names that begin with an underscore do; long ones leave room for panels."""
+    folder = named(tmp_path, r" $\frac{$ _")
+    two = {name: figures.DRAWINGS[name] for name in ("seeds", "diagnostics")}
+    monkeypatch.setattr(figures, "DRAWINGS", two)
+    drawn = figures.write_figures(folder, Report(folder).sections)
+    assert {path.name.split("_")[0] for path in drawn} == {*two}
+    assert drawing.plain("_a$b$") == r" _a\$b\$"
+    assert len(drawing.plain(500 * "x")) < 70
+
+
+def test_what_is_said_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture) -> None:
+    say("a \x1b[31m\x07 b\nc\r")
+    assert capsys.readouterr().err == "a \\x1b[31m\\x07 b\nc\\r\n"

@@ -40,7 +40,7 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
-                    figure.suptitle(plain(f"{task}; protocol {protocol}, selection {selection}"), fontsize=8)
+                    figure.suptitle(plain(f"{task}; protocol {protocol}, selection {selection}", 150), fontsize=8)
                     written += _save(figure, folder, re.sub(r"\W+", "_", f"{name} {task} {protocol} {selection}"))
     return written
 

@@ -38,10 +38,11 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
     """
     faults: list[str] = []
     built = _built(folder, faults)
+    known = len(faults)
     try:
         report = Report(folder, selection or built.get("selection"), published, faults.append, built.get("title"))
     except UserError as error:
-        if not faults:
+        if len(faults) == known:
             raise
         return 0, [*faults, str(error)]
     runs = [run for cell in report.cells for run in cell.runs.values()]
