@@ -7,14 +7,20 @@ from contextlib import suppress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lra.errors import printable
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def say(message: str, to_stdout: bool = False) -> None:
-    """One line on standard error, or on standard output; where it cannot be written, nothing else suffers from it."""
+    """A message on standard error, or on standard output; where it cannot be written, nothing else suffers from it.
+
+    What it names does nothing to the terminal.
+    """
     with suppress(OSError):
         file = sys.stdout if to_stdout else sys.stderr
-        print(f"{message}\n", end="", file=file, flush=True)  # in one piece, also from a thread
+        lines = "\n".join(map(printable, message.split("\n")))
+        print(f"{lines}\n", end="", file=file, flush=True)  # in one piece, also from a thread
 
 
 class Bar:
@@ -25,10 +31,10 @@ class Bar:
         self._bar: Progress | None = None
         self._started = self._last_line = time.monotonic()
         if sys.stderr.isatty():
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-            columns += [TextColumn("{task.fields[note]}"), TimeRemainingColumn()]
+            columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+            columns += [TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn()]
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task(title, total=total, completed=done, note="")
+            self._task = self._bar.add_task(printable(title), total=total, completed=done, note="")
 
     def __enter__(self) -> "Bar":
         if self._bar:

@@ -7,6 +7,17 @@ from difflib import get_close_matches
 class UserError(Exception):
     """A mistake in the configuration or the data; shown as one line, without a traceback (exit code 2)."""
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    r"""Text that stays in its line and does nothing to a terminal: newlines, other control characters and what has no
+    place in UTF-8 stand as in a Python literal, `\n`, `\x1b`, `\ud800`; a text that is printable stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A clause that names the nearest known name, or lists the known names when none is near."""

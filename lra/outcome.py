@@ -106,6 +106,9 @@ def recorded(folder: Path) -> dict[str, Any] | None:
     if not (folder / record.NAME).exists():
         return None
     try:
-        return record.read(folder / record.NAME)
+        found = record.read(folder / record.NAME)
+        if found.get("status") not in record.STATUSES:
+            raise ValueError(f"{folder / record.NAME}: not a readable record: it says not how the run ended")
+        return found
     except ValueError as error:
         raise UserError(f"{error}; delete it to train again") from None

@@ -15,12 +15,14 @@ from typing import Any
 
 from lra import __version__, paths
 from lra.errors import UserError
-from lra.files import digest, explained, open_to_write, write_json
+from lra.files import digest, explained, open_to_write, read_json, read_regular, write_json
 
+CONTENTS_BYTES = 2**32  # the most that is read of a file beside a record
 SCHEMA = 2  # of records and declarations; 1 had no SHA-256 of its own
 NAME = "record.json"
 METRICS = "metrics.jsonl"
 CONFIG, ERRORS, LOCK = "config.json", "error.log", ".run.lock"  # a run's identity; why it failed; who is at work on it
+STATUSES = ("finished", "diverged", "failed", "paused")
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 
 
@@ -28,13 +30,13 @@ def read(path: Path) -> dict[str, Any]:
     """The record in a file, without the SHA-256 it was written with. Raises ValueError with the file's name where it
     is none, or is not what was written."""
     try:
-        record = json.loads(path.read_text())
+        record = read_json(path)
         if not isinstance(record, dict) or record.get("schema") not in (1, SCHEMA):
             raise ValueError(f"expected schema {SCHEMA}")
         sha = record.pop("sha256", None)
         if sha != (digest(record) if record["schema"] == SCHEMA else None):
             raise ValueError("its content is not what its SHA-256 says")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a readable record: {error}") from None
     return record
 
@@ -56,8 +58,8 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
 
 
 def contents(path: Path, record: dict[str, Any]) -> bytes:
-    """A file that a run left beside its record. Raises ValueError where it is not what the record says."""
-    data = path.read_bytes()
+    """A file that a run left beside its record. Raises ValueError, or OSError, where it is not what the record says."""
+    data = read_regular(path, CONTENTS_BYTES)
     expected = record.get("files", {}).get(path.name)
     if expected is not None and hashlib.sha256(data).hexdigest() != expected:
         raise ValueError(f"{path}: its SHA-256 is not that of its record")
@@ -67,13 +69,13 @@ def contents(path: Path, record: dict[str, Any]) -> bytes:
 def declared(path: Path) -> list[dict[str, Any]]:
     """The cells that a `sweep.json` declares. Raises ValueError with its name where it is not what was written."""
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         if found["schema"] not in (1, SCHEMA):
             raise ValueError(f"expected schema {SCHEMA}")
         if found.get("sha256") != (digest(found["cells"]) if found["schema"] == SCHEMA else None):
             raise ValueError("its content is not what its SHA-256 says")
         return found["cells"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not what a sweep declares: {type(error).__name__}: {error}") from None
 
 

@@ -108,13 +108,17 @@ def conclude(broken: str = "", code: int = 0) -> bool:
     sweep = _current.pop()
     found = {folder: outcome(folder, settings) for folder, settings in sweep.runs.items()}
     counts = Counter(status for status, _ in found.values())
+    faults: list[str] = []
     try:
-        page = write_report(sweep.out)
+        page = write_report(sweep.out, tell=faults.append)
         print(page.read_text())
         say(f"report: {page}")
     except (UserError, OSError) as error:
         say(f"lra-train: error: no report: {error}")
         counts["no report"] += 1
+    for fault in faults:
+        say(f"lra-train: error: {fault}; the report leaves it out")
+        counts["left out of the report"] += 1
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != "finished"]

@@ -2,18 +2,23 @@
 
 import csv
 import io
+import json
+import math
 from pathlib import Path
+
+import numpy as np
 
 from lra import record
 from lra.files import digest, write_json
 from lra.report import Report
+from lra.report.records import BESIDE
 
 
 def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Path:
     """A small record in its place; accuracy None makes it a failed run."""
     finished = accuracy is not None
     correct = round(20 * accuracy) if finished else 0
-    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 1.0, "step": 50}
+    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 0.0, "perplexity": 1.0, "step": 50}
     last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
     run = {
         "task": "listops",
@@ -52,6 +57,33 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
     return folder / record.NAME
 
 
+def complete(root: Path) -> None:
+    """Give every run below `root` the files that a run leaves, as its record says, and list them there."""
+    for path in sorted(root.rglob(record.NAME)):
+        run = record.read(path)
+        write_json(path.with_name(record.CONFIG), run["config"])
+        if run["status"] == "finished":
+            record.write(path.parent, run | {"files": _left(path.parent, run)})
+
+
+def _left(folder: Path, run: dict) -> dict[str, str]:
+    for entry in (*run["test"].values(), *run["validation"].values()):
+        entry["loss"] = math.log(entry["perplexity"]) if "perplexity" in entry else entry["loss"]
+    lines = {entry["step"]: entry for entry in run["validation"].values()}
+    with open(folder / record.METRICS, "w") as file:
+        for step, entry in sorted(lines.items()):
+            line = {"step": step, "val_accuracy": entry["accuracy"], "val_loss": entry["loss"], "seconds": 1.0}
+            file.write(json.dumps(line) + "\n")
+    if run["metric"] == "perplexity":
+        np.save(folder / "costs.npy", np.arange(50.0))
+        (folder / "sample.txt").write_text("Once\n")
+    elif not (folder / "predictions.npy").exists():
+        entry = run["test"][run["selection"]]
+        wrong = np.arange(entry["examples"]) >= entry["correct"]
+        np.save(folder / "predictions.npy", np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
+    return record.sha256(folder, *BESIDE)
+
+
 def change(path: Path, **parts: dict) -> None:
     """Merge nested dictionaries into a record."""
 
@@ -72,7 +104,7 @@ def declare(root: Path, *cells: dict) -> None:
 
 def files_of(folder: Path, *arguments: object) -> dict[str, str]:
     """The text files of a report, without its figures."""
-    return Report(folder, *arguments).files(figures=[])
+    return Report(folder, *arguments).files(figures={})
 
 
 def page_of(folder: Path, *arguments: object) -> str:

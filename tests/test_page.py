@@ -18,9 +18,11 @@ from scipy import stats
 
 from lra import record
 from lra.report import Report
+from lra.report import page as html
 from lra.report.blocks import PROBES
 from lra.report.figures import write_figures
-from lra.report.page import ASSETS, POINTS, write_page
+from lra.report.page import ASSETS, POINTS
+from lra.report.table import Section
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -37,6 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(folder: Path) -> Path:
     report = Report(folder)
     return write_page(folder, report.sections, write_figures(folder, report.sections[-1:]))
+
+
+def write_page(folder: Path, sections: list[Section], figures: list[Path]) -> Path:
+    path = folder / "index.html"
+    path.write_text(html.page(folder, folder.name, sections, figures))
+    return path
 
 
 class Parts(HTMLParser):

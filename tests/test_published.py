@@ -1,5 +1,9 @@
 """Published numbers beside ours."""
 
+import json
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ from reports import files_of, page_of, put
 from support import composed
 
 from lra.errors import UserError
+from lra.report import latex
 from lra.report.published import Published
 
 
@@ -99,6 +104,43 @@ def test_a_mistake_in_published_numbers_is_one_line(small: Path, text: str, mess
         page_of(small)
     assert str(caught.value).startswith(str(small / "published.yaml"))
     assert len(str(caught.value).splitlines()) == 1
+
+
+DEEP = "tasks: " + "[" * 1000 + "]" * 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Path.mkdir, "expected a regular file, found a folder"),
+        (os.mkfifo, "expected a regular file, found a FIFO"),
+        (lambda path: path.write_bytes(b"tasks: {text: \xff}"), "'utf-8' codec can't decode byte 0xff"),
+        (lambda path: path.write_text(DEEP), "it is nested too deep|tasks: Input should be"),
+        (lambda path: path.write_text("tasks: {text: 2001-99-99}"), "month must be in 1..12"),
+    ],
+    ids=["folder", "FIFO", "not UTF-8", "deep", "no date"],
+)
+def test_what_is_no_file_of_published_numbers_is_one_line(
+    small: Path, make: Callable[[Path], object], message: str
+) -> None:
+    path = small / "published.yaml"
+    make(path)
+    with pytest.raises(UserError, match=message) as caught:
+        page_of(small)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize(
+    "text", [r"O(\input{/etc/passwd})", r"O(L)$\input{x}$", "O(L\\\\L)", "O(#)", "O(L_a^b)", "O({)"]
+)
+def test_a_complexity_is_a_formula_or_text_and_never_a_command(small: Path, text: str) -> None:
+    (small / "published.yaml").write_text(
+        f"systems: [{{name: Mine, attention: mine, variant: transformer, complexity: {json.dumps(text)}}}]\n"
+    )
+    line = next(line for line in files_of(small)["table1.tex"].splitlines() if line.startswith("Mine"))
+    assert f" & {latex.escape(text)} & " in line
+    assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum"}
 
 
 def test_published_depths_stand_beside_ours(tmp_path: Path) -> None:

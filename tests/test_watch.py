@@ -1,6 +1,8 @@
 """lra-report DIR --watch: what it says of a sweep whose runs wait, go on, stop and end."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -8,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from furnish import EVERY, curve
+from reports import declare
 from rich.console import Console
+from support import Commands
 
 from lra import checkpoint, locks, record
 from lra.errors import UserError
 from lra.files import write_json
+from lra.report import __main__ as command
 from lra.report import watch as view
 
 STEPS = 10 * EVERY
@@ -22,7 +27,7 @@ CELL = "listops/paper/simple/simple"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sweep of five seeds that has not begun."""
-    write_json(tmp_path / "sweep.json", {"schema": 1, "cells": [{"folder": CELL, "seeds": [1, 2, 3, 4, 5]}]})
+    declare(tmp_path, {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4, 5]})
     return tmp_path
 
 
@@ -184,6 +189,48 @@ def test_nothing_to_watch(tmp_path: Path, name: str, message: str) -> None:
 
 
 def test_a_damaged_record_is_named(folder: Path) -> None:
+    """In the row of its run; the others are shown as they are."""
     (begin(folder, 1, 1) / record.NAME).write_text("{")
-    with pytest.raises(UserError, match=r"seed1/record.json: not a readable record"):
-        view.look(folder)
+    runs = view.look(folder)
+    assert [run.state for run in runs] == ["refused", "waiting", "waiting", "waiting", "waiting"]
+    assert re.match(r".*seed1/record.json: not a readable record", runs[0].note)
+
+
+def test_foreign_files_are_no_runs(folder: Path, cli: Commands) -> None:
+    """Folders, FIFOs and links in the place of files, and files of other programs; those that should be a run's are
+    named in its row, a foreign sweep.json at the end."""
+    end(begin(folder, 1, 10), "finished")
+    place = begin(folder, 2, 1)
+    (place / record.METRICS).unlink()
+    os.mkfifo(place / record.METRICS)
+    (begin(folder, 3, 1) / record.NAME).mkdir()
+    (begin(folder, 4, 1) / "config.json").write_text('{"train": [], "model": "\\u001b[31m"}')
+    (begin(folder, 5, 0) / record.METRICS).write_text('{"step": 10, "val_accuracy": "high"}\n')
+    os.mkfifo(folder / "config.json")
+    for name in ("other/config.json", "seed9", "seedling/config.json"):
+        (folder / name).mkdir(parents=True)
+    (folder / "loop").symlink_to(folder)
+    (folder / "other" / "sweep.json").symlink_to("/dev/zero")
+    code, out, err = cli(command.main, str(folder), "--once")
+    assert (code, out.splitlines()[0]) == (2, "4 refused, 1 finished")
+    for seed, fault in (
+        (2, "metrics.jsonl: not readable: expected a regular file, found a FIFO"),
+        (3, "record.json: not a readable record: expected a regular file, found a folder"),
+        (4, "config.json: not the configuration of a run: train: "),
+        (5, "metrics.jsonl: not what a run measured: val_accuracy: "),
+    ):
+        assert f"{folder / CELL}/seed{seed}/{fault}" in out
+    assert len(err.splitlines()) == 1
+    assert "other/sweep.json: not what a sweep declares: ValueError: expected a regular file, found a sym" in err
+
+
+def test_one_frame_breaks_no_path_and_takes_no_name_for_markup(tmp_path: Path, cli: Commands) -> None:
+    """Whatever the width of the terminal, and with escape sequences in the name of a folder."""
+    cell = "listops/paper/simple/train.freeze=[qkv],[bold red]" + 20 * "/long" + "\x1b[31m\n"
+    begin(tmp_path, 1, 1, cell)
+    code, out, err = cli(command.main, str(tmp_path), "--once")
+    shown_cell = cell.replace("\x1b", r"\x1b").replace("\n", r"\n")
+    assert (code, err) == (0, "")
+    assert shown_cell in out
+    assert re.search(rf"killed +{re.escape(shown_cell)}/seed1 +it ended without a word", out)
+    assert "\x1b" not in out

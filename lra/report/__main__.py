@@ -4,10 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from lra.errors import UserError
+from lra.console import say
+from lra.errors import UserError, printable
 from lra.report import write_report
 from lra.report.overview import write_overview
-from lra.report.records import RULES
+from lra.report.schema import RULES
 from lra.report.verify import verify
 from lra.report.watch import watch
 
@@ -38,29 +39,34 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="the same, once")
     arguments = parser.parse_args()
     chosen = (arguments.folder, arguments.selection, arguments.published)
+    faults: list[str] = []
     try:
         if arguments.watch or arguments.once:
-            watch(arguments.folder, arguments.once)
-            return
-        if arguments.verify:
+            watch(arguments.folder, arguments.once, faults.append)
+        elif arguments.verify:
             sys.exit(_verify(*chosen))
-        if arguments.overview:
-            print(write_overview(arguments.folder).read_text())
-            return
-        page = write_report(*chosen)
+        elif arguments.overview:
+            _show(write_overview(arguments.folder, faults.append), "over the folders in it")
+        else:
+            _show(write_report(*chosen, faults.append), "and the tables, figures and index.html beside it")
     except (UserError, OSError) as error:
-        print(f"lra-report: error: {error}", file=sys.stderr)
+        faults.append(str(error))
+    for fault in dict.fromkeys(faults):
+        say(f"lra-report: error: {printable(fault)}")
+    if faults:
         sys.exit(2)
+
+
+def _show(page: Path, what: str) -> None:
     print(page.read_text())
-    print(f"lra-report: wrote {page}, and the tables, figures and index.html beside it", file=sys.stderr)
+    say(f"lra-report: wrote {page}, {what}")
 
 
 def _verify(folder: Path, selection: str | None, published: list[Path]) -> int:
-    report, mismatches = verify(folder, selection, published)
+    runs, mismatches = verify(folder, selection, published)
     for line in mismatches:
-        print(line)
-    runs = sum(len(cell.runs) for cell in report.cells)
-    print(f"{folder}: {runs} records, {len(mismatches)} mismatches")
+        say(printable(line), to_stdout=True)
+    say(printable(f"{folder}: {runs} records, {len(mismatches)} mismatches"), to_stdout=True)
     return 1 if mismatches else 0
 
 

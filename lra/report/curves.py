@@ -1,6 +1,5 @@
 """Learning curves: the lines of `metrics.jsonl` beside each record, by name, and their course over the seeds."""
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,8 @@ import numpy as np
 
 from lra import record
 from lra.errors import UserError
-from lra.report.records import Record
+from lra.files import parse_json, read_regular
+from lra.report.records import Record, contents
 
 Curve = dict[str, list[Any]]
 """One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""
@@ -21,7 +21,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     Raises UserError.
     """
-    return parsed(path, path.read_bytes()) if path.exists() else []
+    try:
+        return parsed(path, read_regular(path, record.CONTENTS_BYTES))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable: {error}") from None
 
 
 def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
@@ -30,8 +35,8 @@ def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
     lines = []
     for number, text in enumerate(complete, start=1):
         try:
-            line = json.loads(text)
-        except json.JSONDecodeError as error:
+            line = parse_json(text)
+        except ValueError as error:
             raise UserError(f"{path}, line {number}: expected a JSON object, found {error}") from None
         if not isinstance(line, dict) or "step" not in line:
             raise UserError(f"{path}, line {number}: expected an object with a step, found {text[:40]!r}")
@@ -42,10 +47,7 @@ def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
 def read(folder: Path, run: Record) -> Curve | None:
     """The curve of a run that left one; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
     path = (folder / run["path"]).with_name(record.METRICS)
-    try:
-        lines = parsed(path, record.contents(path, run)) if path.exists() else []
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    lines = parsed(path, contents(path, run) or b"")
     if not lines:
         return None
     curve = {

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lra.report.published import Published
-from lra.report.records import RULES
+from lra.report.schema import RULES
 from lra.report.table import Column, Comparison, Row, Section
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no title, and only the names of the figures
 PAIRS = (
     *("protocol", "selection", "task", "metric", "system", "other", "seeds", "mean_difference", "sd", "low", "high"),
     *("p", "p_holm", "seeds_needed", "only_system_right", "only_other_right", "mcnemar_p"),
@@ -50,15 +50,13 @@ def pairs_csv(sections: list[Section]) -> str:
     return _csv(lines, PAIRS)
 
 
-def table_json(
-    folder: Path, sections: list[Section], published: Published, selection: str | None, figures: Sequence[Path]
-) -> str:
-    """Everything. `selection`: what --selection asked for, or null; `figures`: their paths."""
+def table_json(folder: Path, sections: list[Section], published: Published, how: dict[str, Any]) -> str:
+    """Everything. `how` the report was built: its title, what --selection asked for, or null, and the SHA-256 of each
+    figure by its path."""
     columns = [column for section in sections for column in section.columns]
     value = {
         "schema": SCHEMA,
-        "selection": selection,
-        "figures": [path.as_posix() for path in figures],
+        **how,
         "sources": [source.model_dump(include={"name", "reference", "numbers"}) for source in published.sources],
         "columns": [
             _place(column) | {"title": column.title, "baselines": column.baselines, "verdict": column.verdict}

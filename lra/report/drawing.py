@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 6.9  # inches: the text width of a page
 LINE = 0.17  # inches for one line of small text
 TOGETHER = 7  # as many curves as can be told apart in one panel
+LONGEST = 60  # characters of a name
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
@@ -69,12 +70,23 @@ class System:
 
     @property
     def name(self) -> str:
-        return self.row.name
+        return plain(self.row.name)
 
     @property
     def title(self) -> str:
         """Its name above a panel, settings on a line of their own."""
         return self.name.replace(" (", "\n(")
+
+
+def plain(text: str, most: int = LONGEST) -> str:
+    """A name as matplotlib shall draw it: `$` begins no formula, and `_` at its start hides it from no legend.
+
+    `most`: of a longer one the middle is left out, lest the panels have no room.
+    """
+    if len(text) > most:
+        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def unit(column: Column) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lra.files import write_atomic
 from lra.report import batches, blocks, curves, diagnostics
-from lra.report.drawing import COLOURS, DASHES, LOOK, MARKERS, TOGETHER, System, course, legend, new_figure, unit
+from lra.report.drawing import COLOURS, DASHES, LOOK, MARKERS, TOGETHER, System, course, legend, new_figure, plain, unit
 from lra.report.table import Column, Section
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
-                    figure.suptitle(f"{task}; protocol {protocol}, selection {selection}", fontsize=8)
+                    figure.suptitle(plain(f"{task}; protocol {protocol}, selection {selection}", 150), fontsize=8)
                     written += _save(figure, folder, re.sub(r"\W+", "_", f"{name} {task} {protocol} {selection}"))
     return written
 
@@ -121,10 +121,11 @@ def _seed_strips(column: Column, systems: list[System]) -> "Figure | None":
     panel.grid(axis="y", visible=False)
     low, high = panel.get_xlim()
     for (name, value), dash in zip(column.baselines.items(), cycle(DASHES[1:])):
+        label = plain(f"baseline: {name}, {value:.2f}")
         if 2 * low - high <= value <= 2 * high - low:
-            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=f"baseline: {name}, {value:.2f}")
+            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=label)
         else:
-            panel.plot([], [], " ", label=f"baseline: {name}, {value:.2f} (off the axis)")
+            panel.plot([], [], " ", label=f"{label} (off the axis)")
     legend(figure, panel)
     return figure
 
@@ -186,10 +187,11 @@ def _by_depth(column: Column, systems: list[System]) -> "Figure | None":
         points = [(depth, score) for depth, seeds in found.items() for score in seeds]
         panel.plot(*zip(*points, strict=True), fillstyle="none", linestyle="", alpha=0.6, **style)
         means = [(depth, fmean(seeds)) for depth, seeds in found.items()]
-        panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=name, **style)
+        panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=plain(name), **style)
         known = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
         if any(value is not None for _, value in known):
-            panel.plot(*zip(*known, strict=True), color=style["color"], linestyle=":", label=f"{name}, published")
+            label = plain(f"{name}, published")
+            panel.plot(*zip(*known, strict=True), color=style["color"], linestyle=":", label=label)
     panel.set(xlabel="blocks", ylabel=f"test {unit(column)}")
     panel.xaxis.get_major_locator().set_params(integer=True)
     legend(figure, panel, "line: mean over seeds; hollow: one seed")
@@ -220,8 +222,8 @@ def _diagnostics(column: Column, systems: list[System]) -> "Figure | None":
             )
         for place, accuracy in trivial.items():
             panel.hlines(accuracy, place - 0.4, place + 0.4, color="0.45", linewidth=1, label="baseline")
-        panel.set_xticks(range(len(values)), values, rotation=30 if sum(map(len, values)) > 30 else 0)
-        panel.set_xlabel(group)
+        panel.set_xticks(range(len(values)), map(plain, values), rotation=30 if sum(map(len, values)) > 30 else 0)
+        panel.set_xlabel(plain(group))
         panel.grid(axis="x", visible=False)
     figure.supylabel("test accuracy (%)", fontsize=8)
     legend(figure, panels[0])

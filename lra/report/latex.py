@@ -21,6 +21,7 @@ SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 MATHS = {"²": "^2", "³": "^3", "√": r"\surd ", "log": r"\log"}
+ORDER = re.compile(r"O\([A-Za-z0-9 ()+*/.,²³√-]*\)")  # set as a formula; anything else is text
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # smaller only where it is too wide
 NOTE = (
     "Intervals: Student's t; seeds: done/declared. Bold: better than every other row, baselines included (two-sided "
@@ -74,11 +75,13 @@ def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:
 
 
 def _text(text: Text) -> str:
-    if re.fullmatch(r"O\(.*\)", text.text):
+    if ORDER.fullmatch(text.text):
         return _order(text.text)
     shown = re.sub(r"^([+-])(?=\d)", r"$\1$", escape(text.text))
     command = r"\textbf" if text.bold else r"\textit" if text.italic else ""
-    return f"{command}{{{shown}}}" if command else f"{{{shown}}}" if shown.startswith("[") else shown
+    if command:
+        return f"{command}{{{shown}}}"
+    return f"{{{shown}}}" if shown.startswith(("[", "*")) else shown  # else the \\ before takes it for its option
 
 
 def _order(text: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from lra.report import layout
 from lra.report.layout import Grid, Text
@@ -46,13 +47,20 @@ LEGEND = f"""\
 
 
 def page(
-    name: str, sections: list[Section], cells: list[Cell], published: Published, figures: Sequence[Path]
+    name: str,
+    sections: list[Section],
+    cells: list[Cell],
+    published: Published,
+    figures: Sequence[Path],
+    left_out: int,
 ) -> Iterator[str]:
-    """The lines of the page."""
+    """The lines of the page. `left_out`: how many files could not be read."""
     yield f"# Results: {escape(name)}\n"
     yield "Test accuracy in percent (perplexity where it says so), by `lra-report` from the records in this folder.\n"
+    if left_out:
+        yield f"**Left out: {layout.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
     for section in sections:
-        yield f"## Protocol `{section.protocol}`, selection `{section.selection}`\n"
+        yield f"## Protocol {_code(section.protocol)}, selection `{section.selection}`\n"
         yield f"Selection: {RULES[section.selection]}.{_asked_for(section)}\n"
         if len(section.columns) > 1:
             yield "### Table 1\n"
@@ -78,7 +86,7 @@ def page(
         yield "## Figures\n"
         for path in figures:
             if path.suffix == ".svg":
-                yield f"![{path.stem.replace('_', ' ')}]({_address(path.as_posix())})\n"
+                yield f"!{link(path.stem.replace('_', ' '), path.as_posix())}\n"
     yield "## How to read this\n"
     yield LEGEND
     yield from _receipts([run for cell in cells for run in cell.runs.values()])
@@ -98,7 +106,7 @@ def _further(column: Column) -> Iterator[str]:
     if texts:
         yield f"### Generated texts: {escape(column.title)}\n"
         for row, seed, text in texts:
-            yield f"{escape(row.name)}, seed {seed}:\n\n> {escape(' '.join(text.split()))}\n"
+            yield f"{escape(row.name)}, seed {seed}:\n\n> {escape(text)}\n"
 
 
 def _asked_for(section: Section) -> str:
@@ -130,7 +138,7 @@ def _field(sections: list[Section], published: Published) -> Iterator[str]:
 def _receipts(runs: list[dict]) -> Iterator[str]:
     def distinct(*keys: str) -> str:
         values = {" ".join(str(run["provenance"][key]) for key in keys) for run in runs}
-        return ", ".join(sorted(values))
+        return escape(", ".join(sorted(values)))
 
     commits = {
         f"{run['provenance']['commit']}{' (with uncommitted changes)' * bool(run['provenance']['dirty'])}"
@@ -141,9 +149,9 @@ def _receipts(runs: list[dict]) -> Iterator[str]:
     seconds = sum(sum(run.get("seconds", {}).values()) for run in runs)
     yield "## Receipts\n"
     yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes; each seed's number links to its record"
-    yield f"- commit: {', '.join(sorted(commits))}"
+    yield f"- commit: {escape(', '.join(sorted(commits)))}"
     yield f"- data (SHA-256): {'; '.join(sorted(map(escape, digests)))}"
-    yield f"- software: {'; '.join(sorted(versions))}"
+    yield f"- software: {escape('; '.join(sorted(versions)))}"
     yield f"- hardware: {distinct('device', 'cpu')}, threads {distinct('threads')}"
     yield f"- precision: {distinct('precision')}\n"
 
@@ -157,13 +165,21 @@ def markdown(grid: Grid) -> str:
 def _text(text: Text) -> str:
     mark = "**" if text.bold else "*" if text.italic else ""
     shown = f"{mark}{escape(text.text)}{mark}" if text.text else ""
-    return f"[{shown}]({_address(text.link)})" if text.link else shown
+    return link(shown, text.link) if text.link else shown
 
 
 def escape(text: str) -> str:
-    """Names that come from records and files are text, not markup."""
-    return re.sub(r"([\\`*|]|<(?=[A-Za-z/!?]))", r"\\\1", text)
+    """Names that come from records and files are text, not markup: neither code, emphasis, cells, tags and entities,
+    nor the links `[a](b)`, `[a][b]`, `[a]: b` and `http://b`."""
+    return re.sub(r"([\\`*|]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[\[(:])|:(?=//))", r"\\\1", text)
 
 
-def _address(path: str) -> str:
-    return path.replace(" ", "%20").replace("(", "%28").replace(")", "%29")
+def _code(text: str) -> str:
+    """In a fence that is longer than any in the text."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
+def link(shown: str, path: str) -> str:
+    """`shown`: Markdown; `path`: of a file."""
+    return f"[{shown}]({quote(path, safe='/=,+@~!$&*;:')})"

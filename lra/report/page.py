@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from lra.files import write_atomic
 from lra.report import curves, diagnostics, layout
 from lra.report.blocks import PROBES
-from lra.report.records import RULES, Record
+from lra.report.records import Record
+from lra.report.schema import RULES, cleaned
 from lra.report.statistics import LEVEL
 from lra.report.table import FULL_PATTERN, Column, Row, Section
 
-NAME = "index.html"
 ASSETS = Path(__file__).with_name("assets")
 POINTS = 60  # of a curve: as many as a small chart can show
 DIGITS = 5  # of a number in a curve
@@ -29,8 +28,8 @@ Steps = dict[tuple[int, ...], int]
 """Each list of steps with its number; most runs share one."""
 
 
-def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path]) -> Path:
-    """Write the page into `folder`; `figures` are paths below it. Raises UserError."""
+def page(folder: Path, title: str, sections: Sequence[Section], figures: Sequence[Path]) -> str:
+    """The text of the page; `figures` are paths below `folder`. Raises UserError."""
     columns = [column for section in sections for column in section.columns]
     rows = [(number, column, row) for number, column in enumerate(columns) for row in column.rows]
     steps: Steps = {}
@@ -46,8 +45,8 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
     runs = sum("path" in run for cell in cells for run in cell["runs"])
     headings, lines = _table(cells, [_columns(column, row) for _, column, row in rows])
-    page = Template(_asset("page.html")).substitute(
-        name=escape(folder.resolve().name),
+    return Template(_asset("page.html")).substitute(
+        name=escape(title),
         facts=escape("; ".join([f"{layout.plural(len(cells), 'cell')}, {layout.plural(runs, 'run')}", *common])),
         style=_asset("uPlot.min.css") + _asset("page.css"),
         filters="\n".join(_filter(name, values) for name, values in choices.items() if len(values) > 1),
@@ -60,8 +59,6 @@ def write_page(folder: Path, sections: Sequence[Section], figures: Sequence[Path
         uplot=_asset("uPlot.iife.min.js"),
         script=_asset("page.js"),
     )
-    write_atomic(folder / NAME, page.encode())
-    return folder / NAME
 
 
 def _notes(columns: Sequence[Column]) -> list[str]:
@@ -103,7 +100,7 @@ def _cell(folder: Path, column: Column, row: Row, steps: Steps) -> dict[str, Any
         | {"complexity": row.complexity, **baselines},
         "diagnostics": diagnostics.accuracy_by(finished),
         "calibration": diagnostics.reliability(finished),
-        "config": {name: value for name, value in runs[0]["config"].items() if name != "seed"} if runs else {},
+        "config": cleaned({name: value for name, value in runs[0]["config"].items() if name != "seed"}) if runs else {},
         "provenance": shared,
         "runs": [_run(folder, row, seed, shared, steps) for seed in row.cell.seeds()],
     }

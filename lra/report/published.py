@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from lra.errors import UserError
+from lra.errors import UserError, printable
+from lra.files import read_regular
 from lra.report.records import Key
+from lra.report.schema import fault
 
 NAME = "published.yaml"
+BYTES = 2**24  # the most that a file may have
 OWN = Path(__file__).with_name(NAME)
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
 Numbers = dict[Text, dict[Text, FiniteFloat]]
 
 
@@ -28,7 +31,7 @@ class System(_Strict):
     name: Text
     attention: Text | None = None
     variant: Text | None = None
-    complexity: str = ""
+    complexity: Annotated[str, AfterValidator(printable)] = ""
 
 
 class Source(_Strict):
@@ -42,7 +45,7 @@ class Source(_Strict):
     numbers: Text
     best: Numbers
     mean: Numbers = {}
-    settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | str]] = {}
+    settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | Text]] = {}
 
     def number(self, system: str, task: str, which: str = "best") -> float | None:
         return getattr(self, which).get(system, {}).get(task)
@@ -131,11 +134,12 @@ def _natural(text: str) -> tuple[str | float, ...]:
 
 
 def _read(path: Path) -> _File:
+    unreadable = f"{path}: not a readable file of published numbers"
     try:
-        return _File.model_validate(yaml.safe_load(path.read_text()) or {})
+        return _File.model_validate(yaml.safe_load(read_regular(path, BYTES, follow=True).decode()) or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {place or 'the file'}: {first['msg']}, found {first['input']!r}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not a readable file of published numbers: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: {fault(error)}") from None
+    except RecursionError:
+        raise UserError(f"{unreadable}: it is nested too deep") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{unreadable}: {' '.join(str(error).split())}") from None

@@ -2,23 +2,27 @@
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from lra import record
-from lra.errors import UserError
+from lra.errors import UserError, printable
+from lra.report import schema
 
 Record = dict[str, Any]
+Tell = Callable[[str], object]
+"""Takes one line on what cannot be read, and is left out."""
 
-METRICS = ("accuracy", "perplexity")
-RULES = ("last", "best_val", "best_test")
+SWEEP = "sweep.json"
 PREDICTIONS = "predictions.npy"
 COSTS = "costs.npy"
 SAMPLE = "sample.txt"
+BESIDE = (record.METRICS, PREDICTIONS, COSTS, SAMPLE)  # what a report reads beside a record
+LARGEST = 1e15  # a perplexity beyond is taken for infinite
 
 
 @dataclass(frozen=True, order=True)
@@ -67,7 +71,8 @@ class Cell:
             return run["status"]
         if self.key.selection not in run["test"]:
             return f"without {self.key.selection}"
-        return "finished" if run["test"][self.key.selection][self.metric] is not None else "not finite"
+        score = run["test"][self.key.selection][self.metric]
+        return "finished" if score is not None and score <= LARGEST else "not finite"
 
     @property
     def complete(self) -> bool:
@@ -79,83 +84,129 @@ def settings_text(settings: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(settings.items()))
 
 
-def load(folder: Path, selection: str | None = None) -> list[Cell]:
+def refuse(fault: str) -> NoReturn:
+    raise UserError(fault)
+
+
+def load(folder: Path, selection: str | None = None, tell: Tell = refuse) -> list[Cell]:
     """The cells of all records below `folder`, each by its own selection rule or all by `selection`.
 
-    Raises UserError where pooling them would hide a difference.
+    `tell` hears of each record, sweep.json and file beside a record that is not what it should be; it is left out.
+    Raises UserError where pooling the others would hide a difference.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    runs = list(_runs(folder, selection, tell))
+    declared = list(_declarations(folder, selection, tell))
+    keys = _keys(runs, declared)
     cells: dict[Key, Cell] = {}
-    folders: dict[Path, Key] = {}
-    for path in sorted(folder.rglob(record.NAME)):
-        run, key = _read(path, selection)
+    for place, key, run in runs:
+        key = replace(key, task=run["task"]) if _with_data(run) else replace(key, task=keys[place].task)
         cell = cells.setdefault(key, Cell(key, metric=run["metric"]))
         seed = run["seed"]
-        run["path"] = path.relative_to(folder).as_posix()
         if seed in cell.runs:
             raise UserError(
                 f"{run['path']} and {cell.runs[seed]['path']} are both seed {seed} of the same cell; keep one of them"
             )
         cell.runs[seed] = run
-        folders[path.parent.parent] = key
-    for path in sorted(folder.rglob("sweep.json")):
-        for place, declared, seeds in _declared(path, selection):
-            key = folders.get(place, declared)
-            cell = cells.setdefault(key, Cell(key))
-            cell.declared = {*(cell.declared or ()), *seeds}
+    for place, _, seeds in declared:
+        cell = cells.setdefault(keys[place], Cell(keys[place]))
+        cell.declared = {*(cell.declared or ()), *seeds}
     if not cells:
-        raise UserError(f"{folder}: no {record.NAME} below it; train something first")
+        raise UserError(f"{folder}: no {record.NAME} below it that can be read; train something first")
     if selection and not any(selection in run.get("test", {}) for cell in cells.values() for run in cell.runs.values()):
         raise UserError(f"--selection {selection}: no record below {folder} has it; leave the option out")
     _refuse_hidden_differences(cells.values())
     return [cells[key] for key in sorted(cells)]
 
 
-def _read(path: Path, selection: str | None) -> tuple[Record, Key]:
-    try:
-        run = record.read(path)
-        key = Key(
-            run["protocol"],
-            selection or run["selection"],
-            run["task"],
-            run["attention"],
-            run["variant"],
-            settings_text(run["settings"]),
-        )
-        if run["metric"] not in METRICS:
-            raise ValueError(f"metric {run['metric']!r}, expected one of {METRICS}")
-        if not isinstance(run["seed"], int):
-            raise ValueError(f"seed {run['seed']!r}, expected a whole number")
-        if run["status"] == "finished" and run["selection"] not in run["test"]:
-            raise ValueError(f"finished, but it has no test result for {run['selection']}")
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{path}: not a record: {error}") from None
-    return run, key
+def _runs(folder: Path, selection: str | None, tell: Tell) -> Iterator[tuple[Path, Key, Record]]:
+    """The folder of the cell, the key and the record of every run."""
+    for path in sorted(folder.rglob(record.NAME)):
+        try:
+            run = _read(path)
+        except ValueError as error:
+            tell(str(error))
+            continue
+        run["path"] = path.relative_to(folder).as_posix()
+        run["damaged"] = list(_damaged(path.parent, run, tell))
+        yield path.parent.parent, _key(run, run["task"], selection), run
 
 
-def _declared(path: Path, selection: str | None) -> list[tuple[Path, Key, list[int]]]:
-    """The folder, key and seeds of every cell that a sweep announced."""
+def _read(path: Path) -> Record:
+    """Its names are printable; the configuration is as it was written. Raises ValueError."""
+    run = record.read(path)
     try:
-        return [
-            (
-                path.parent / entry["folder"],
-                Key(
-                    entry["protocol"],
-                    selection or entry["selection"],
-                    entry["task_name"],
-                    entry["attention"],
-                    entry["variant"],
-                    settings_text(entry["settings"]),
-                ),
-                entry["seeds"],
-            )
-            for entry in record.declared(path)
-        ]
+        schema.check(schema.Record, run)
     except ValueError as error:
-        raise UserError(str(error)) from None
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: not what a sweep declares: {type(error).__name__}: {error}") from None
+        raise ValueError(f"{path}: not a record: {error}") from None
+    return {name: value if name == "config" else schema.cleaned(value) for name, value in run.items()}
+
+
+def _damaged(folder: Path, run: Record, tell: Tell) -> Iterator[str]:
+    """The names of files beside a record that are not what it says."""
+    for name in BESIDE:
+        try:
+            if (folder / name).exists():
+                record.contents(folder / name, run)
+        except (OSError, ValueError) as error:
+            tell(str(error) if name in str(error) else f"{folder / name}: {error}")
+            yield name
+
+
+def _declarations(folder: Path, selection: str | None, tell: Tell) -> Iterator[tuple[Path, Key, list[int]]]:
+    """The folder, the key and the seeds of every cell that a sweep announced."""
+    for path in sorted(folder.rglob(SWEEP)):
+        try:
+            for entry in declared_cells(path):
+                yield path.parent / entry["folder"], _key(entry, entry["task_name"], selection), entry["seeds"]
+        except ValueError as error:
+            tell(str(error))
+
+
+def declared_cells(path: Path) -> list[dict[str, Any]]:
+    """The cells that a `sweep.json` declares, with printable names. Raises ValueError with its name."""
+    cells = record.declared(path)
+    try:
+        schema.check(schema.Sweep, {"cells": cells})
+    except ValueError as error:
+        raise ValueError(f"{path}: not what a sweep declares: {error}") from None
+    return schema.cleaned(cells)
+
+
+def _key(known: dict[str, Any], task: str, selection: str | None) -> Key:
+    return Key(
+        known["protocol"],
+        selection or known["selection"],
+        task,
+        known["attention"],
+        known["variant"],
+        settings_text(known["settings"]),
+    )
+
+
+def _keys(runs: list[tuple[Path, Key, Record]], declared: list[tuple[Path, Key, list[int]]]) -> dict[Path, Key]:
+    """The key of the cell in each folder.
+
+    A task has its final name once its data are read. A cell without such a run takes the name from the other cells
+    that were declared as this one was, where these have a single one.
+    """
+    keys = {place: key for place, key, _ in declared} | {place: key for place, key, _ in runs}
+    final = {place: key.task for place, key, run in runs if _with_data(run)}
+    names: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for place, key, _ in declared:
+        if place in final:
+            names[key.task].add(final[place])
+    announced = {place: key.task for place, key, _ in declared}
+    for place, key in keys.items():
+        others = names[announced.get(place, key.task)]
+        task = final[place] if place in final else min(others) if len(others) == 1 else key.task
+        keys[place] = replace(key, task=task)
+    return keys
+
+
+def _with_data(run: Record) -> bool:
+    return run["provenance"]["data_sha256"] is not None
 
 
 def predictions(folder: Path, run: Record, selection: str) -> np.ndarray | None:
@@ -165,37 +216,40 @@ def predictions(folder: Path, run: Record, selection: str) -> np.ndarray | None:
     """
     path = (folder / run["path"]).with_name(PREDICTIONS)
     shown = run["test"].get(selection)
-    if not path.exists() or shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
+    if shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
         return None
     found = _array(path, run)
-    if found.shape != (2, shown["examples"]):
+    if found is not None and found.shape != (2, shown["examples"]):
         raise UserError(f"{path}: expected an array of shape (2, {shown['examples']}), found {found.shape}")
     return found
 
 
 def costs(folder: Path, run: Record) -> np.ndarray | None:
     """The training cost of every batch, where the run kept them. Raises UserError."""
-    path = (folder / run["path"]).with_name(COSTS)
-    return _array(path, run) if path.exists() else None
+    return _array((folder / run["path"]).with_name(COSTS), run)
 
 
 def text(folder: Path, run: Record) -> str | None:
-    """What a language model wrote, where the run kept it. Raises UserError."""
-    path = (folder / run["path"]).with_name(SAMPLE)
-    return _contents(path, run).decode(errors="replace") if path.exists() else None
+    """What a language model wrote, in one line, where the run kept it. Raises UserError."""
+    data = contents((folder / run["path"]).with_name(SAMPLE), run)
+    return None if data is None else printable(" ".join(data.decode(errors="replace").split()))
 
 
-def _array(path: Path, run: Record) -> np.ndarray:
+def _array(path: Path, run: Record) -> np.ndarray | None:
+    data = contents(path, run)
     try:
-        return np.load(io.BytesIO(_contents(path, run)), allow_pickle=False)
+        return None if data is None else np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(f"{path}: not a readable array: {error}") from None
 
 
-def _contents(path: Path, run: Record) -> bytes:
+def contents(path: Path, run: Record) -> bytes | None:
+    """A file beside a record; None where there is none, or where it is not what the record says. Raises UserError."""
+    if path.name in run.get("damaged", ()) or not path.exists():
+        return None
     try:
         return record.contents(path, run)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UserError(str(error)) from None
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lra.errors import UserError
+from lra.errors import UserError, printable
 from lra.report import curves, records, statistics
 from lra.report.curves import Curve
 from lra.report.published import Published, Source
@@ -207,9 +207,10 @@ class Column:
         others = []
         for key, theirs in self.source.settings.get(self.task, {}).items():
             group, name = key.split(".")
-            ours = {config[group][name] for config in configs if name in config.get(group, {})} - {theirs}
+            groups = [part for config in configs if isinstance(part := config.get(group), dict)]
+            ours = {printable(str(part[name])) for part in groups if name in part and part[name] != theirs}
             if ours:
-                others.append(f"{key} {', '.join(sorted(map(str, ours)))} ({theirs} there)")
+                others.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
         found = f"Published: {self.source.name} ({self.source.numbers})."
         return f"{found} Other settings here: {'; '.join(others)}." if others else found
 

@@ -1,6 +1,6 @@
 """lra-report DIR --watch: a running sweep in the terminal, from what its runs leave as they go."""
 
-import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,10 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lra import checkpoint, outcome, record
-from lra.errors import UserError
-from lra.report import curves
+from lra.errors import UserError, printable
+from lra.files import read_json
+from lra.report import curves, schema
+from lra.report.records import SWEEP, Tell, declared_cells, refuse
 
 SECONDS = 2.0  # between two looks
+WIDEST = 100_000  # characters of a line
+SEED = re.compile(r"seed-?\d{1,18}")  # the name of a run's folder
 ENDED = ("finished", "diverged", "failed", "refused")
 STATES = {
     "running": "bold cyan",
@@ -64,66 +68,96 @@ class Run:
         return max(self.step, self.saved) / self.steps if self.steps else 0.0
 
 
-def watch(folder: Path, once: bool) -> None:
-    """Show the sweep below `folder` until all its runs have ended, or one frame of it. Raises UserError."""
+def watch(folder: Path, once: bool, tell: Tell = refuse) -> None:
+    """Show the sweep below `folder` until all its runs have ended, or one frame of it. `tell` hears of each sweep.json
+    that cannot be read. Raises UserError."""
     console = Console()
     if once:
-        console.print(frame(look(folder)))
+        _print_whole(console, frame(look(folder, tell)))
         return
     with Live(console=console, auto_refresh=False) as live:
         try:
-            runs = look(folder)
+            runs = look(folder, tell)
             while not all(run.state in ENDED for run in runs):
                 live.update(frame(runs, most=max(1, console.height // 2 - 5)), refresh=True)
                 time.sleep(SECONDS)
-                runs = look(folder)
+                runs = look(folder, tell)
             live.update(frame(runs), refresh=True)
         except KeyboardInterrupt:
             return
 
 
-def look(folder: Path) -> list[Run]:
-    """Every run below `folder` that was declared or has begun. Raises UserError."""
+def _print_whole(console: Console, shown: Group) -> None:
+    """Print without breaking a line: a path stays in one piece, whatever the width of the terminal."""
+    console.width = max(console.width, console.measure(shown, options=console.options.update(width=WIDEST)).maximum)
+    with console.capture() as captured:
+        console.print(shown)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def look(folder: Path, tell: Tell = refuse) -> list[Run]:
+    """Every run below `folder` that was declared or has begun; other files may lie there, too. `tell`: as in `watch`.
+
+    Raises UserError.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    places = {path.parent for path in folder.rglob(record.CONFIG)} | set(_declared(folder))
+    begun = {path.parent for path in folder.rglob(record.CONFIG) if SEED.fullmatch(path.parent.name)}
+    places = (begun - {folder}) | set(_declared(folder, tell))
     if not places:
         raise UserError(f"{folder}: no run and no sweep.json below it; start lra-train with out={folder} first")
     found = [_run(folder, place) for place in places]
     return sorted(found, key=lambda run: (run.cell, run.seed))
 
 
-def _declared(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("sweep.json"):
+def _declared(folder: Path, tell: Tell) -> Iterator[Path]:
+    for path in folder.rglob(SWEEP):
         try:
-            cells = record.declared(path)
+            cells = declared_cells(path)
         except ValueError as error:
-            raise UserError(str(error)) from None
+            tell(str(error))
+            continue
         for cell in cells:
             yield from (path.parent / cell["folder"] / f"seed{seed}" for seed in cell["seeds"])
 
 
 def _run(folder: Path, place: Path) -> Run:
-    config, metrics = place / record.CONFIG, place / record.METRICS
-    state, note = outcome.state(place)
-    step, spent, accuracy = _progress(metrics, metrics.stat().st_mtime_ns) if metrics.exists() else (0, 0.0, None)
-    return Run(
-        cell=place.parent.relative_to(folder).as_posix(),
-        seed=int(place.name.removeprefix("seed")),
-        state=state,
-        note=note,
-        step=step,
-        steps=json.loads(config.read_text())["train"]["steps"] if config.exists() else 0,
-        spent=spent,
-        accuracy=accuracy,
-        saved=checkpoint.newest(place),
-    )
+    """One that cannot be read is shown as refused, with the file."""
+    cell, seed = place.parent.relative_to(folder).as_posix(), int(place.name.removeprefix("seed"))
+    metrics = place / record.METRICS
+    try:
+        state, note = outcome.state(place)
+        step, spent, accuracy = _progress(metrics, metrics.stat().st_mtime_ns) if metrics.exists() else (0, 0.0, None)
+        steps, saved = _steps(place / record.CONFIG), checkpoint.newest(place)
+    except (UserError, OSError) as error:
+        return Run(cell, seed, "refused", str(error))
+    return Run(cell, seed, state, str(note), step, steps, spent, accuracy, saved)
+
+
+def _steps(config: Path) -> int:
+    """Of the whole run, 0 where it has not begun. Raises UserError."""
+    try:
+        known = read_json(config)
+        schema.check(schema.Steps, known)
+        return known["train"]["steps"]
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise UserError(f"{config}: not the configuration of a run: {error}") from None
 
 
 @cache
 def _progress(metrics: Path, changed: int) -> tuple[int, float, float | None]:
-    """Step, seconds and accuracy of the last evaluation; read again only when the file has `changed`."""
+    """Step, seconds and accuracy of the last evaluation; read again only when the file has `changed`.
+
+    Raises UserError.
+    """
     lines = curves.read_lines(metrics)
+    try:
+        for line in lines:
+            schema.check(schema.Evaluation, line)
+    except ValueError as error:
+        raise UserError(f"{metrics}: not what a run measured: {error}") from None
     if not lines:
         return 0, 0.0, None
     return lines[-1]["step"], sum(line["seconds"] for line in lines), lines[-1]["val_accuracy"]
@@ -156,10 +190,13 @@ def frame(runs: list[Run], most: int | None = None) -> Group:
     for cell in cells[:most]:
         scores = " ".join(f"{run.accuracy:.1f}" for run in cell if run.accuracy is not None)
         bar = ProgressBar(total=len(cell), completed=sum(run.part for run in cell), width=12)
-        table.add_row(cell[0].cell, _counts(cell), bar, scores)
+        table.add_row(Text(printable(cell[0].cell)), _counts(cell), bar, scores)
     notes = _table("", "run", "where it runs, or why not")
     for run in named[:most]:
-        notes.add_row(Text(run.state, style=STATES[run.state]), f"{run.cell}/seed{run.seed}", Text(run.note))
+        name = Text(printable(f"{run.cell}/seed{run.seed}"))
+        notes.add_row(
+            Text(run.state, style=STATES[run.state]), name, Text("\n".join(map(printable, run.note.splitlines())))
+        )
     left = seconds_left(runs)
     summary = _counts(runs).append("" if left is None else f"; about {_duration(left)} left")
     parts = [summary, table, *_hidden(cells, most, "cells"), *([Text(), notes] if named else [])]

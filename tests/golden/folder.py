@@ -161,6 +161,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         made = Path(place) / "golden"
         make(made)
-        for name, text in Report(made).files(figures=[]).items():
+        for name, text in Report(made).files(figures={}).items():
             (EXPECTED / name).write_text(text)
             print(EXPECTED / name, file=sys.stderr)
