@@ -24,8 +24,8 @@ def multiply_in_pieces(a: Tensor, b: Tensor, size: int, found: Tensor) -> None:
 
 
 class Moments(torch.autograd.Function):
-    """x [B, L, D] -> the mean m of the real positions [B, D], in float64, and the sum of (x_j - m) (x_j - m)^T over them
-    [B, D, D], in fp32 or higher.
+    """x [B, L, D] -> over the real positions, the mean m [B, D] in float64, and the sum of (x_j - m) (x_j - m)^T
+    [B, D, D] in fp32 or higher.
 
     Both are computed about the mean of the first positions, which is near m, and then moved to m. The backward pass is
     one product of x, since the sum is symmetric.

@@ -5,8 +5,9 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
-heads, and the output projection goes into the small matrix, too. Under autocast the factors of these two are bf16;
-K^T V and whatever else is small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
+heads, and the output projection goes into the small matrix, too. X^T X is taken about the mean of X, so that a vector
+that all positions share costs no digits. Under autocast the factors of these two are bf16; K^T V and whatever else is
+small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
 """
 
 from typing import Literal
@@ -150,7 +151,7 @@ class Simple(Attention):
         return read > self.shape.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
-        """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`, or in fp32 where that is lower: bf16 cannot count to 257."""
+        """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; at least in fp32, since bf16 has no 257."""
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
