@@ -112,8 +112,10 @@ def test_in_bf16_masked_padding_changes_no_scale(name: str, extra: tuple[str, ..
 def test_the_mean_over_positions_does_not_round_the_number_of_tokens() -> None:
     model = model_of("model.pooling=mean", "protocol=strict", *SIZES, task=facts(max_len=263))
     mask = mask_of([257, 263], 263)
-    found = model._pool(torch.ones(2, 263, 15, dtype=torch.bfloat16), mask)
-    torch.testing.assert_close(found, torch.ones(2, 15), rtol=0, atol=0)
+    x = torch.zeros(2, 263, 15, dtype=torch.bfloat16)
+    x[:, 0] = 1
+    expected = torch.tensor([[1 / 257], [1 / 263]]).expand(2, 15)
+    torch.testing.assert_close(model._pool(x, mask).float(), expected, rtol=1e-6, atol=0)
 
 
 # ---------------------------------------------------------------- numbers that are not finite

@@ -77,7 +77,8 @@ def add_bands(gram: Tensor, x: Tensor) -> None:
     """Add x^T x of x [B, L, D] to the part of `gram` from the diagonal on, by bands of rows."""
     for start in range(0, x.shape[2], BAND):
         band = slice(start, start + BAND)
-        gram[:, band, start:].baddbmm_(x[:, :, band].mT, x[:, :, start:])
+        rows = gram[:, band, start:]
+        torch.baddbmm(rows, x[:, :, band].mT, x[:, :, start:], out=rows)
 
 
 def gram_of(x: Tensor) -> Tensor:
