@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lra.attention import Mixer, Shape, autocast_dtype
+from lra.attention import Mixer, Shape, at_least_float32, autocast_dtype
 from lra.dropout import Dropout
 from lra.errors import UserError
 from lra.feed_forward import ACTIVATIONS, FeedForward
@@ -227,6 +227,8 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
         x, memory = self.embedding(tokens), None
+        if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
+            x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x, memory = block(x, mask, memory)
         x, _ = self.blocks[-1](x, mask, memory, 1 if self.pooling in ("cls", "first") else None)
@@ -265,10 +267,11 @@ class Model(nn.Module):
             return x[:, -1] if mask is None else x[torch.arange(len(x)), mask.sum(dim=1).clamp(min=1) - 1]
         if self.pooling != "mean":
             return x[:, 0]
+        x = at_least_float32(x)  # so that tokens are not counted in bf16
         if mask is None:
             return x.mean(dim=1)
-        weight = mask.unsqueeze(-1).to(x.dtype)
-        return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        real = mask.unsqueeze(-1)
+        return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def sinusoids(length: int, dim: int) -> Tensor:

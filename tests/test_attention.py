@@ -7,7 +7,7 @@ import torch
 from support import cases, composed, facts, mask_of, mixer_of, model_of, noise, options
 
 from lra.attention import Mixer
-from lra.attention.gram import Product, ProductByHead, gram_by_bands
+from lra.attention.gram import Moments, Product, ProductByHead
 from lra.dropout import set_keys
 from lra.errors import UserError
 
@@ -335,10 +335,29 @@ def test_the_gram_form_is_the_textbook_form(
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("width", [1, 61, 64, 131])
-def test_a_gram_matrix_by_bands_is_the_product(width: int) -> None:
-    x = noise(3, 401, width)
-    torch.testing.assert_close(gram_by_bands(x), torch.einsum("bli,blj->bij", x, x), rtol=1e-12, atol=1e-12)
+def test_moments_are_those_of_the_real_positions(width: int, masked: bool) -> None:
+    """Over several pieces, one of them without a real position; and their gradients are those of the plain sums."""
+    x = (noise(3, 401, width) + 7).requires_grad_()
+    mask = mask_of([401, 5, 397], 401) if masked else None
+    for_mean, for_gram = noise(3, width, seed=1), noise(3, width, width, seed=2)
+
+    def expected() -> list[torch.Tensor]:
+        means, grams = [], []
+        for row in range(3):
+            real = x[row] if mask is None else x[row, mask[row]]
+            means.append(real.mean(dim=0))
+            grams.append(torch.einsum("li,lj->ij", real - means[-1], real - means[-1]))
+        return [torch.stack(means), torch.stack(grams)]
+
+    for one, two in zip(expected(), Moments.apply(x, mask), strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
+    by_x = [
+        torch.autograd.grad((mean * for_mean).sum() + (gram * for_gram).sum(), x)[0]
+        for mean, gram in (expected(), Moments.apply(x, mask))
+    ]
+    torch.testing.assert_close(by_x[1], by_x[0], rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -106,7 +106,8 @@ def test_counted_operations_of_the_gram_form(reads: int | None) -> None:
     length, dim, head, batch = 521, 21, 7, 2
     mixer = mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_len=length)
     x = noise(batch, length, dim)
-    state = length * dim * dim + dim**3 + dim * dim * head + 2 * dim * dim + 2 * dim * head  # and W_k G, W_v, biases
+    moments = length * dim * dim + dim * dim  # the second moves them to the mean
+    state = moments + dim**3 + dim * dim * head + 2 * dim * dim  # W_k G, W_v, and both of the mean
     reading = dim * dim * head + length * dim * dim if reads is None else reads * (dim * dim + dim * head)
     found = flops(Work(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
     assert found == 2 * batch * (state + reading)

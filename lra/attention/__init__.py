@@ -56,7 +56,8 @@ class Card:
 class Mixer(nn.Module):
     """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to max_len; no residual, no norm.
 
-    Outputs at real positions do not depend on what stands at padded ones, and outputs there are finite.
+    Outputs at real positions do not depend on what finite numbers stand at padded ones, and outputs there are finite;
+    the model puts zeros there before the first mixer.
     A class says whether it can use a mask (`maskable`), whether it has a form in which an output depends on no later
     position (`can_be_causal`), which it takes when the shape says so, whether it commutes with a permutation of
     the positions (`commutes`), whether it has the output projection that the variants switch (`projects_out`), and

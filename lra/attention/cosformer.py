@@ -3,6 +3,10 @@
 cos(a - b) = cos a cos b + sin a sin b makes it linear: phi(x_i) = relu(x_i) [cos(pi i / 2 M), sin(pi i / 2 M)]. M is
 the task's longest sequence, so that no weight is negative and none depends on the padding. O(L D Dh) time. There is
 no dropout of weights.
+
+The weights of a query depend on the direction of relu(q_i) alone, so its gradient grows as 1 / |relu(q_i)|. A few
+queries whose features are nearly all zero then dominate the gradient, and rounding moves these most: with inputs and
+projections in bf16 the gradient is off by 2 to 20 %, however exactly the rest is computed.
 """
 
 import math

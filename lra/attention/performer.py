@@ -8,7 +8,7 @@ The released code adds 1e-4 to 1e-6 to every feature, after exponents are shifte
 flattens the attention as soon as the norms are large; here the maxima are such that nothing needs to be added.
 
 ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random projection that Google's Long Range
-Arena code runs on text classification and matching.
+Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as cosFormer's.
 
 O(L D M) time. There is no dropout of weights.
 """

@@ -5,17 +5,18 @@ paper leaves open, sums over the positions up to one's own with the same scale.
 
 There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
-heads, and the output projection goes into the small matrix, too. Under autocast the factors of these two are bf16;
-K^T V and whatever else is small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
+heads, and the output projection goes into the small matrix, too. X^T X is taken about the mean of X, so that a vector
+that all positions share costs no digits. Under autocast the factors of these two are bf16; K^T V and whatever else is
+small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
 """
 
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape, autocast_dtype, full_precision, merge_heads, split_heads
-from lra.attention.gram import Gram, Product, ProductByHead, plus_outer
+from lra.attention.gram import Moments, Product, ProductByHead
 from lra.attention.kernel import causal_product
 from lra.errors import UserError
 
@@ -69,10 +70,10 @@ class Simple(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
             k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
-        k = k * self._factor(k.shape[-2], key_mask, k.dtype)
+        factor = self._factor(k.shape[-2], key_mask, k.dtype)
         if self.causal:
-            return self.dropout(causal_product(q, k, v))
-        state = k.transpose(-2, -1) @ v  # [B, H, Dh, Dh]
+            return self.dropout(causal_product(q, k, v) * factor)
+        state = k.transpose(-2, -1) @ v * factor  # [B, H, Dh, Dh]
         if self.drop_state:
             return q @ self._dropped(state)
         return self.dropout(q @ state)
@@ -105,22 +106,20 @@ class Simple(Attention):
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated."""
-        real = x if key_mask is None else x * key_mask.unsqueeze(-1)
-        products = Product.apply(self.key.weight, Gram.apply(real).flatten(0, 1).T)  # sum_j (W_k x_j) x_j^T
+        """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated.
+
+        With x_j = m + d_j, m the mean, it is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
+        """
+        mean, spread = Moments.apply(x, key_mask)
+        products = Product.apply(self.key.weight, spread.flatten(0, 1).T)
         heads, width = self.shape.heads, self.shape.head_dim
         value = self._heads(self.value.weight).transpose(1, 2)
         state = ProductByHead.apply(products.view(heads, width * len(x), -1), value)  # [H, Dh B, Dh]
-        if self.shape.bias:
-            total = real.sum(dim=1, dtype=products.dtype).T  # [D, B]
-            count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).to(total)
-            keys = self._heads(self.key.weight @ total)  # [H, Dh, B], without their bias
-            values = self._heads(self.value.weight @ total + self.value.bias.unsqueeze(1) * count)
-            key_bias, value_bias = self._heads(self.key.bias), self._heads(self.value.bias)
-            state = plus_outer(state, keys.flatten(1), value_bias)
-            state = plus_outer(state.view(heads, width, -1), key_bias, values.transpose(1, 2).flatten(1))
-        state = state.view(heads, width, len(x), width).permute(2, 0, 1, 3)
-        return state * self._factor(x.shape[1], key_mask, state.dtype)
+        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
+        keys = self._heads(project_mean(self.key, mean))  # [H, Dh, B]
+        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)
+        state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
+        return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
@@ -152,7 +151,7 @@ class Simple(Attention):
         return read > self.shape.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
-        """1 / sqrt(...), a number or [B, 1, 1, 1]."""
+        """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; at least in fp32, since bf16 has no 257."""
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
@@ -161,4 +160,15 @@ class Simple(Attention):
         if key_mask is None:
             return (length * width) ** -0.5
         valid = key_mask.sum(dim=1).clamp(min=1)
-        return (valid * width).to(dtype).rsqrt()[:, None, None, None]
+        return (valid * width).to(torch.promote_types(dtype, torch.float32)).rsqrt()[:, None, None, None]
+
+
+def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
+    """mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
+
+    An error here meets every position alike, so it is not to come from cancellation.
+    """
+    y = projection.weight.double() @ mean.T
+    if projection.bias is not None:
+        y = y + projection.bias.double().unsqueeze(1)
+    return y.to(projection.weight.dtype)

@@ -88,14 +88,22 @@ class Start(ABC):
 
 
 def read(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file."""
+    """The tensors of a safetensors file. Raises UserError where it is damaged or holds a number that is not finite."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        found = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+    for name, value in found.items():
+        wrong = int((~value.isfinite()).sum())
+        if wrong:
+            raise UserError(
+                f"{path}: {name}: expected finite numbers, but {wrong} of {value.numel()} are NaN or infinite; "
+                "use the weights of another run"
+            )
+    return found
 
 
 def read_of_run(path: Path) -> "dict[str, Tensor]":
