@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log, prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,13 +20,24 @@ from lra import streams
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
 
-Numbers = Literal["order", "pairs"] | Tensor
+
+class Run(NamedTuple):
+    """`width` columns of weights [n, m] that have `most` numbers in every row, whatever the width: `first` [n] for the
+    first of them, and so on. Columns that these lead out of 0 .. most - 1 have no number: they count for nothing."""
+
+    most: int
+    width: int
+    first: Tensor
+
+
+Numbers = Literal["order", "pairs"] | int | list[Run]
 """How the values of one head, or of x [B, ...] with fewer than four axes, are numbered:
 
 `order`: as they lie, where only the first axis grows with padding, as in [L, F] or in weights [L, m] of m fixed keys;
 `pairs`: weights [n, m] of the first n positions for the first m >= n, in the order in which positions come to be read:
 shell i is row i up to the diagonal (where i < n), then column i above it;
-a tensor of their shape: its numbers, none of them twice; -1 at values that count for nothing.
+a number: weights [n, m], column by column, so many numbers for each, n at least;
+runs: weights [..., m], row by row, the numbers of the runs one after another.
 """
 
 
@@ -106,7 +117,7 @@ class Gumbel(Keyed):
         key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = -np.log(-np.log(uniform))[:, _pairs(*pairs, torch.device("cpu")).numpy()]
+        noise = -np.log(-np.log(uniform))[:, _numbers(pairs, "pairs", torch.device("cpu")).numpy()]
         return x + torch.from_numpy(noise).view(x.shape).to(x.device, x.dtype)
 
 
@@ -148,21 +159,11 @@ def _dropped(key: Key, shape: Sequence[int], p: float, numbers: Numbers = "order
     """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
     than a mask, since they are few."""
     heads, inner = _heads(shape)
-    size = count = prod(inner)
-    if isinstance(numbers, Tensor):
-        listed = numbers.flatten().numpy()
-        count = int(listed.max()) + 1
-        where = np.full(count + 1, -1)  # the last is for the values without a number, -1
-        where[listed] = np.arange(size)
+    size, count = prod(inner), _count(inner, numbers)
     dropped = []
     for place, row in enumerate(key.rows):
         for head in range(heads):
-            found = _thin(key.bits(row, head), count, p)
-            if isinstance(numbers, Tensor):
-                found = where[found]
-                found = found[found >= 0]
-            elif numbers == "pairs":
-                found = _places_of_pairs(found, *inner)
+            found = _places(_thin(key.bits(row, head), count, p), inner, numbers)
             dropped.append(found + (place * heads + head) * size)
     return np.concatenate(dropped)
 
@@ -200,16 +201,66 @@ def _gaps(p: float) -> tuple[np.ndarray, int, float]:
     return gaps, int(bounds[-1]), float(gaps.mean())
 
 
-def _pairs(rows: int, columns: int, device: torch.device) -> Tensor:
-    """The numbers [n, m] of `pairs`."""
-    i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)
-    return torch.where(j <= i, i * i + j, torch.where(j < rows, j * j + j + 1 + i, j * rows + i))
+def _numbers(inner: Sequence[int], numbers: Numbers, device: torch.device) -> Tensor:
+    """The numbers [values] of the values of a head; any where a value counts for nothing."""
+    if numbers == "order":
+        return torch.arange(prod(inner), device=device)
+    i, j = torch.arange(prod(inner[:-1]), device=device)[:, None], torch.arange(inner[-1], device=device)
+    if numbers == "pairs":
+        rows = inner[0]
+        return torch.where(j <= i, i * i + j, torch.where(j < rows, j * j + j + 1 + i, j * rows + i)).flatten()
+    if isinstance(numbers, int):
+        return (j * numbers + i).flatten()
+    columns, before = [], 0
+    for run in numbers:
+        columns.append(before + run.first[:, None] + torch.arange(run.width, device=device))
+        before += run.most
+    return (torch.cat(columns, dim=1) + i * before).flatten()
 
 
-def _places_of_pairs(numbers: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """The flat places in [n, m] of numbers of `pairs`, which ascend: the inverse of `_pairs`."""
-    later = int(np.searchsorted(numbers, rows * rows))
-    square, beyond = numbers[:later], numbers[later:]
+def _count(inner: Sequence[int], numbers: Numbers) -> int:
+    """How many numbers there may be in a head."""
+    if isinstance(numbers, int):
+        return inner[-1] * numbers
+    if isinstance(numbers, list):
+        return prod(inner[:-1]) * sum(run.most for run in numbers)
+    return prod(inner)
+
+
+def _places(found: np.ndarray, inner: Sequence[int], numbers: Numbers) -> np.ndarray:
+    """The flat places in a head of those values whose numbers are `found`, which ascend: the inverse of `_numbers`."""
+    if numbers == "pairs" and inner[0] > 1:
+        return _places_of_pairs(found, *inner)
+    if isinstance(numbers, int):
+        column, row = _lines(found, inner[-1], numbers)
+        return (row * inner[-1] + column)[row < inner[0]]
+    if isinstance(numbers, list):
+        return _places_of_runs(found, inner, numbers)
+    return found
+
+
+def _lines(found: np.ndarray, lines: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending numbers, `most` for each line -> the line of each, and its number there."""
+    bounds = np.searchsorted(found, np.arange(lines + 1) * most)
+    line = np.repeat(np.arange(lines), np.diff(bounds))
+    return line, found - line * most
+
+
+def _places_of_runs(found: np.ndarray, inner: Sequence[int], runs: list[Run]) -> np.ndarray:
+    row, rest = _lines(found, prod(inner[:-1]), sum(run.most for run in runs))
+    places, column = [], 0
+    for run in runs:
+        of_run = (rest >= 0) & (rest < run.most)
+        rows = row[of_run]
+        inside = rest[of_run] - run.first.numpy()[rows]
+        places.append((rows * inner[-1] + column + inside)[(inside >= 0) & (inside < run.width)])
+        rest, column = rest - run.most, column + run.width
+    return np.concatenate(places)
+
+
+def _places_of_pairs(found: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    later = int(np.searchsorted(found, rows * rows))
+    square, beyond = found[:later], found[later:]
     shell = np.sqrt(square).astype(np.int64)  # exact: numbers are far below 2**52
     inside = square - shell * shell
     in_row = inside <= shell
@@ -222,9 +273,7 @@ def _kept(key: Key, shape: Sequence[int], p: float, device: torch.device, number
     needs no generator and no copy."""
     heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    if not isinstance(numbers, Tensor):
-        numbers = _pairs(*inner, device) if numbers == "pairs" else torch.arange(prod(inner), device=device)
-    mixed = _mix(_mix(numbers.flatten()) ^ torch.from_numpy(words).to(device)[:, None])
+    mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ torch.from_numpy(words).to(device)[:, None])
     return ((mixed & (LEVELS - 1)) >= round(p * LEVELS)).view(shape)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lra import streams
-from lra.dropout import Dropout, Key, _dropped, _kept, _pairs, _places_of_pairs, set_keys
+from lra.dropout import Dropout, Key, Numbers, Run, _dropped, _kept, _numbers, _places, set_keys
 
 
 def masks(
@@ -52,12 +52,13 @@ def test_drops_are_independent_at_the_rate(p: float) -> None:
         ("pairs", (3, 7, 7), (3, 17, 17)),
         ("pairs", (3, 1, 1), (3, 1, 17)),
         ("pairs", (3, 5, 5), (3, 5, 17)),
-        ("columns", (3, 5, 5), (3, 5, 17)),
-        ("columns", (3, 5, 7), (3, 5, 11)),
+        (5, (3, 5, 5), (3, 5, 17)),
+        (5, (3, 5, 7), (3, 5, 11)),
+        (7, (3, 5, 5), (3, 7, 17)),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", "any"])
-def test_padding_does_not_move_the_noise(p: float, numbers: str, short: tuple, long: tuple, device: str) -> None:
+def test_padding_does_not_move_the_noise(p: float, numbers: Numbers, short: tuple, long: tuple, device: str) -> None:
     """Whatever the caller says of the axes of [L, F], or of a head's [n, m], the shorter is a corner of the longer."""
     key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0, 1, 3, 2])
     one, two = (kept(key, torch.Size((5, *shape)), p, numbers, device) for shape in (short, long))
@@ -66,11 +67,8 @@ def test_padding_does_not_move_the_noise(p: float, numbers: str, short: tuple, l
     assert not two.all()
 
 
-def kept(key: Key, shape: torch.Size, p: float, numbers: object, device: str) -> torch.Tensor:
-    """By the form for a CPU or for any device, True where a value is kept; `columns`: the second axis grows."""
-    if isinstance(numbers, str) and numbers == "columns":
-        rows, columns = shape[-2:]
-        numbers = torch.arange(columns) * rows + torch.arange(rows)[:, None]
+def kept(key: Key, shape: torch.Size, p: float, numbers: Numbers, device: str) -> torch.Tensor:
+    """By the form for a CPU or for any device, True where a value is kept."""
     if device == "any":
         return _kept(key, shape, p, torch.device("cpu"), numbers)
     dropped = torch.from_numpy(_dropped(key, shape, p, numbers))
@@ -78,14 +76,19 @@ def kept(key: Key, shape: torch.Size, p: float, numbers: object, device: str) ->
 
 
 @pytest.mark.parametrize("device", ["cpu", "any"])
-@pytest.mark.parametrize("missing", [0, 30])
-def test_noise_follows_the_numbers(missing: int, device: str) -> None:
-    """Values that are numbered in another order meet the same noise in that order; -1 is no number."""
-    key, shape = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0]), torch.Size((2, 3, 7, 11))
-    numbers = torch.randperm(77).view(7, 11)
-    numbers = numbers.where(numbers >= missing, -1)
-    ordered, numbered = kept(key, shape, 0.5, "order", device).flatten(2), kept(key, shape, 0.5, numbers, device)
-    assert torch.equal(numbered[..., numbers >= 0], ordered[..., numbers[numbers >= 0]])
+def test_runs_of_columns_keep_their_numbers_where_they_are_cut(device: str) -> None:
+    """Rows of 7 numbers and 3: the columns of the first run are shifted from row to row, the second is cut short."""
+    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
+    whole = kept(key, torch.Size((2, 3, 11, 10)), 0.5, "order", device)
+    first = torch.tensor([0, 2, -1, 4, -3])
+    part = kept(key, torch.Size((2, 3, 5, 7)), 0.5, [Run(7, 5, first), Run(3, 2, torch.zeros_like(first))], device)
+    for row in range(5):
+        assert torch.equal(part[:, :, row, 5:], whole[:, :, row, 7:9])
+        for column in range(5):
+            if 0 <= column + first[row] < 7:
+                assert torch.equal(part[:, :, row, column], whole[:, :, row, column + first[row]])
+            elif device == "cpu":
+                assert part[:, :, row, column].all()
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(7, 7), (5, 11), (1, 13), (1, 1)])
@@ -95,10 +98,9 @@ def test_pairs_are_numbered_as_positions_come(rows: int, columns: int) -> None:
     for position in range(columns):
         order += [(position, key) for key in range(position + 1)] if position < rows else []
         order += [(query, position) for query in range(min(position, rows))]
-    numbers = _pairs(rows, columns, torch.device("cpu"))
-    assert [numbers[pair].item() for pair in order] == list(range(rows * columns))
-    places = _places_of_pairs(np.arange(rows * columns), rows, columns)
-    assert places.tolist() == [i * columns + j for i, j in order]
+    flat = [i * columns + j for i, j in order]
+    assert _numbers((rows, columns), "pairs", torch.device("cpu"))[flat].tolist() == list(range(rows * columns))
+    assert _places(np.arange(rows * columns), (rows, columns), "pairs").tolist() == flat
 
 
 def test_published_runs_meet_the_noise_that_they_met() -> None:

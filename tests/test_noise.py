@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from support import cases, composed, mask_of, noise, stub_task
 
-from lra import configure, ranks
+from lra import batches, configure, ranks
 from lra.attention import Mixer, Shape
 from lra.dropout import set_keys
 from lra.fit import accumulate
@@ -55,6 +55,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
         model.zero_grad(set_to_none=True)
         for rank in range(processes):
             with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(batches, "OVERHEAD", {"cpu": 1 << 20})  # as few parts as `micro_batch` allows
                 patch.setattr(ranks, "share", lambda places, rank=rank: places[rank::processes])
                 accumulate(model, task.train, examples, micro_batch, seed=2, step=5, precision="fp32")
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

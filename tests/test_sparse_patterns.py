@@ -14,7 +14,7 @@ from lra.attention import Shape
 from lra.attention.bigbird import draw_blocks
 from lra.attention.gather import PatternAttention
 from lra.configure import build
-from lra.dropout import set_keys
+from lra.dropout import Numbers, _count, _numbers, _places, set_keys
 from lra.errors import UserError
 
 MAX_LEN = 29
@@ -133,17 +133,20 @@ def test_noise_has_one_number_for_each_pair_that_is_read(case: str) -> None:
     """With equal scores the weights that are not zero are those of the pattern."""
     mixer = made(case, dropout=1e-9).train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
-    met: list[tuple[Tensor, Tensor]] = []
+    met: list[tuple[Tensor, Numbers]] = []
     for dropout in (mixer.dropout, mixer.row_dropout):
         dropout.register_forward_pre_hook(lambda _, inputs: met.append(inputs))
     for length in LENGTHS:
         mixer.attend(torch.zeros(1, 3, length, 5).double(), noise(1, 3, length, 5), noise(1, 3, length, 5), None)
         while met:
             weights, numbers = met.pop()
-            for seen in weights[0] > 0:
-                of_pairs = numbers.expand(seen.shape)[seen]
-                assert of_pairs.min() >= 0
-                assert len(of_pairs.unique()) == len(of_pairs)
+            inner = weights.shape[2:]
+            found = torch.arange(_count(inner, numbers))
+            places = torch.from_numpy(_places(found.numpy(), inner, numbers))
+            assert len(places.unique()) == len(places)
+            assert len(_numbers(inner, numbers, torch.device("cpu"))[places].unique()) == len(places)
+            for seen in weights[0].flatten(1) > 0:
+                assert torch.isin(seen.nonzero().flatten(), places).all()
 
 
 @every

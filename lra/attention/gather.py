@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
 from lra.attention.softmax import Scale, scale_of, weigh
-from lra.dropout import Dropout, Numbers
+from lra.dropout import Dropout, Numbers, Run
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
 
@@ -44,10 +44,10 @@ class Part:
     def pick(self, x: Tensor) -> Tensor:
         """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
 
-    def numbers(self, places: Tensor) -> Tensor:
-        """Of the keys among those of one query, below `most` whatever the length, broadcastable to [N, b, m]; outside
-        of these: a key that the query does not read."""
-        return torch.arange(self.positions(places).shape[-1], device=places.device)
+    def first(self, places: Tensor) -> Tensor:
+        """The number [N, b] of the first key of the part for a query, the others following; the keys that it may read
+        have those from 0 to `most` - 1, whatever the length."""
+        return torch.zeros_like(places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class Blocks(Part):
 class Window(Blocks):
     """Blocks as wide as the length allows; of their keys those at most `most` // 2 positions from the query."""
 
-    def numbers(self, places: Tensor) -> Tensor:
-        return self.positions(places)[0] - places.unsqueeze(-1) + self.most // 2
+    def first(self, places: Tensor) -> Tensor:
+        return self.positions(places)[0, :, :, 0] - places + self.most // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def gather_attention(
     readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
     if len(everywhere.columns):
         parts, readable = [*parts, everywhere], [*readable, real]
-    numbers = number(parts, places) if dropout.drops else "order"
+    numbers = [Run(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts]
     seen = [visible(part, places, some, causal) for part, some in zip(parts, readable, strict=True)]
     if any(isinstance(part, Strides) for part in parts):
         mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout, numbers)
@@ -145,19 +145,6 @@ def gather_attention(
         mask = torch.cat([some.expand(*outer, -1) for some in seen], dim=-1)
         mixed = weigh(q, k, v, mask, scale, dropout, numbers)
     return mixed.flatten(2, 3)[:, :, :length]
-
-
-def number(parts: list[Part], places: Tensor) -> Tensor:
-    """The numbers of the weights [N, b, m] of all parts side by side: those of a query follow those of the query
-    before it. -1 where a query does not read the key."""
-    stride, first = sum(part.most for part in parts), 0
-    numbers = []
-    for part in parts:
-        inside = part.numbers(places)
-        among_all = places.unsqueeze(-1) * stride + first + inside
-        numbers.append(among_all.masked_fill((inside < 0) | (inside >= part.most), -1))
-        first += part.most
-    return torch.cat(numbers, dim=-1)
 
 
 def _weigh_parts(
@@ -282,9 +269,8 @@ class PatternAttention(Attention):
         if self.causal:
             earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
             mask = earlier if mask is None else mask & earlier
-        by_key = torch.arange(k.shape[-2], device=k.device) * self._most_global()
-        numbers = by_key + torch.arange(len(rows), device=k.device)[:, None]
-        return mixed.index_copy(2, rows, weigh(q, k, v, mask, self.scale, self.row_dropout, numbers))
+        filled = weigh(q, k, v, mask, self.scale, self.row_dropout, self._most_global())
+        return mixed.index_copy(2, rows, filled)
 
     def _most_global(self) -> int:
         """How many positions are global in the longest text."""

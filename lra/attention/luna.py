@@ -60,10 +60,8 @@ class Luna(Mixer):
             raise RuntimeError("Luna: a layer after the first needs the memory of the one before it")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
-        slots, places = torch.arange(self.slots, device=x.device), torch.arange(x.shape[1], device=x.device)
-        by_key = places * self.slots + slots[:, None]  # the numbers of weights [M, L]
         packed = self._attend(
-            self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout, by_key
+            self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout, self.slots
         )
         unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout, "order")
         return self.out(unpacked), memory + packed
