@@ -51,7 +51,7 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
     """The SHA-256 of those of the files that a folder has, by name."""
     found = {}
     for name in names:
-        if (folder / name).exists():
+        if (folder / name).is_file():
             with open(folder / name, "rb") as file:
                 found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found

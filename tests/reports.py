@@ -11,7 +11,6 @@ import numpy as np
 from lra import record
 from lra.files import digest, write_json
 from lra.report import Report
-from lra.report.records import BESIDE
 
 
 def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Path:
@@ -81,7 +80,7 @@ def _left(folder: Path, run: dict) -> dict[str, str]:
         entry = run["test"][run["selection"]]
         wrong = np.arange(entry["examples"]) >= entry["correct"]
         np.save(folder / "predictions.npy", np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
-    return record.sha256(folder, *BESIDE)
+    return record.sha256(folder, record.METRICS, "predictions.npy", "costs.npy", "sample.txt")
 
 
 def change(path: Path, **parts: dict) -> None:

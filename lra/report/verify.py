@@ -14,7 +14,6 @@ from lra import record
 from lra.errors import UserError
 from lra.files import digest, read_json, read_regular
 from lra.report import JSON, PAGE, Report, curves, schema
-from lra.report.figures import FOLDER as FIGURES
 from lra.report.figures import write_figures
 from lra.report.records import BESIDE, COSTS, PREDICTIONS, SAMPLE, Record, predictions
 
@@ -37,7 +36,7 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
     `selection`: None for the rule that the report was built with. Raises UserError where there is no record.
     """
     faults: list[str] = []
-    built = _built(folder, faults)
+    built = _built(folder / JSON, faults)
     known = len(faults)
     try:
         report = Report(folder, selection or built.get("selection"), published, faults.append, built.get("title"))
@@ -51,23 +50,23 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
             faults += [f"{run['path']}: {fault}" for fault in _of_run(folder, run)]
         except UserError as error:
             faults.append(str(error))
-    figures = built["figures"]
-    faults += _of_figures(report, figures)
+    drawn = _drawn(report)
+    figures = built.get("figures", record.sha256(folder, *drawn))
+    faults += _of_figures(folder, figures, drawn)
     for name, text in {**report.files(figures), PAGE: report.page(figures)}.items():
         faults += _of_text(folder / name, text)
     return len(runs), list(dict.fromkeys(faults))
 
 
-def _built(folder: Path, faults: list[str]) -> dict[str, Any]:
-    """How the report was built; where that cannot be read, it is a fault, and the figures are those that are there."""
+def _built(path: Path, faults: list[str]) -> dict[str, Any]:
+    """How the report was built; empty, and a fault, where that cannot be read."""
     try:
-        built = read_json(folder / JSON)
+        built = read_json(path)
         schema.check(_Built, built)
         return built
     except (OSError, ValueError) as error:
-        faults.append(f"{JSON}: {error}; lra-report writes it anew")
-        there = sorted(path.relative_to(folder).as_posix() for path in folder.glob(f"{FIGURES}/*.*") if path.is_file())
-        return {"figures": record.sha256(folder, *there)}
+        faults.append(f"{path.name}: {error}; lra-report writes it anew")
+        return {}
 
 
 def _of_run(folder: Path, run: Record) -> Iterator[str]:
@@ -159,17 +158,22 @@ def _of_predictions(folder: Path, run: Record) -> Iterator[str]:
         yield f"calibration: all in all {totals}, its predictions have {counts}"
 
 
-def _of_figures(report: Report, listed: dict[str, str]) -> Iterator[str]:
+def _drawn(report: Report) -> dict[str, str]:
+    """The figures that the records make on this machine: by path their SHA-256."""
+    with tempfile.TemporaryDirectory() as place:
+        paths = write_figures(Path(place), report.sections)
+        return record.sha256(Path(place), *(path.as_posix() for path in paths))
+
+
+def _of_figures(folder: Path, listed: dict[str, str], drawn: dict[str, str]) -> Iterator[str]:
     """Figures that are not those which the report wrote, by SHA-256; and, where this machine draws as that did which
     wrote them, those that the records do not make."""
-    there = record.sha256(report.folder, *listed)
+    there = record.sha256(folder, *listed)
     for path, sha in listed.items():
         if path not in there:
             yield f"{path}: not there; lra-report draws it"
         elif there[path] != sha:
             yield f"{path}: not the figure that lra-report drew"
-    with tempfile.TemporaryDirectory() as other:
-        drawn = record.sha256(Path(other), *(path.as_posix() for path in write_figures(Path(other), report.sections)))
     for path in sorted(drawn.keys() - listed.keys()):
         yield f"{path}: a figure that the records make, but {JSON} does not list"
     for path in sorted(listed.keys() - drawn.keys()):
