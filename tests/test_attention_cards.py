@@ -1,5 +1,6 @@
 """What a card says of an attention is what runs: formulas and scales, evaluated beside the code."""
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from lra import configure
 from lra.attention import Mixer, Shape, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
+from lra.bench import catalogue
+from lra.paths import CHECKOUT
 
 MAX_LEN = 13
 SHAPE = Shape(
@@ -100,6 +103,22 @@ def test_released_performer_has_a_card_of_its_own() -> None:
     assert (card.time, card.scale) == ("L D Dh", None)
     assert card.formula.endswith("φ = relu(x) + 0.001")
     assert "exp(W x'" in published.formula
+
+
+def test_the_kept_page_says_what_runs() -> None:
+    """Its lines are those that the cards give; what was measured with other settings is named."""
+    names = ["local", "simple"]
+    results = CHECKOUT / "results"
+    kept = json.loads((results / "attentions.json").read_text())
+    lines = list(catalogue.page(names, kept))
+    text = (results / "attentions.md").read_text().splitlines()
+    assert [line for line in "\n".join(lines).splitlines() if line not in text] == []
+    assert len([line for line in lines if line.startswith(("| `local`", "| `simple`"))]) == 3 * len(names)
+    assert any("Q (Kᵀ V) / √4001" in line for line in lines)
+    changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}
+    lines = list(catalogue._costs(names, changed))
+    assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
+    assert "Not measured yet: `local`.\n" in lines
 
 
 def heads(mixer: Mixer, x: Tensor, *names: str) -> list[Tensor]:
