@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# results/attentions.md: what every attention is, adds, supports and costs on this machine (about 10 minutes).
+# results/attentions.md: what every attention is, adds, supports and costs. With --measure it measures the costs on this
+# machine first (about 10 minutes); else it takes those that results/attentions.json keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh

@@ -1,11 +1,13 @@
 """Mistakes in the configuration: one line, the key, the nearest valid one, exit code 2, nothing written."""
 
+import re
 from pathlib import Path
 
 import pytest
 from support import Commands, composed, options
 
-from lra import prepare, train
+from lra import configure, prepare, train
+from lra.paths import conf_dir
 
 
 @pytest.mark.parametrize(
@@ -134,3 +136,52 @@ def test_prepare_says_what_it_did(cli: Commands) -> None:
     code, _, err = cli(prepare.main, "+task.sead=1")
     assert code == 2
     assert "task.sead: unknown key; did you mean 'seed'?" in err
+
+
+SHARED = ("attention", "protocol", "model", "train")
+
+
+def _tasks() -> dict[str, list[tuple[str, ...]]]:
+    """By recipe, the overrides that choose each task that has it."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for name in options("task"):
+        chosen = (f"task={name}", *(["task.folder=anywhere"] if name == "listops_files" else []))
+        recipe = composed(*chosen).hydra.runtime.choices["task/recipe@recipe"]
+        found.setdefault(recipe, []).append(chosen)
+    return found
+
+
+def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
+    """Every file for a pair belongs to one, and tasks of one recipe take it and compose to the same settings. A pair
+    without a file has nothing in which they could differ."""
+    tasks = _tasks()
+    assert {recipe for recipe, same in tasks.items() if len(same) > 1} == {"listops", "matching"}
+    for group in ("attention", "protocol"):
+        pairs = {f"{name}_{recipe}": (name, recipe) for name in options(group) for recipe in tasks}
+        for path in (conf_dir() / group / "at").glob("*.yaml"):
+            assert path.stem in pairs
+            name, recipe = pairs[path.stem]
+            if len(tasks[recipe]) == 1:
+                continue
+            found = [composed(f"{group}={name}", *task) for task in tasks[recipe]]
+            assert {cfg.hydra.runtime.choices[f"{group}/at"] for cfg in found} == {path.stem}
+            first, *others = ({key: configure.plain(cfg)[key] for key in SHARED} for cfg in found)
+            assert all(other == first for other in others)
+
+
+def test_every_file_of_a_preset_for_a_task_is_used() -> None:
+    """By the preset and the task that its name says, or by another file."""
+    pairs = {f"{preset}_{task}" for preset in options("experiment") for task in options("task")}
+    texts = [path.read_text() for path in (conf_dir() / "experiment").rglob("*.yaml")]
+    for path in (conf_dir() / "experiment" / "at").glob("*.yaml"):
+        assert path.stem in pairs or any(re.search(rf"- (at/)?{path.stem}\n", text) for text in texts), path
+
+
+def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
+    """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
+    for name in options("task"):
+        folder = ["task.folder=anywhere"] if name == "listops_files" else []
+        for protocol in options("protocol"):
+            cfg = composed(f"task={name}", f"protocol={protocol}", *folder)
+            assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)
+            assert cfg.train.layer_decay == {"ag_news": 0.9}.get(name), (name, protocol)

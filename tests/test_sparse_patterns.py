@@ -1,5 +1,6 @@
 """Attention by patterns: the block-gather kernel beside dense masks, and the pattern of each mechanism by loops."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -51,6 +52,11 @@ def built(case: str, **shape: object) -> PatternAttention:
 
 def made(case: str, **shape: object) -> PatternAttention:
     return deepcopy(built(case, **shape))
+
+
+@cache
+def design_of(*overrides: str) -> Callable[[Shape], PatternAttention]:
+    return build(configure.plain(composed(*overrides))["attention"], "attention", [], supplied=1)
 
 
 def heads(length: int, seed: int) -> Tensor:
@@ -233,10 +239,10 @@ def test_a_pattern_of_all_keys_is_softmax(overrides: tuple[str, ...]) -> None:
 @both_ways
 def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> None:
     name, *options = CASES[case]
-    cfg = configure.plain(composed(f"attention={name}", *options))["attention"]
-    shape = replace(made(case).shape, causal=causal)
+    design = design_of(f"attention={name}", *options)
+    shape = Shape(dim=15, qkv_dim=15, heads=3, max_len=1, bias=True, out_proj=True, dropout=0, causal=causal, layer=0)
     for length in (2, 5, 11, 13, 29):
-        mixer = build(cfg, "attention", [], supplied=1)(replace(shape, max_len=length))
+        mixer = design(replace(shape, max_len=length))
         possible = torch.ones(length, length, dtype=torch.bool)
         full = bool((mixer.pattern(length) == (possible.tril() if causal else possible)).all())
         assert mixer.full_pattern == full

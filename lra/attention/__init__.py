@@ -43,14 +43,21 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What `results/attentions.md` says of a mechanism. `linear`: what it keeps for the backward pass grows no faster
-    than the length; a law counts it. `oracle`: the independent implementation that the tests compare it with."""
+    """What `results/attentions.md` says of a mechanism: the class's card of all its settings, with names in braces for
+    what depends on them, an instance's of what it runs.
+
+    `linear`: what it keeps for the backward pass grows no faster than the length. `oracle`: the independent
+    implementation that the tests compare it with. `scale`: what the formula multiplies q . k with, where it is one
+    number. `deviations`: in what it differs from its paper or from the authors' code, beyond what the settings say.
+    """
 
     paper: str
     formula: str
     time: str
     linear: bool
     oracle: str
+    scale: float | None = None
+    deviations: tuple[str, ...] = ()
 
 
 class Mixer(nn.Module):
@@ -65,7 +72,7 @@ class Mixer(nn.Module):
     positions out says whether it leaves out none of them at `max_len`, where it is softmax attention (`full_pattern`).
     """
 
-    card: ClassVar[Card]
+    card: Card
     maskable: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
     commutes: ClassVar[bool] = False

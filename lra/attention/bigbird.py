@@ -24,15 +24,17 @@ class BigBird(PatternAttention):
 
     card = Card(
         paper="Zaheer et al. 2020, Big Bird",
-        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = own block ± 1, first, last, r random blocks",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {keys}; all of K in the first and last",
         time="L (5 + r) b D",
         linear=True,
         oracle="dense mask; transformers",
+        deviations=("the last block stays that of the task's longest input, which shorter inputs do not have",),
     )
     can_be_causal = False
 
     def __init__(self, shape: Shape, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
-        super().__init__(shape, scale=scale)
+        keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
+        super().__init__(shape, scale=scale, keys=keys)
         self.block = block
         self.last = (shape.max_len - 1) // block
         self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))

@@ -9,6 +9,7 @@ for all lags, and G_k consists of blocks on its diagonal.
 With t taps and G_k in g blocks: time O(L t r^2 / g) directly, O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -75,6 +76,8 @@ class Extractor(Mixer):
         self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
         self.up = linear(rank, shape.dim) if rank else nn.Identity()
         self.adjust = linear(shape.dim, shape.dim) if adjust else None
+        if not adjust:
+            self.card = replace(self.card, formula=self.card.formula.replace("((x W_adj) ∘ e)", "e"))
         self.dropout = Dropout(shape.dropout)
         self.out = linear(shape.dim, shape.dim) if shape.out_proj else nn.Identity()
 

@@ -4,6 +4,7 @@ Omega = V^T, V = S H G P H B / sqrt(N) shared by the heads; S, G, B learned, P d
 O(L D Dh) time, N features. The released class fails in its constructor; this is what its forward pass says.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import PositiveInt
@@ -17,7 +18,7 @@ class FastfoodPrf(Prf):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(SHGPHB x' / √Dh - |x'|²)",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(SHGPHB x' / √{size} − |x'|²), x' = x / Dh^¼",
         time="L D Dh",
         linear=True,
         oracle="the closed-form kernel over many draws; the explicit product of matrices",
@@ -26,4 +27,6 @@ class FastfoodPrf(Prf):
     def __init__(
         self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: float
     ) -> None:
-        super().__init__(shape, FastFood(shape.head_dim, init), redraw_every=redraw_every, eps=eps)
+        spectrum = FastFood(shape.head_dim, init)
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        self.card = replace(self.card, formula=self.card.formula.format(size=spectrum.size))

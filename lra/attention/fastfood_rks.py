@@ -17,7 +17,8 @@ class FastfoodRks(Rks):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [cos, sin](SHGPHB x' / √Dh), s",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin](SHGPHB x' / √{size}) / √{size}, {smoothing:g}], "
+        "x' = x / Dh^¼",
         time="L D Dh",
         linear=True,
         oracle="the closed-form kernel over many draws; the explicit product of matrices",

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
-from lra.attention.softmax import Scale, scale_of, weigh
+from lra.attention.softmax import Scale, card_of, scale_of, weigh
 from lra.dropout import Dropout, Numbers, Run
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
@@ -190,9 +190,11 @@ class PatternAttention(Attention):
 
     can_be_causal = True
 
-    def __init__(self, shape: Shape, *, scale: Scale) -> None:
+    def __init__(self, shape: Shape, *, scale: Scale, keys: str) -> None:
+        """`keys`: which j a position i reads, as the card says it."""
         super().__init__(shape)
         self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, keys=f"({keys}) and j ≤ i" if shape.causal else keys)
         self.row_dropout = Dropout(shape.dropout)
 
     @abstractmethod

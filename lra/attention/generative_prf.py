@@ -17,7 +17,7 @@ class GenerativePrf(Prf):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(x' G(noise) - |x'|²)",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(x' G(noise) − |x'|²), x' = x / Dh^¼",
         time="L D M, M features",
         linear=True,
         oracle="the explicit L x L weights; G layer by layer",

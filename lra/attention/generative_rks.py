@@ -17,7 +17,7 @@ class GenerativeRks(Rks):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [cos, sin](x' G(noise)), s",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin](x' G(noise)) / √{samples}, {smoothing:g}], x' = x / Dh^¼",
         time="L D M, M features",
         linear=True,
         oracle="the explicit L x L weights; G layer by layer",

@@ -18,7 +18,7 @@ class GmmPrf(Prf):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(x'(e^½σ w + μ) - |x'|²)",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(x'(e^½σ w + μ) − |x'|²), x' = x / Dh^¼",
         time="L D M, M features",
         linear=True,
         oracle="the closed-form kernel over many draws; the explicit L x L weights",

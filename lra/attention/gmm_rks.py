@@ -18,7 +18,7 @@ class GmmRks(Rks):
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [cos, sin](x'(Σᵀw ± μ)), s",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin](x'(Σᵀw ± μ)) / √{samples}, {smoothing:g}], x' = x / Dh^¼",
         time="L D M, M features",
         linear=True,
         oracle="the closed-form kernel over many draws; the explicit L x L weights",

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from lra.attention import Attention, Shape, at_least_float32, full_precision
 
 CHUNK = 64
+EVAL_DRAW = "evaluation keeps the last draw of training"
 
 
 class KernelAttention(Attention):

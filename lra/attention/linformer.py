@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape
-from lra.attention.softmax import Scale, scale_of, weigh
+from lra.attention.softmax import Scale, card_of, scale_of, weigh
 
 
 class Linformer(Attention):
@@ -22,10 +22,11 @@ class Linformer(Attention):
 
     card = Card(
         paper="Wang et al. 2020, Linformer",
-        formula="softmax(Q (Eᵀ K)ᵀ / √Dh) Fᵀ V",
+        formula="softmax(Q (Eᵀ K)ᵀ / {root}) {values}ᵀ V, {rank} columns",
         time="L k D",
         linear=True,
         oracle="linformer 0.2.3; softmax where E = F = I",
+        deviations=("padding is left out where the model masks it, which Google's code does not do",),
     )
     reads_few = True
 
@@ -40,6 +41,7 @@ class Linformer(Attention):
         self.project_keys = nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
         self.project_values = None if share == "key_value" else nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
         self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, rank=rank, values="E" if share == "key_value" else "F")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:  # after the projection: a bias must not leak from padding

@@ -22,14 +22,16 @@ class Local(PatternAttention):
 
     card = Card(
         paper="Tay et al. 2021, Long Range Arena",
-        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = {j: |i − j| ≤ w}",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
         time="L w D",
         linear=True,
         oracle="dense mask; local-attention",
+        deviations=("a block holds neighbours; Long Range Arena's code, by its reshape, every (L / 50)th position",),
     )
 
     def __init__(self, shape: Shape, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale) -> None:
-        super().__init__(shape, scale=scale)
+        near = f"|i − j| ≤ {window}" if kind == "sliding" else f"⌊j/{window}⌋ = ⌊i/{window}⌋"
+        super().__init__(shape, scale=scale, keys=near)
         self.sliding = kind == "sliding"
         self.window = min(window, shape.max_len)
         self.can_be_causal = self.sliding

@@ -26,7 +26,7 @@ class Longformer(PatternAttention):
 
     card = Card(
         paper="Beltagy et al. 2020, Longformer",
-        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = {j: |i − j| ≤ w / 2} ∪ G; all of K where i ∈ G",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
         time="L (w + g) D",
         linear=True,
         oracle="dense mask; transformers",
@@ -41,7 +41,8 @@ class Longformer(PatternAttention):
         global_projections: bool,
         scale: Scale,
     ) -> None:
-        super().__init__(shape, scale=scale)
+        everywhere = f" or min(i, j) < {global_positions}" if global_positions else ""
+        super().__init__(shape, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
         if global_projections and not global_positions:
             raise UserError(
                 "attention.global_projections=true: no position uses them, since attention.global_positions=0; "

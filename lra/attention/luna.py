@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.attention.softmax import Scale, scale_of, weigh
+from lra.attention.softmax import Scale, card_of, scale_of, weigh
 from lra.dropout import Dropout, Numbers
 
 
@@ -22,10 +22,15 @@ class Luna(Mixer):
 
     card = Card(
         paper="Ma et al. 2021, Luna",
-        formula="P′ = softmax(P Kᵀ / √Dh) V, Y = softmax(Q K′ᵀ / √Dh) V′ with K′, V′ of P′",
+        formula="P′ = softmax(P Kᵀ / {root}) V, Y = softmax(Q K′ᵀ / {root}) V′ with K′, V′ of P′, {memory} rows",
         time="L M D",
         linear=True,
         oracle="explicit loops",
+        deviations=(
+            "no dropout on P′ before it is added to P",
+            "P keeps its rows where a text is shorter",
+            "no embedding scale and no positions on P",
+        ),
     )
     commutes = True
     projects_out = True
@@ -35,6 +40,7 @@ class Luna(Mixer):
         self.slots = memory
         self.share = share
         self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, memory=memory)
         if shape.layer == 0:
             self.memory = nn.Parameter(torch.randn(memory, shape.qkv_dim) * shape.qkv_dim**-0.5)
         self.norm = nn.LayerNorm(shape.qkv_dim)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from lra.attention import Attention, Card, Shape, at_least_float32, full_precision, merge_heads, split_heads
-from lra.attention.softmax import Scale, scale_of
+from lra.attention.softmax import Scale, card_of, scale_of
 from lra.errors import UserError
 
 
@@ -23,10 +23,11 @@ class Nystromformer(Attention):
 
     card = Card(
         paper="Xiong et al. 2021, Nyströmformer",
-        formula="softmax(Q K̃ᵀ) softmax(Q̃ K̃ᵀ)⁺ softmax(Q̃ Kᵀ) V + conv(V)",
+        formula="softmax(Q K̃ᵀ / {root}) softmax(Q̃ K̃ᵀ / {root})⁺ softmax(Q̃ Kᵀ / {root}) V{conv}, {landmarks} landmarks",
         time="L m D + m³ H",
         linear=True,
         oracle="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
+        deviations=("the pseudo-inverse of a matrix starts from its own norms, not from the batch's largest",),
     )
 
     def __init__(
@@ -46,6 +47,7 @@ class Nystromformer(Attention):
         self.conv_kernel = conv_kernel
         self.full_pattern = landmarks >= shape.max_len
         self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, landmarks=landmarks, conv="" if conv_kernel is None else " + conv(V)")
         if conv_kernel is not None:
             size, border = (conv_kernel, 1), (conv_kernel // 2, 0)
             self.conv = nn.Conv2d(shape.heads, shape.heads, size, padding=border, groups=shape.heads, bias=False)

@@ -13,6 +13,7 @@ Arena code runs on text classification and matching. Its gradient is as sensitiv
 O(L D M) time. There is no dropout of weights.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -22,8 +23,8 @@ from torch.nn.functional import pad, relu
 
 from lra import streams
 from lra.attention import Card, Shape
-from lra.attention.kernel import KernelAttention, exponentials
-from lra.attention.softmax import Scale, scale_of
+from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
+from lra.attention.softmax import Scale, card_of, scale_of
 
 
 class Performer(KernelAttention):
@@ -32,10 +33,11 @@ class Performer(KernelAttention):
 
     card = Card(
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",
-        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(W x' - ½|x'|²)",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(W x' − ½|x'|²), x' = x / √{root}",
         time="L D M, M features",
         linear=True,
         oracle="performer-pytorch; softmax attention over many draws",
+        deviations=("no dropout of weights",),
     )
     commutes = True
 
@@ -59,7 +61,11 @@ class Performer(KernelAttention):
         self._drawn: tuple[int, int] | None = None
         self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
         if kernel == "favor":
+            self.card = card_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
             self.register_buffer("projection", projection(torch.randn(self.noise_shape), features, orthogonal))
+        else:
+            formula = f"φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu(x) + {relu_eps:g}"
+            self.card = replace(self.card, formula=formula, time="L D Dh", oracle="the explicit L x L weights")
 
     def redraw(self, seed: int, step: int) -> None:
         draw = seed, step // self.redraw_every

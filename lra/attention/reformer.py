@@ -28,7 +28,7 @@ from lra.attention import (
     project_out,
     split_heads,
 )
-from lra.attention.softmax import Scale, scale_of
+from lra.attention.softmax import Scale, card_of, scale_of
 from lra.dropout import Dropout
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
@@ -45,7 +45,7 @@ class Reformer(Mixer):
 
     card = Card(
         paper="Kitaev et al. 2020, Reformer",
-        formula="softmax(Q K̂ᵀ / √Dh) V over the sorted chunks of LSH buckets, K̂ = Q / |Q|",
+        formula="softmax(Q K̂ᵀ / {root}) V in chunks of {chunk} sorted by LSH buckets, rounds: {hashes}, K̂ = Q / |Q|",
         time="rounds L (c + L / c) D",
         linear=True,
         oracle="explicit loops; reformer-pytorch; transformers",
@@ -71,6 +71,7 @@ class Reformer(Mixer):
         self.within_bucket = within_bucket
         self.redraw_every = redraw_every
         self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, hashes=hashes, chunk=self.chunk)
         half = -(-shape.max_len // self.chunk)  # of the buckets, n = 2 L / c
         self.register_buffer("rotations", torch.randn(shape.heads, shape.head_dim, hashes, half))
         self.commutes = half == 1

@@ -11,6 +11,7 @@ is no dropout of weights.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from pydantic import PositiveFloat
@@ -35,10 +36,15 @@ class Retention(Attention):
 
     card = Card(
         paper="Sun et al. 2023, Retentive Network",
-        formula="swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
+        formula="norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
         time="L D Dh",
         linear=True,
         oracle="the explicit decay matrix; flash-linear-attention's naive form",
+        deviations=(
+            "weights begin as PyTorch draws them, without the gains 2^-2.5 of q, k, v, gate and 2^-1 of the output",
+            "values and gate are as wide as queries and keys, not twice as wide",
+            "no division by the sums of the weights, which the norm undoes",
+        ),
     )
     can_be_causal = True
 
@@ -47,6 +53,10 @@ class Retention(Attention):
         self.gate = project_in(shape) if gate else None
         self.rotary = rotary
         self.norm_eps = norm_eps
+        backwards = () if shape.causal else ("the paper is causal; here a backward pass reads later positions",)
+        formula = ("swish(X Wg) ⊙ " if gate else "") + self.card.formula
+        deviations = (*self.card.deviations, *backwards)
+        self.card = replace(self.card, formula=formula, scale=shape.head_dim**-0.5, deviations=deviations)
         log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 

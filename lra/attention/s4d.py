@@ -37,6 +37,11 @@ class S4D(Mixer):
         time="L D (N + log L)",
         linear=True,
         oracle="scipy's zero-order hold and simulation; the double sum in float64",
+        deviations=(
+            "no GLU on the output",
+            "dropout falls on single values, not on channels",
+            "A and Δ have no learning rate of their own and are decayed as all parameters are",
+        ),
     )
     can_be_causal = True
     projects_out = True

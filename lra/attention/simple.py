@@ -10,6 +10,7 @@ that all positions share costs no digits. Under autocast the factors of these tw
 small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -30,7 +31,7 @@ class Simple(Attention):
 
     card = Card(
         paper="Yorsh et al. 2022, SimpleTRON",
-        formula="Q (Kᵀ V) / √L",
+        formula="Q (Kᵀ V){scale}",
         time="L D Dh",
         linear=True,
         oracle="the quadratic order in float64",
@@ -58,6 +59,10 @@ class Simple(Attention):
         if shape.causal and form == "gram":
             raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
+        texts = {"length": " / √{}", "valid": " / √n, n real positions", "valid_head": " / √(n Dh), n real positions"}
+        formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_len))
+        number = {"length": shape.max_len**-0.5, "none": 1.0}.get(scale)
+        self.card = replace(self.card, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if self.form == "textbook" or self.causal or (self.form == "auto" and not self._gram_pays(x.shape[1], reads)):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Attention, Card, Shape, at_least_float32, full_precision
-from lra.attention.softmax import Scale, scale_of, weigh
+from lra.attention.softmax import Scale, card_of, scale_of, weigh
 from lra.dropout import Gumbel
 
 LINEAR_FROM = 32  # smaller blocks leave more to N^2 than to the attention at Long Range Arena's lengths
@@ -29,10 +29,12 @@ class Sinkhorn(Attention):
 
     card = Card(
         paper="Tay et al. 2020, Sparse Sinkhorn Attention",
-        formula="softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / √Dh) [Vₙ; Σₘ Pₙₘ Vₘ], P = Sinkhorn(exp(R / τ))",
+        formula="softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / {root}) [Vₙ; Σₘ Pₙₘ Vₘ], P = Sinkhorn(exp(R / {temperature:g})), "
+        "blocks of {block}",
         time="L (b + L / b) D",
         linear=True,
         oracle="explicit loops; sinkhorn-transformer",
+        deviations=("R is made of summed keys, where the paper sums the inputs",),
     )
 
     def __init__(
@@ -53,7 +55,8 @@ class Sinkhorn(Attention):
         self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, self._blocks) * shape.head_dim**-0.5)
         self.noise = Gumbel() if gumbel else nn.Identity()
         self.commutes = self.full_pattern = self._blocks == 1
-        self.card = replace(type(self).card, linear=block >= LINEAR_FROM)
+        card = card_of(self, scale, temperature=temperature, block=self.block)
+        self.card = replace(card, linear=block >= LINEAR_FROM)
 
     @property
     def _blocks(self) -> int:

@@ -1,15 +1,17 @@
 """Scaled dot-product attention (Vaswani et al. 2017, eq. 1): softmax(Q K^T scale) V, O(L^2 D) time."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lra.attention import Attention, Card, Shape
+from lra.attention import Attention, Card, Mixer, Shape
 from lra.dropout import Dropout, Numbers
 
 Scale = Literal["head_dim", "qkv_dim"]
+LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"
 
 
 class Softmax(Attention):
@@ -17,7 +19,7 @@ class Softmax(Attention):
 
     card = Card(
         paper="Vaswani et al. 2017, Attention Is All You Need",
-        formula="softmax(Q Kᵀ / √Dh) V",
+        formula="softmax(Q Kᵀ / {root}) V",
         time="L² D",
         linear=False,
         oracle="explicit loops; torch scaled_dot_product_attention",
@@ -29,6 +31,7 @@ class Softmax(Attention):
     def __init__(self, shape: Shape, *, scale: Scale) -> None:
         super().__init__(shape)
         self.scale = scale_of(shape, scale)
+        self.card = replace(card_of(self, scale), deviations=())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = None if key_mask is None else key_mask[:, None, None, :]
@@ -50,6 +53,17 @@ class Softmax(Attention):
 def scale_of(shape: Shape, scale: Scale) -> float:
     """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""
     return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
+
+
+def card_of(mixer: Mixer, scale: Scale, *deviations: str, **values: object) -> Card:
+    """The card of a mixer whose scores take the protocol's scale: `values` for the names in its formula's braces."""
+    root = "√(H Dh)" if scale == "qkv_dim" else "√Dh"
+    return replace(
+        mixer.card,
+        formula=mixer.card.formula.format(root=root, **values),
+        scale=scale_of(mixer.shape, scale),
+        deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
+    )
 
 
 def weigh(

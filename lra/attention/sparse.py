@@ -24,7 +24,7 @@ class Sparse(PatternAttention):
 
     card = Card(
         paper="Child et al. 2019, Sparse Transformers",
-        formula="softmax(qᵢ Kₛᵀ / √Dh) Vₛ, S = {j: ⌊j/s⌋ = ⌊i/s⌋ or j mod s ≥ s − c}",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
         time="L (s + c L / s) D",
         linear=False,
         oracle="dense mask",
@@ -40,7 +40,10 @@ class Sparse(PatternAttention):
         cls_global: bool,
         scale: Scale,
     ) -> None:
-        super().__init__(shape, scale=scale)
+        keys = f"|i − j| < {stride} or (i − j) mod {stride} = 0"
+        if pattern == "fixed":
+            keys = f"⌊j/{stride}⌋ = ⌊i/{stride}⌋ or j mod {stride} ≥ {stride - summary}"
+        super().__init__(shape, scale=scale, keys=keys + " or min(i, j) = 0" * cls_global)
         self.fixed = pattern == "fixed"
         if self.fixed and summary > stride:
             raise UserError(

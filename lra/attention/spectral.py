@@ -12,6 +12,7 @@ here training draws every `redraw_every` steps, and evaluation keeps the last dr
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -21,11 +22,19 @@ from torch import Tensor, nn
 
 from lra import streams
 from lra.attention import Shape
-from lra.attention.kernel import KernelAttention, exponentials
+from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
+
+EVERY_DRAW = f"{EVAL_DRAW}, and one may serve several steps (released: every forward pass draws)"
+LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm (released: 1e-6, without shifts)"
 
 
 class Spectrum(nn.Module):
-    """A learned distribution of frequencies: a function, with parameters, of noise that is drawn."""
+    """A learned distribution of frequencies: a function, with parameters, of noise that is drawn.
+
+    `deviations`: for the card, in what it differs from the released code.
+    """
+
+    deviations: tuple[str, ...] = ()
 
     def __init__(self, noise: Tensor) -> None:
         super().__init__()
@@ -54,6 +63,7 @@ class Spectral(KernelAttention):
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
         super().__init__(shape, eps=eps)
+        self.card = replace(self.card, deviations=(EVERY_DRAW, *spectrum.deviations))
         self.spectrum = spectrum
         self.redraw_every = redraw_every
 
@@ -74,6 +84,9 @@ class Rks(Spectral):
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
         self.samples = samples
         self.smoothing = smoothing
+        self.card = replace(
+            self.card, formula=self.card.formula.format(samples=samples, smoothing=smoothing, size=samples)
+        )
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         omega = self.spectrum.frequencies()
@@ -82,6 +95,10 @@ class Rks(Spectral):
 
 class Prf(Spectral):
     """Positive random features, times factors that cancel in the output; else they underflow where x is large."""
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
         omega = self.spectrum.frequencies()
@@ -143,6 +160,8 @@ class FastFood(Spectrum):
         size = 1 << (head_dim - 1).bit_length()
         super().__init__(torch.randperm(size))
         self.head_dim, self.size = head_dim, size
+        if size != head_dim:
+            self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
         self.register_buffer("hadamard", hadamard(size), persistent=False)
         s, g, b = torch.randn(3, size) * size**-0.5
         if init == "classic":
@@ -178,6 +197,8 @@ class Generator(Spectrum):
     The widths are in units of Dh. The normalisation is over the m samples of the noise, which no example enters, and
     the same in training and evaluation: there are no running averages.
     """
+
+    deviations = ("the generator's normalisation keeps no running averages, in evaluation either",)
 
     def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
         widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]

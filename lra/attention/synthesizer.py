@@ -8,6 +8,7 @@ With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L
 O(L^2 D) time, O(L^2 H) memory in training.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.attention.softmax import Scale, scale_of, weigh
+from lra.attention.softmax import Scale, card_of, scale_of, weigh
 from lra.dropout import Dropout
 
 
@@ -25,7 +26,7 @@ class Synthesizer(Mixer):
 
     card = Card(
         paper="Tay et al. 2021, Synthesizer",
-        formula="softmax(A Bᵀ) V; softmax(R) V; softmax(W₂ relu(W₁ X)) V; each [+ Q Kᵀ / √Dh]",
+        formula="softmax({synthetic} + Q Kᵀ / {root}) V",
         time="L² D",
         linear=False,
         oracle="explicit loops; softmax where S = Q Kᵀ / √Dh",
@@ -47,6 +48,12 @@ class Synthesizer(Mixer):
         self.rank = rank
         self.dot_product = dot_product
         self.scale = scale_of(shape, scale)
+        synthetic = {"factorized": "A Bᵀ", "random": "R", "dense": "W₂ relu(W₁ X)"}[kind]
+        mixture, alone = (
+            card_of(self, scale, synthetic=synthetic),
+            replace(self.card, formula=f"softmax({synthetic}) V"),
+        )
+        self.card = mixture if dot_product else alone
         if dot_product:
             self.query = project_in(shape)
             self.key = project_in(shape)

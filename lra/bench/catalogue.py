@@ -1,22 +1,26 @@
-"""results/attentions.md: what each attention is, what it adds, what it supports, what it was checked against, and
-what it costs beside `simple` on this machine.
+"""results/attentions.md: what each attention is, in what it deviates, what it adds, what it supports, what it was
+checked against, and what it costs beside `simple`.
 
-    python -m lra.bench.catalogue results/attentions.md
+    python -m lra.bench.catalogue results/attentions.md              (the costs that attentions.json beside it has)
+    python -m lra.bench.catalogue results/attentions.md --measure    (measured here first, in 10 minutes)
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lra import configure, record
-from lra.bench.layers import Layer, layer_of, module_of, work
+from lra.bench.layers import Layer, layer_of, work
 from lra.bench.measure import Place, Result, side_by_side
 from lra.bench.page import measured
 from lra.bench.settings import Settings, settings_of
 from lra.console import say
-from lra.files import write_atomic
+from lra.files import write_atomic, write_json
+from lra.model import Model
 from lra.settings import assemble
 
 TASKS = ("text", "matching", "listops")
@@ -25,12 +29,18 @@ PLACE = Place(device="cpu", threads=1, memory_limit=None)
 BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than the Transformer
 
 
-def page(attentions: list[str], rounds: int) -> Iterator[str]:
+Costs = dict[str, Any]
+"""`where`: the provenance; `rows`: of each attention its `settings`, and by length `ratio` and `memory`."""
+
+
+def page(attentions: list[str], costs: Costs) -> Iterator[str]:
     """The lines of the page."""
-    mixers = {name: module_of(layer(name), LENGTHS[0]) for name in attentions}
+    mixers = {name: _model(name, "text").blocks[0].mixer for name in attentions}
     yield "# Attentions\n"
     yield "By `bash scripts/attentions.sh`. Every attention takes any length up to the task's.\n"
     yield "## What they are\n"
+    yield "As they run on text (`task=text protocol=paper`); `protocol=strict` and `protocol=lra` divide scores by √Dh,"
+    yield "the root of a head's width, where √(H Dh) stands here.\n"
     yield "| `attention=` | paper | formula | time | mask | causal | variants | order matters | checked against |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, mixer in mixers.items():
@@ -39,7 +49,11 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
         yield f"| `{name}` | {card.paper} | {_cell(card.formula)} | {card.time} | {' | '.join(flags)} | {card.oracle} |"
     yield "\n*mask*: can leave padding out. *causal*: has a form for language models. *variants*: can do without the"
     yield "output projection (Simple, Simple-Res). *order matters*: without positions it tells permuted inputs apart.\n"
-    yield "## Parameters\n"
+    yield "## Where they deviate from their papers or their authors' code\n"
+    for name, mixer in mixers.items():
+        if mixer.card.deviations:
+            yield f"- `{name}`: {'; '.join(mixer.card.deviations)}"
+    yield "\n## Parameters\n"
     yield "Of the whole model at the paper's sizes (`protocol=paper`): how many more than the Transformer's, and their"
     yield f"share. **Bold**: beyond the {BUDGET:.0%} that Long Range Arena allows.\n"
     yield f"| `attention=` | {' | '.join(TASKS)} | settings for text |"
@@ -48,6 +62,11 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
     for name in attentions:
         added = [_added(_parameters(name, task), base[task]) for task in TASKS]
         yield f"| `{name}` | {' | '.join(added)} | {_settings(name)} |"
+    yield from _costs(attentions, costs)
+
+
+def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
+    """What was measured; rows of other settings than today's say so."""
     yield "\n## Cost beside `simple`\n"
     yield "One layer with its projections, D = 256, 4 heads, batch 1, fp32, dropout 0.1, forward and backward, one"
     yield "thread, each in a process of its own; time: median [least, most] of the ratios of turns; memory: peak of"
@@ -55,15 +74,36 @@ def page(attentions: list[str], rounds: int) -> Iterator[str]:
     yield f"| `attention=` | {' | '.join(f'time, L = {length} | memory, L = {length}' for length in LENGTHS)} |"
     yield f"|---|{'---:|' * 2 * len(LENGTHS)}"
     for name in attentions:
-        cells = []
+        row = costs["rows"].get(name)
+        cells = [""] * 2 * len(LENGTHS)
+        if row is not None:
+            cells = [text for length in LENGTHS for text in _cost(row["lengths"][str(length)])]
+        yield f"| `{name}` | {' | '.join(cells)} |"
+    yield ""
+    for name in attentions:
+        if name not in costs["rows"]:
+            yield f"Not measured yet: `{name}`.\n"
+        elif costs["rows"][name]["settings"] != _settings(name):
+            yield f"Measured with other settings than those above: `{name}` with {costs['rows'][name]['settings']}.\n"
+    yield measured(costs["where"]) + "\n"
+
+
+def _cost(found: Result) -> tuple[str, str]:
+    middle, least, most = found["ratio"]
+    return f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['memory']:.2f}"
+
+
+def measure(attentions: list[str], rounds: int) -> Costs:
+    """The costs of all of them on this machine."""
+    rows = {}
+    for name in attentions:
+        lengths = {}
         for length in LENGTHS:
             say(f"{name}, L = {length}")
             found = beside_simple(name, length, rounds)
-            middle, least, most = found["ratio"]
-            cells += [f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['memory']:.2f}"]
-        yield f"| `{name}` | {' | '.join(cells)} |"
-    yield ""
-    yield measured(record.provenance({}, None, "cpu", "fp32", record.now())) + "\n"
+            lengths[str(length)] = {"ratio": found["ratio"], "memory": found["memory"]}
+        rows[name] = {"settings": _settings(name), "lengths": lengths}
+    return {"where": record.provenance({}, None, "cpu", "fp32", record.now()), "rows": rows}
 
 
 def layer(name: str) -> Layer:
@@ -84,9 +124,14 @@ def beside_simple(name: str, length: int, rounds: int) -> Result:
 
 
 def _parameters(name: str, task: str) -> int:
+    return sum(parameter.numel() for parameter in _model(name, task).parameters())
+
+
+def _model(name: str, task: str) -> Model:
+    """Of an attention as it is configured for a task, without storage."""
     system = assemble(settings(f"attention={name}", f"task={task}"))
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in system.model(system.builder.facts).parameters())
+        return system.model(system.builder.facts)
 
 
 def _added(count: int, base: int) -> str:
@@ -110,11 +155,15 @@ def _yes(flag: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lra.bench.catalogue", description="Write the page of attentions.")
-    parser.add_argument("page", type=Path, help="where to write it")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each pair")
+    parser.add_argument("page", type=Path, help="where to write it; the costs lie beside it, as .json")
+    parser.add_argument("--measure", action="store_true", help="measure the costs here first")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each pair that is measured")
     arguments = parser.parse_args()
     torch.set_num_threads(PLACE.threads)  # as in the processes that measure
-    lines = page(configure.options("attention"), arguments.rounds)
+    attentions, kept = configure.options("attention"), arguments.page.with_suffix(".json")
+    if arguments.measure:
+        write_json(kept, measure(attentions, arguments.rounds))
+    lines = page(attentions, json.loads(kept.read_text()))
     write_atomic(arguments.page, "\n".join(lines).encode())
 
 

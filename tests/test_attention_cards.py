@@ -1,0 +1,325 @@
+"""What a card says of an attention is what runs: formulas and scales, evaluated beside the code."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from support import cases, composed, noise
+from torch import Tensor
+from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
+
+from lra import configure
+from lra.attention import Mixer, Shape, merge_heads, split_heads
+from lra.attention.nystromformer import pseudo_inverse
+from lra.attention.retention import rotate
+from lra.bench import catalogue
+from lra.paths import CHECKOUT
+
+MAX_LEN = 13
+SHAPE = Shape(
+    dim=15, qkv_dim=15, heads=3, max_len=MAX_LEN, bias=True, out_proj=False, dropout=0.0, causal=False, layer=0
+)
+every = pytest.mark.parametrize(
+    ("name", "extra"),
+    cases(),
+    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
+)
+
+
+@cache
+def configured(name: str) -> DictConfig:
+    return composed(f"attention={name}", "task=text")
+
+
+@cache
+def protocol_values(protocol: str) -> DictConfig:
+    return composed(f"protocol={protocol}").protocol
+
+
+def mixer_under(protocol: str, name: str, extra: list[str]) -> Mixer:
+    cfg = OmegaConf.merge(configured(name), {"protocol": protocol_values(protocol)})
+    for override in extra:
+        key, value = override.split("=")
+        OmegaConf.update(cfg, key, yaml.safe_load(value))
+    return configure.build(configure.plain(cfg)["attention"], "attention", [], supplied=1)(SHAPE).double().eval()
+
+
+@every
+@pytest.mark.parametrize("protocol", ["paper", "strict"])
+def test_the_card_is_what_runs(name: str, extra: list[str], protocol: str) -> None:
+    mixer = mixer_under(protocol, name, extra)
+    formula, scale = mixer.card.formula, mixer.card.scale
+    assert "{" not in formula.replace("{j: ", "")
+    assert ("√(H Dh)" in formula) == (scale == 15**-0.5)
+    assert ("√Dh" in formula) == (scale == 5**-0.5)
+    disclosed = any("the vanilla Transformer alone" in text for text in mixer.card.deviations)
+    assert disclosed == ("√(H Dh)" in formula and name != "softmax")
+    [reference] = {value for start, value in REFERENCES.items() if formula.startswith(start)}
+    if reference is None:
+        assert scale is None
+        return
+    length = {"sinkhorn": "block", "reformer": "chunk"}.get(name)
+    length = 11 if length is None else getattr(mixer, length)
+    x = noise(2, MAX_LEN // length * length if name == "sinkhorn" else length, 15)
+    torch.testing.assert_close(mixer(x), reference(mixer, x), rtol=1e-8, atol=1e-10)
+
+
+def under(protocol: str, name: str, *extra: str) -> str:
+    return "; ".join(mixer_under(protocol, name, list(extra)).card.deviations)
+
+
+def test_deviations_follow_the_settings() -> None:
+    assert "Dh = 5 is no power of two, so V is of 8 and is divided by √8" in under("paper", "fastfood_rks")
+    shape = replace(SHAPE, dim=12, qkv_dim=12)
+    square = configure.build(configure.plain(configured("fastfood_rks"))["attention"], "attention", [], supplied=1)
+    assert not any("power of two" in text for text in square(shape).card.deviations)
+    assert "0.125 is added to the denominator" in under("paper", "gmm_prf", "attention.eps=0.125")
+    assert "every forward pass draws" in under("paper", "generative_rks")
+    assert "no running averages" in under("paper", "generative_rks")
+    assert "nothing is added to the features" in under("paper", "performer")
+    assert "features" not in under("paper", "performer", "attention.kernel=relu")
+    assert "backward pass" in under("paper", "retention")
+    causal = configure.build(configure.plain(configured("retention"))["attention"], "attention", [], supplied=1)
+    assert not any("backward pass" in text for text in causal(replace(SHAPE, causal=True)).card.deviations)
+
+
+def test_released_performer_has_a_card_of_its_own() -> None:
+    """On text Google's code runs ReLU features, in time linear in the width of a head, not in a number of features."""
+    card, published = (mixer_under("paper", name, []).card for name in ("performer_lra_released", "performer"))
+    assert (card.time, card.scale) == ("L D Dh", None)
+    assert card.formula.endswith("φ = relu(x) + 0.001")
+    assert "exp(W x'" in published.formula
+
+
+def test_the_kept_page_says_what_runs() -> None:
+    """Its lines are those that the cards give; what was measured with other settings is named."""
+    names = ["simple"]
+    results = CHECKOUT / "results"
+    kept = json.loads((results / "attentions.json").read_text())
+    lines = list(catalogue.page(names, kept))
+    text = (results / "attentions.md").read_text().splitlines()
+    assert [line for line in "\n".join(lines).splitlines() if line not in text] == []
+    assert len([line for line in lines if line.startswith("| `simple`")]) == 3
+    assert any("Q (Kᵀ V) / √4001" in line for line in lines)
+    changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}
+    lines = list(catalogue._costs(["simple", "local"], changed))
+    assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
+    assert "Not measured yet: `local`.\n" in lines
+
+
+def heads(mixer: Mixer, x: Tensor, *names: str) -> list[Tensor]:
+    return [split_heads(getattr(mixer, name)(x), SHAPE.heads) for name in names or ("query", "key", "value")]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None = None) -> Tensor:
+    scores = q @ k.transpose(-2, -1) * scale
+    return (scores if seen is None else scores.masked_fill(~seen, -math.inf)).softmax(dim=-1) @ v
+
+
+def softmax(mixer: Mixer, x: Tensor) -> Tensor:
+    return merge_heads(attend(*heads(mixer, x), mixer.card.scale))
+
+
+def pattern(mixer: Mixer, x: Tensor) -> Tensor:
+    """The set of the formula, as it stands there, of each i; BigBird's random blocks are those that were drawn."""
+    stated = mixer.card.formula.split("S = ")[1]
+    length = x.shape[1]
+    if stated.startswith("own block"):
+        block, random = map(int, re.findall(r"(?:own block of|random:) (\d+)", stated))
+        assert mixer.table.shape[-1] <= random
+        last = (MAX_LEN - 1) // block
+        seen = torch.zeros(SHAPE.heads, length, length, dtype=torch.bool)
+        for head, i, j in product(range(SHAPE.heads), range(length), range(length)):
+            one, two = i // block, j // block
+            drawn = two in mixer.table[head, one].tolist()
+            seen[head, i, j] = abs(one - two) <= 1 or drawn or {one, two} & {0, last} != set()
+    else:
+        rule = stated.removeprefix("{j: ").removesuffix("}")
+        rule = re.sub(r"\|(.+?)\|", r"abs(\1)", rule).replace("−", "-").replace("≤", "<=").replace("≥", ">=")
+        rule = re.sub(r"⌊(\w)/(\d+)⌋", r"(\1 // \2)", rule).replace(" mod ", " % ")
+        rule = re.sub(r"(?<![<>=])=(?!=)", "==", rule)
+        seen = torch.tensor([[eval(rule, {"i": i, "j": j}) for j in range(length)] for i in range(length)])
+    y = attend(*heads(mixer, x), mixer.card.scale, seen)
+    if getattr(mixer, "global_projections", False):  # copies of the ordinary ones, as they start
+        q, k, v = heads(mixer, x, "global_query", "global_key", "global_value")
+        y[:, :, : mixer.global_positions] = attend(q, k, v, mixer.card.scale)[:, :, : mixer.global_positions]
+    return merge_heads(y)
+
+
+def linformer(mixer: Mixer, x: Tensor) -> Tensor:
+    q, k, v = heads(mixer, x)
+    columns = int(re.search(r"(\d+) columns", mixer.card.formula)[1])
+    e = mixer.project_keys[:, : x.shape[1]]
+    f = e if "Eᵀ V" in mixer.card.formula else mixer.project_values[:, : x.shape[1]]
+    assert e.shape[-1] == columns
+    return merge_heads(attend(q, e.transpose(-2, -1) @ k, f.transpose(-2, -1) @ v, mixer.card.scale))
+
+
+def nystromformer(mixer: Mixer, x: Tensor) -> Tensor:
+    """Landmark r is the mean of the tokens n with floor(n m / L) = r."""
+    q, k, v = heads(mixer, x)
+    length, scale = x.shape[1], mixer.card.scale
+    count = min(int(re.search(r"(\d+) landmarks", mixer.card.formula)[1]), length)
+    groups = [[n for n in range(length) if n * count // length == r] for r in range(count)]
+    q_mean, k_mean = (torch.stack([part[:, :, group].mean(dim=2) for group in groups], dim=2) for part in (q, k))
+    eye = torch.eye(count, dtype=x.dtype)
+    inverse = pseudo_inverse(attend(q_mean, k_mean, eye, scale), mixer.iterations)
+    y = attend(q, k_mean, inverse @ attend(q_mean, k, v, scale), scale)
+    return merge_heads(y + mixer.conv(v) if "conv(V)" in mixer.card.formula else y)
+
+
+def luna(mixer: Mixer, x: Tensor) -> Tensor:
+    rows = int(re.search(r"(\d+) rows", mixer.card.formula)[1])
+    memory = mixer.norm(mixer.memory.expand(len(x), -1, -1))
+    assert memory.shape[1] == rows
+    two = mixer.share == "none"
+    q, k, v = heads(mixer, memory, "pack_query")[0], *heads(mixer, x, "pack_key", "pack_value" if two else "pack_key")
+    packed = merge_heads(attend(q, k, v, mixer.card.scale))
+    q, k, v = heads(mixer, x, "query")[0], *heads(mixer, packed, "key", "value" if two else "key")
+    return merge_heads(attend(q, k, v, mixer.card.scale))
+
+
+def sinkhorn(mixer: Mixer, x: Tensor) -> Tensor:
+    """Block by block; P is the code's, which tests/test_sorting.py holds to be Sinkhorn's."""
+    q, k, v = heads(mixer, x)
+    block = int(re.search(r"blocks of (\d+)", mixer.card.formula)[1])
+    cut = [part.unflatten(2, (-1, block)) for part in (q, k, v)]
+    order = mixer.permutation(cut[1], torch.ones(len(x), 1, cut[1].shape[2], block, dtype=torch.bool))
+    outputs = []
+    for n in range(cut[0].shape[2]):
+        k_n, v_n = (
+            torch.cat([part[:, :, n], torch.einsum("bhm,bhmid->bhid", order[:, :, n], part)], dim=2) for part in cut[1:]
+        )
+        outputs.append(attend(cut[0][:, :, n], k_n, v_n, mixer.card.scale))
+    return merge_heads(torch.cat(outputs, dim=2))
+
+
+def reformer(mixer: Mixer, x: Tensor) -> Tensor:
+    """Of a length that is one chunk: all keys, or those of one's bucket in some round; oneself as the last resort."""
+    chunk, rounds = map(int, re.findall(r"(?:chunks of|rounds:) (\d+)", mixer.card.formula))
+    q, v = heads(mixer, x, "query", "value")
+    assert x.shape[1] == chunk
+    assert mixer.rotations.shape[2] == rounds
+    scores = q @ normalize(q, dim=-1).transpose(-2, -1) * mixer.card.scale
+    scores = scores - 1e5 * torch.eye(chunk, dtype=x.dtype)
+    if mixer.within_bucket:
+        buckets = mixer.buckets(q, None)
+        scores = scores.masked_fill(~(buckets[..., None] == buckets[..., None, :]).any(dim=2), -math.inf)
+    return merge_heads(scores.softmax(dim=-1) @ v)
+
+
+def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
+    length = x.shape[1]
+    synthetic, *mixture = mixer.card.formula.removeprefix("softmax(").removesuffix(") V").split(" + ")
+    if synthetic == "A Bᵀ":
+        scores = mixer.rows[:, :length] @ mixer.columns[:, :length].transpose(-2, -1)
+    elif synthetic == "R":
+        scores = mixer.table[:, :length, :length]
+    else:
+        scores = mixer.synthesise(heads(mixer, x, "hidden")[0].relu())[..., :length]
+    if mixture:
+        q, k = heads(mixer, x, "query", "key")
+        scores = scores + q @ k.transpose(-2, -1) * mixer.card.scale
+    return merge_heads(scores.softmax(dim=-1) @ heads(mixer, x, "value")[0])
+
+
+def kernel(mixer: Mixer, x: Tensor) -> Tensor:
+    """The quadratic order, with the feature map that the formula states."""
+    q, k, v = heads(mixer, x)
+    stated = mixer.card.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
+    weights = phi(mixer, stated, q) @ phi(mixer, stated, k).transpose(-2, -1)
+    mass = weights.sum(dim=-1, keepdim=True)
+    return merge_heads(weights @ v / (mass.clamp(min=mixer.eps) if "⊗" in stated else mass + mixer.eps))
+
+
+def phi(mixer: Mixer, stated: str, x: Tensor) -> Tensor:
+    if stated == "elu + 1":
+        return elu(x) + 1
+    if stated.startswith("relu(x) + "):
+        return relu(x) + float(stated.removeprefix("relu(x) + "))
+    if stated == "relu ⊗ [cos, sin](πi / 2M)":
+        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * math.pi / 2 / MAX_LEN
+        return torch.cat([relu(x) * angle.cos(), relu(x) * angle.sin()], dim=-1)
+    if stated.startswith("exp(W x' − ½|x'|²), x' = x / √√"):
+        x = x * mixer.card.scale**0.5
+        return (x @ mixer.projection.T - x.square().sum(dim=-1, keepdim=True) / 2).exp()
+    x = x * 5**-0.25
+    angles = x @ frequencies(mixer, stated)
+    if stated.startswith("exp("):
+        return (angles - x.square().sum(dim=-1, keepdim=True)).exp()
+    samples, constant = re.fullmatch(r"\[\[cos, sin\]\(.*\) / √(\d+), ([\d.]+)\]", stated).groups()
+    waves = torch.cat([angles.cos(), angles.sin()], dim=-1) * int(samples) ** -0.5
+    return torch.cat([waves, torch.full_like(waves[..., :1], float(constant))], dim=-1)
+
+
+def frequencies(mixer: Mixer, stated: str) -> Tensor:
+    """Of what the formula multiplies x' with, [Dh, m]."""
+    spectrum = mixer.spectrum
+    fast_food = re.search(r"SHGPHB x' / √(\d+)", stated)
+    if fast_food:
+        s, g, b = (torch.diag(part) for part in (spectrum.s, spectrum.g, spectrum.b))
+        h, p = spectrum.hadamard.to(s), torch.eye(spectrum.size, dtype=s.dtype)[spectrum.noise]
+        return (s @ h @ g @ p @ h @ b * int(fast_food[1]) ** -0.5)[:, : SHAPE.head_dim].T
+    if "G(noise)" in stated:
+        return spectrum.layers(spectrum.noise).T
+    return spectrum.frequencies()
+
+
+def simple(mixer: Mixer, x: Tensor) -> Tensor:
+    q, k, v = heads(mixer, x)
+    divisor = mixer.card.formula.removeprefix("Q (Kᵀ V)").removeprefix(" / √")
+    number = {"n, n real positions": x.shape[1], "(n Dh), n real positions": 5 * x.shape[1], "": 1}
+    count = int(divisor) if divisor.isdigit() else number[divisor]
+    assert mixer.card.scale in (None, count**-0.5)
+    return merge_heads(q @ (k.transpose(-2, -1) @ v) * count**-0.5)
+
+
+def retention(mixer: Mixer, x: Tensor) -> Tensor:
+    q, k, v = heads(mixer, x)
+    if mixer.rotary:
+        q, k = rotate(q), rotate(k)
+    place = torch.arange(x.shape[1], dtype=x.dtype)
+    decay = torch.stack([(1 - 2.0 ** (-5 - head)) ** (place[:, None] - place).abs() for head in range(SHAPE.heads)])
+    y = merge_heads(rms_norm(q @ k.transpose(-2, -1) * decay * mixer.card.scale @ v, [5], eps=mixer.norm_eps))
+    return silu(mixer.gate(x)) * y if mixer.card.formula.startswith("swish") else y
+
+
+def fnet(mixer: Mixer, x: Tensor) -> Tensor:
+    return torch.fft.fft(torch.fft.fft(x, dim=2), dim=1).real
+
+
+def token_mixing(mixer: Mixer, x: Tensor) -> Tensor:
+    """Missing positions count as zeros."""
+    padded = torch.cat([x, x.new_zeros(len(x), MAX_LEN - x.shape[1], x.shape[2])], dim=1)
+    return mixer.out(gelu(mixer.hidden(padded.transpose(1, 2)))).transpose(1, 2)[:, : x.shape[1]]
+
+
+REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
+    "softmax(Q Kᵀ / √": softmax,
+    "softmax(qᵢ Kₛᵀ / √": pattern,
+    "softmax(Q (Eᵀ K)ᵀ / √": linformer,
+    "softmax(Q K̃ᵀ / √": nystromformer,
+    "P′ = softmax(P Kᵀ / √": luna,
+    "softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / √": sinkhorn,
+    "softmax(Q K̂ᵀ / √": reformer,
+    "softmax(A Bᵀ": synthesizer,
+    "softmax(R": synthesizer,
+    "softmax(W₂ relu(W₁ X)": synthesizer,
+    "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = ": kernel,
+    "Q (Kᵀ V)": simple,
+    "norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": retention,
+    "swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": retention,
+    "Re(FFT over L (FFT over D (X)))": fnet,
+    "W₂ gelu(W₁ X), over positions": token_mixing,
+    "((x W_adj) ∘ e) W_opt": None,  # in tests/test_extractor.py, without a scale
+    "e W_opt": None,
+    "GELU(K ∗ x + D x) W": None,  # in tests/test_s4d.py, likewise
+}
