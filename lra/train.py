@@ -12,13 +12,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra import checkpoint, configure, locks, record, sweep
+from lra import checkpoint, locks, record, sweep
+from lra.command import FAILED, command
 from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import explained, write_atomic, write_json
 from lra.loggers import Loggers
 from lra.loggers import Run as Seen
-from lra.outcome import complete, recorded
+from lra.outcome import complete, nothing_to_do, recorded
 from lra.record import CONFIG, ERRORS, LOCK
 from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
 from lra.signals import Paused, Requests
@@ -54,7 +55,7 @@ def job(cfg: DictConfig) -> str:
         say(pause.line)
         return "paused"
     if alone and outcome in ("failed", "diverged"):
-        raise SystemExit(configure.FAILED)
+        raise SystemExit(FAILED)
     return outcome
 
 
@@ -131,8 +132,7 @@ class Run:
             return None
         if found["status"] == "finished":
             checkpoint.remove(self.folder)
-        hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder}{hint.get(found['status'], '')})")
+        say(nothing_to_do(self.title, self.folder, found["status"]))
         return "skipped" if found["status"] == "finished" else found["status"]
 
     def lead(self, gate: "Gate") -> str:
@@ -233,12 +233,11 @@ class Run:
         }
 
 
-_start = configure.command("train")(job)
+_start = command("train", sweep.run)(job)
 
 
 def main() -> None:
-    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too, or where its
-    launcher broke, as when a worker was killed."""
+    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
     try:
         with Requests(None, None, one_of_many=False):
             _start()
@@ -246,9 +245,6 @@ def main() -> None:
         say(pause.line)
         sweep.conclude(code=pause.code)
         raise SystemExit(pause.code) from None
-    except Exception as error:
-        if not sweep.conclude(broken=f"{type(error).__name__}: {error}"):
-            raise
 
 
 if __name__ == "__main__":

@@ -26,12 +26,25 @@ ALLOWED = {
     "record": set(),
     "report": {"checkpoint", "record", "outcome"},
     "configure": set(),
-    "settings": {"configure", "tasks", "recipe", "model", "loggers", "init"},
+    "command": {"configure"},
+    "settings": {"attention", "configure", "tasks", "recipe", "model", "loggers", "init"},
     "loggers": set(),
-    "sweep": {"configure", "settings", "outcome", "ranks", "record", "report", "estimate", "signals"},
+    "sweep": {
+        "checkpoint",
+        "command",
+        "configure",
+        "settings",
+        "outcome",
+        "ranks",
+        "record",
+        "report",
+        "estimate",
+        "signals",
+    },
     "estimate": {"batches", "fit", "model", "record", "run", "settings", "signals", "tasks"},
-    "prepare": {"configure", "tasks"},
+    "prepare": {"command", "configure", "tasks"},
     "train": {
+        "command",
         "configure",
         "settings",
         "checkpoint",
@@ -66,6 +79,7 @@ ALLOWED = {
     "signals": set(),
     "bench": {
         "attention",
+        "command",
         "batches",
         "configure",
         "fit",
@@ -79,9 +93,9 @@ ALLOWED = {
         "train",
     },
     "generate": {"settings", "tasks", "model"},
-    "explain": {"configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
+    "explain": {"command", "configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
 }
-HYDRA = {"bench", "train", "explain", "prepare", "sweep", "settings", "configure"}
+HYDRA = {"bench", "command", "train", "explain", "prepare", "sweep", "settings", "configure"}
 NO_TORCH = {
     "recipe",
     "diagnostics",
@@ -90,6 +104,7 @@ NO_TORCH = {
     "faults",
     "tasks",
     "report",
+    "command",
     "configure",
     "prepare",
     "sweep",

@@ -6,7 +6,7 @@ O(L D Dh) time, N features. The released class fails in its constructor; this is
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
 from lra.attention.spectral import FastFood, Prf
@@ -24,6 +24,6 @@ class FastfoodPrf(Prf):
     )
 
     def __init__(
-        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: float
+        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
     ) -> None:
         super().__init__(shape, FastFood(shape.head_dim, init), redraw_every=redraw_every, eps=eps)
