@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lra import __version__
-from lra.configure import dotted, explain, first_line, shown
+from lra.configure import dotted, explain, first_line, options, shown
 from lra.errors import UserError
 from lra.paths import conf_dir
 
@@ -102,12 +102,12 @@ def _start(program: str, config_name: str, task: TaskFunction, sweep: Callable[[
     hydra.version.setbase("1.3")
     asks = ("help", "hydra_help", "cfg", "shell_completion", "info")
     if any(getattr(arguments, name) for name in asks):
-        with composing(arguments.config_dir):
+        with composing(arguments.overrides, arguments.config_dir):
             _run_hydra(arguments, parser, task, str(conf_dir()), config_name)
         return
     try:
         loader = _loader(arguments, config_name)
-        with composing(arguments.config_dir):
+        with composing(arguments.overrides, arguments.config_dir):
             composed = _composed(loader, arguments, arguments.config_name or config_name)
         check_boundary(composed)
         if composed.hydra.mode == RunMode.RUN:
@@ -159,7 +159,7 @@ def _composed(loader: ConfigLoader, arguments: Namespace, config_name: str) -> D
 
 
 @contextmanager
-def composing(folder: str | None = None) -> Iterator[None]:
+def composing(overrides: list[str], folder: str | None = None) -> Iterator[None]:
     """Only option files are read inside, so whatever goes wrong is a mistake in one of them or in an override.
 
     `folder`: that of --config-dir.
@@ -172,6 +172,10 @@ def composing(folder: str | None = None) -> Iterator[None]:
         mark = error.problem_mark or error.context_mark
         raise UserError(f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}") from error
     except Exception as error:
+        nothing = next((text for text in overrides if text.endswith("=null")), None)
+        if nothing is not None and "Config group override" in str(error):
+            group = nothing.partition("=")[0]
+            raise UserError(f"{nothing}: expected an option; known: {', '.join(options(group))}") from None
         reason = _mistake(Path(folder)) if folder is not None else None
         raise UserError(reason or first_line(error)) from error
 

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from lra.errors import UserError, did_you_mean
 from lra.paths import conf_dir
 
+LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -69,8 +70,11 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
 
 def check_value(hint: Any, value: Any, key: str) -> None:
     """Raises UserError, with the key, where a value is not of the type that `hint` says."""
+    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    if isinstance(value, int) and abs(value) > LARGEST and "aximum" not in str(adapter.json_schema()):
+        raise UserError(f"{key}={value}: should be at most {LARGEST}")
     try:
-        TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
+        adapter.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         expected = message[0].lower() + message[1:]
@@ -168,6 +172,8 @@ def explain(error: Exception, config_name: str) -> str:
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key:
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name))}"
+    if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
+        return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
     message = first_line(error)
     if message.startswith("Ambiguous value"):
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"

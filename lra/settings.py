@@ -1,5 +1,6 @@
 """What a composed configuration means: checked settings, the objects they describe, and the cell they belong to."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,6 +120,7 @@ class System:
     model: "Callable[[Facts], Model]"
     recipe: "Recipe"
     start: Start | None
+    parameters: int
 
 
 def settings_of(cfg: DictConfig) -> Settings:
@@ -162,9 +164,27 @@ def assemble(settings: Settings) -> System:
         made.freeze(recipe.freeze or ())
         return made
 
-    with torch.device("meta"), configure.blamed("attention", settings.packages):
-        model(builder.facts)
-    return System(builder=builder, model=model, recipe=recipe, start=start)
+    try:
+        with torch.device("meta"), configure.blamed("attention", settings.packages):
+            made = model(builder.facts)
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
+    parameters = sum(parameter.numel() for parameter in made.parameters())
+    if not settings.describe:
+        _check_memory(parameters)
+    return System(builder=builder, model=model, recipe=recipe, start=start, parameters=parameters)
+
+
+def _check_memory(parameters: int) -> None:
+    """Raises UserError where the weights, their gradients and the two means of Adam are more than the machine has."""
+    needed, there = 16 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UserError(
+            f"model.dim, model.depth, task.max_length: a model of {parameters:,} parameters takes "
+            f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
+        )
 
 
 def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":

@@ -34,6 +34,7 @@ from lra.signals import PAUSED
 
 FILE = "sweep.json"
 LOCK_PATIENCE_SECONDS = 60.0
+LONG = 1e13  # operations of a training that takes a core minutes
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 CHOOSERS = ("system", "case", "experiment")  # act through other keys
 
@@ -239,6 +240,21 @@ def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Pat
     say(said)
 
 
+def check_cost_of_one(settings: Settings, folder: Path) -> None:
+    """As for a sweep, of a single run that would take minutes; a short one is not worth measuring."""
+    from lra import ranks
+    from lra.estimate import Work
+
+    if ranks.started_with() > 1 or complete(folder, settings) is not None:
+        return
+    system = assemble(settings)
+    if system.recipe.minutes is not None:
+        return
+    operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
+    if operations > LONG:
+        _check_cost(HydraConfig.instance().cfg, [(settings, system, [folder])])
+
+
 def _planned(config: DictConfig) -> Sweep:
     """Every cell, checked. Raises UserError for the first that is wrong."""
     overrides = _overrides(config)
@@ -298,7 +314,7 @@ def _overrides(config: DictConfig) -> dict[str, list[str]]:
 
 
 def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
-    with composing():
+    with composing(overrides):
         composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
     check_packages(composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration

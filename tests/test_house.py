@@ -26,6 +26,7 @@ ALLOWED = {
     "record": set(),
     "report": {"checkpoint", "record", "outcome"},
     "configure": set(),
+    "__main__": {"signals"},
     "command": {"configure"},
     "settings": {"attention", "configure", "tasks", "recipe", "model", "loggers", "init"},
     "loggers": set(),
