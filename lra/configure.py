@@ -91,6 +91,8 @@ def build(
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
+    if node.get("_partial_", True) is not True:
+        raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     trusted = ["lra", *packages]
     if node["_target_"].split(".")[0] not in trusted:
@@ -195,11 +197,13 @@ def dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the message, or of what caused it where it has none."""
+    """The first line of the message, with the next where it ends at a colon, or of what caused it where it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines and error.__cause__ is not None:
         return first_line(error.__cause__)
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def shown(path: str | Path) -> Path:

@@ -45,6 +45,7 @@ ALLOWED = {
     "estimate": {"batches", "fit", "model", "record", "run", "settings", "signals", "tasks"},
     "prepare": {"command", "configure", "tasks"},
     "train": {
+        "__main__",
         "command",
         "configure",
         "settings",
