@@ -6,17 +6,18 @@ takes, a missing one, or a value of the wrong type is an error that names the ke
 
 import os
 import re
-import sys
 import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from inspect import Parameter, isclass, signature
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -24,50 +25,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from lra.errors import UserError, did_you_mean
 from lra.paths import conf_dir
 
-FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130
-# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
-warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
-
-
-def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
-    """Make a console command of a function of the composed configuration; mistakes end in one line and exit code 2."""
-
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        def main() -> None:
-            program = f"lra-{config_name}"
-
-            @wraps(function)
-            def task(cfg: DictConfig) -> Any:
-                try:
-                    return function(cfg)
-                except UserError as error:  # caught here, since Hydra would print a preface of its own
-                    print(f"{program}: error: {error}", file=sys.stderr)
-                    raise SystemExit(CONFIG_ERROR) from None
-
-            debug = os.environ.get("HYDRA_FULL_ERROR")
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise, so that we can explain
-            start = hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")
-            try:
-                start(task)()
-            except KeyboardInterrupt:
-                print(
-                    f"\n{program}: interrupted; the same command again skips what is finished",
-                    file=sys.stderr,
-                )
-                sys.exit(INTERRUPTED)
-            except (UserError, HydraException, OmegaConfBaseException) as error:
-                if debug:
-                    traceback.print_exc()
-                print(f"{program}: error: {explain(error, config_name)}", file=sys.stderr)
-                sys.exit(CONFIG_ERROR)
-            finally:
-                os.environ.pop("HYDRA_FULL_ERROR")
-                if debug:
-                    os.environ["HYDRA_FULL_ERROR"] = debug
-
-        return main
-
-    return decorate
+LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
+FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def compose(config_name: str, *overrides: str) -> DictConfig:
@@ -90,7 +49,7 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {_first_line(error)}") from None
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
 
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
@@ -106,42 +65,102 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
             raise UserError(f"{where}{name}: missing; set {where}{name}=...")
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     for key, value in values.items():
-        _check_value(hints.get(key, Any), value, f"{where}{key}")
+        check_value(hints.get(key, Any), value, f"{where}{key}")
 
 
-def _check_value(hint: Any, value: Any, key: str) -> None:
+def check_value(hint: Any, value: Any, key: str) -> None:
+    """Raises UserError, with the key, where a value is not of the type that `hint` says."""
+    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    if isinstance(value, int) and abs(value) > LARGEST and "aximum" not in str(adapter.json_schema()):
+        raise UserError(f"{key}={value}: should be at most {LARGEST}")
     try:
-        TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
+        adapter.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         expected = message[0].lower() + message[1:]
         raise UserError(f"{key}={value}: {expected.replace('input should', 'should')}") from None
 
 
-def build(node: dict[str, Any], where: str, packages: list[str], supplied: int = 0) -> Callable:
+def build(
+    node: dict[str, Any], where: str, packages: list[str], supplied: int = 0, kind: type | None = None
+) -> Callable:
     """The partial that a node with `_target_` describes: the target with the node's options filled in.
 
     `supplied` is how many leading arguments the caller will give. Only targets in `lra` and in the packages that
-    the user names are resolved.
+    the user names are resolved; a class must be one of `kind`.
     """
-    if not isinstance(node, dict) or "_target_" not in node:
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
+    if node.get("_partial_", True) is not True:
+        raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
+    name = f"{where}._target_={node['_target_']}"
     trusted = ["lra", *packages]
     if node["_target_"].split(".")[0] not in trusted:
         raise UserError(
-            f"{where}._target_={node['_target_']}: not in a trusted package ({', '.join(trusted)}); "
-            "name its package with packages=[...]"
+            f"{name}: not in a trusted package ({', '.join(trusted)}); name its package with packages=[...]"
         )
-    try:
-        target = hydra.utils.get_object(node["_target_"])
-    except Exception as error:
-        raise UserError(f"{where}._target_={node['_target_']}: {_first_line(error)}") from None
+    with blamed(name, packages):
+        target = _located(node["_target_"], name)
     home = getattr(target, "__module__", None) or ""
     if home.split(".")[0] not in trusted:  # reached through the imports of a trusted module
-        raise UserError(f"{where}._target_={node['_target_']}: belongs to {home!r}, which is not trusted")
+        raise UserError(f"{name}: belongs to {home!r}, which is not trusted")
+    if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
+        wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
+        raise UserError(f"{name}: expected {wanted}")
     options = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
     check(target, options, f"{where}.", supplied)
-    return hydra.utils.instantiate({**node, "_partial_": True, "_recursive_": False, "_convert_": "all"})
+    return partial(target, **options)
+
+
+def _located(dotted_name: str, where: str) -> Any:
+    """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
+    it."""
+    parts = dotted_name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ".".join(parts[:cut])
+        try:
+            found = import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, but not what it imports
+    else:
+        raise UserError(f"{where}: there is no module {parts[0]!r}; is its folder in PYTHONPATH?")
+    for part in parts[cut:]:
+        if not hasattr(found, part):
+            raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _public(module: Any) -> list[str]:
+    """Names of the classes and functions that a module defines."""
+    here = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    return [key for key in here if not key.startswith("_")]
+
+
+@contextmanager
+def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
+    """Turn an error in the code of the user's own packages into a line that names their file; `where`: the key."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.walk_tb(error.__traceback__)
+        theirs = [
+            (frame.f_code.co_filename, line)
+            for frame, line in frames
+            if frame.f_globals.get("__name__", "").split(".")[0] in packages
+        ]
+        if isinstance(error, SyntaxError) and error.filename:
+            theirs.append((error.filename, error.lineno))
+        if not theirs:
+            raise
+        file, line = theirs[-1]
+        raise UserError(
+            f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
+        ) from error
 
 
 def explain(error: Exception, config_name: str) -> str:
@@ -155,7 +174,9 @@ def explain(error: Exception, config_name: str) -> str:
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key:
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name))}"
-    message = _first_line(error)
+    if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
+        return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
+    message = first_line(error)
     if message.startswith("Ambiguous value"):
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"
     return message
@@ -165,19 +186,26 @@ def _known_keys(config_name: str) -> list[str]:
     """Groups and dotted keys of the default configuration."""
     cfg = compose(config_name)
     groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
-    return [*groups, *_dotted(OmegaConf.to_container(cfg, resolve=False), "")]
+    return [*groups, *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
 
 
-def _dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:
+def dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")
 
 
-def _first_line(error: BaseException) -> str:
-    """The first line of the message, or of what caused it where it has none."""
+def first_line(error: BaseException) -> str:
+    """The first line of the message, with the next where it ends at a colon, or of what caused it where it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines and error.__cause__ is not None:
-        return _first_line(error.__cause__)
-    return lines[0] if lines else type(error).__name__
+        return first_line(error.__cause__)
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def shown(path: str | Path) -> Path:
+    """Relative to the working folder where it lies in it."""
+    return Path(os.path.relpath(path)) if Path(path).is_relative_to(Path.cwd()) else Path(path)

@@ -10,6 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lra.errors import printable
 
 SECONDS_BETWEEN_LINES = 10.0
+_bars = True
+
+
+def without_bars() -> None:
+    """Plain lines from now on: several processes write into this terminal, and their bars would cross each other."""
+    global _bars
+    _bars = False
 
 
 def say(message: str, to_stdout: bool = False) -> None:
@@ -30,7 +37,7 @@ class Bar:
         self.title, self.total, self._before = title, total, done
         self._bar: Progress | None = None
         self._started = self._last_line = time.monotonic()
-        if sys.stderr.isatty():
+        if _bars and sys.stderr.isatty():
             columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
             columns += [TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn()]
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)

@@ -24,6 +24,7 @@ from lra import configure, record
 from lra.attention import Attention, split_heads
 from lra.attention.softmax import Softmax
 from lra.checkpoint import WEIGHTS
+from lra.command import command
 from lra.console import Preparation, say
 from lra.errors import UserError
 from lra.files import write_atomic
@@ -249,7 +250,7 @@ def job(cfg: DictConfig) -> None:
     say(f"wrote {settings.page}")
 
 
-main = configure.command("explain")(job)
+main = command("explain")(job)
 
 if __name__ == "__main__":
     sys.exit(main())

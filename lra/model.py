@@ -142,7 +142,7 @@ class Model(nn.Module):
         dim: PositiveInt,
         qkv_dim: PositiveInt,
         heads: PositiveInt,
-        depth: PositiveInt,
+        depth: Annotated[int, Field(gt=0, le=1000)],
         mlp_dim: Annotated[int, Field(ge=2)],
         dropout: Annotated[float, Field(ge=0, lt=1)],
         out_proj: bool,

@@ -59,12 +59,10 @@ def _configuration(folder: Path) -> Any:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
-def to_do(folder: Path, settings: "Settings") -> bool:
-    """Whether the run would train."""
-    try:
-        return complete(folder, settings) is None
-    except UserError:
-        return False
+def nothing_to_do(title: str, folder: Path, status: str) -> str:
+    """What is said of a run that is complete."""
+    hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
+    return f"{title}: {status} before, nothing to do ({folder}{hint.get(status, '')})"
 
 
 def outcome(folder: Path, settings: "Settings") -> tuple[str, str]:

@@ -11,8 +11,9 @@ from omegaconf import DictConfig
 from pydantic import PositiveInt
 
 from lra import configure
+from lra.command import command
 from lra.console import Preparation, say
-from lra.tasks import Place
+from lra.tasks import Builder, Place
 from lra.tasks.card import card, summary, update
 from lra.tasks.storage import verify
 
@@ -37,7 +38,7 @@ def job(cfg: DictConfig) -> None:
     values = {key: value for key, value in configure.plain(cfg).items() if key in Settings.__dataclass_fields__}
     configure.check(Settings, values, "")
     settings = Settings(**values)
-    builder = configure.build(settings.task, "task", settings.packages)()
+    builder = configure.build(settings.task, "task", settings.packages, kind=Builder)()
     started = time.monotonic()
     with Preparation(builder.facts.name) as progress:
         task = builder.build(replace(Place.of(settings, progress), verify=settings.verify))
@@ -58,7 +59,7 @@ def job(cfg: DictConfig) -> None:
         say(f"ready in {seconds:.1f} s: {task.folder}")
 
 
-main = configure.command("prepare")(job)
+main = command("prepare")(job)
 
 if __name__ == "__main__":
     sys.exit(main())

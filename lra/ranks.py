@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lra.children import end_with
+from lra.errors import UserError
 from lra.signals import Paused, hand_on
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
@@ -33,6 +34,16 @@ QUIET = (  # loggers of the launcher, which would say again what the run says it
     "torch.distributed.elastic.agent.server.api",
     "torch.multiprocessing.spawn",
 )
+NAMES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SLURM = (
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
 Value = TypeVar("Value")
 
 
@@ -41,8 +52,24 @@ class Lost(RuntimeError):
 
 
 def started_with() -> int:
-    """How many ranks torchrun, srun or `launch` started, this one included."""
-    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
+    """How many ranks torchrun, srun or `launch` started, this one included.
+
+    Raises UserError where the environment tells how many there are, but not which of them this is.
+    """
+    for name, needed in ((NAMES[0], NAMES), (SLURM[0], SLURM)):
+        number = os.environ.get(name)
+        if not number:
+            continue
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"{name}={number}: expected the number of processes; unset it where there is only this one")
+        missing = [other for other in needed if int(number) > 1 and other not in os.environ]
+        if missing and not all(other in os.environ for other in SLURM):
+            raise UserError(
+                f"{name}={number} says that this is one of {number} processes, but {', '.join(missing)} are not set: "
+                f"start with torchrun or srun, or unset {name}"
+            )
+        return int(number)
+    return 1
 
 
 def count() -> int:

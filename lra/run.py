@@ -95,8 +95,15 @@ def _take_gpu(stack: ExitStack, number: int, gpus: int) -> int:
 
 def threads_at_hand() -> int:
     """The cores that this process may use: what its launcher granted, shared among the ranks here."""
-    granted = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK")
-    return int(granted) if granted else max(1, default_workers() // ranks.local()[1])
+    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        granted = os.environ.get(name)
+        if not granted:
+            continue
+        first = granted.partition(",")[0].strip()  # OpenMP takes a list, one number for each level of nesting
+        if not first.isdecimal() or int(first) < 1:
+            raise UserError(f"{name}={granted}: expected a number of threads; set it anew, or say threads=...")
+        return int(first)
+    return max(1, default_workers() // ranks.local()[1])
 
 
 def initial(system: System, facts: Facts, seed: int) -> Model:

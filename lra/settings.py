@@ -1,8 +1,10 @@
 """What a composed configuration means: checked settings, the objects they describe, and the cell they belong to."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
@@ -22,7 +24,11 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.model import Model
 
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
+LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255, some of them 143 of encrypted ones
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Cores = Annotated[int, Field(gt=0, le=1024)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +42,16 @@ class Settings:
     model: dict[str, Any]
     train: dict[str, Any]
     init: dict[str, Any] | None
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Seed
     precision: Precision
     device: Literal["auto", "cpu", "cuda"]
-    threads: PositiveInt | None
+    threads: Cores | None
     out: str
     describe: bool
     probe: PositiveInt | None
     cache: str
     data_dir: str | None
-    workers: PositiveInt | None
+    workers: Cores | None
     packages: list[str]
     sweep_minutes: PositiveFloat | None
     max_hours: PositiveFloat | None
@@ -60,7 +66,10 @@ class Settings:
     @cached_property
     def start(self) -> Start | None:
         """Where the first weights come from; None: they are drawn."""
-        return None if self.init is None else configure.build(self.init, "init", self.packages)()
+        if self.init is None:
+            return None
+        with configure.blamed("init", self.packages):
+            return configure.build(self.init, "init", self.packages, kind=Start)()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -97,6 +106,14 @@ class Generate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a run of a sweep knows of the others; the keys of `sweep`."""
+
+    varied: list[str]
+    jobs: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
 class System:
     """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length."""
 
@@ -104,6 +121,7 @@ class System:
     model: "Callable[[Facts], Model]"
     recipe: "Recipe"
     start: Start | None
+    parameters: int
     full_pattern: bool
 
 
@@ -113,10 +131,13 @@ def settings_of(cfg: DictConfig) -> Settings:
     configure.check(Settings, values, "")
     configure.check(Generate, values["generate"], "generate.")
     configure.check(Checkpoints, values["checkpoint"], "checkpoint.")
+    configure.check(Part, values["sweep"], "sweep.")
     known = yaml.safe_load((paths.conf_dir() / "protocol" / "paper.yaml").read_text())["protocol"]
     for key in values["protocol"]:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")
+    if not values["out"] or values["out"].startswith("~"):
+        raise UserError(f"out={values['out']}: expected a folder for the results, written out (without ~)")
     settings = Settings(**values)
     loggers_of(settings)
     return settings
@@ -133,7 +154,8 @@ def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     import torch
 
-    builder = configure.build(settings.task, "task", settings.packages)()
+    with configure.blamed("task", settings.packages):
+        builder = configure.build(settings.task, "task", settings.packages, kind=Builder)()
     designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
@@ -144,16 +166,42 @@ def assemble(settings: Settings) -> System:
         made.freeze(recipe.freeze or ())
         return made
 
-    with torch.device("meta"):
-        full_pattern = model(builder.facts).blocks[0].mixer.full_pattern
-    return System(builder=builder, model=model, recipe=recipe, start=start, full_pattern=full_pattern)
+    try:
+        with torch.device("meta"), configure.blamed("attention", settings.packages):
+            made = model(builder.facts)
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
+    parameters = sum(parameter.numel() for parameter in made.parameters())
+    if not settings.describe:
+        _check_memory(parameters)
+    return System(
+        builder=builder,
+        model=model,
+        recipe=recipe,
+        start=start,
+        parameters=parameters,
+        full_pattern=made.blocks[0].mixer.full_pattern,
+    )
+
+
+def _check_memory(parameters: int) -> None:
+    """Raises UserError where the weights, their gradients and the two means of Adam are more than the machine has."""
+    needed, there = 16 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UserError(
+            f"model.dim, model.depth, task.max_length: a model of {parameters:,} parameters takes "
+            f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
+        )
 
 
 def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
     """The model that these two parts of a configuration describe, for any task."""
+    from lra.attention import Mixer
     from lra.model import Model
 
-    mixer = configure.build(attention, "attention", packages, supplied=1)
+    mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
     configure.check(Model, model, "model.", supplied=2)
     return lambda facts: Model(mixer, facts, **model)
 
@@ -173,7 +221,8 @@ class Cell:
         """Relative to the results folder."""
         levels = [self.task, self.protocol, self.attention, self.variant]
         if self.settings:
-            levels.append(",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items()))
+            name = ",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items())
+            levels.append(_fitting(name))
         return Path(*levels)
 
     def __str__(self) -> str:
@@ -186,5 +235,21 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     choices = hydra_cfg.runtime.choices
     settings = {"case": choices["case"]} if choices["case"] else {}
     for key in sorted(varied):
-        settings[key] = choices[key] if key in choices else OmegaConf.select(cfg, key)
+        settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
     return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)
+
+
+def _named(value: Any) -> Any:
+    """A list or a group of keys as one writes it on the command line, [a, b]: a name has no parts."""
+    if not OmegaConf.is_config(value):
+        return value
+    content = OmegaConf.to_container(value, resolve=True)
+    return yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+
+
+def _fitting(name: str) -> str:
+    """The name of a folder; one that is too long for file systems is cut and has its digest at the end."""
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: LONGEST_NAME // 2]}~{digest}"

@@ -5,6 +5,7 @@ that it is in, saves its state and ends with a code of its own: 75, try again, o
 stops at once.
 """
 
+import os
 import signal
 import threading
 import time
@@ -81,6 +82,8 @@ class Requests:
             self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
         if not self._patient:
             raise self._asked
+        if not self._one_of_many:  # the handler may have interrupted a print: no buffer is touched
+            os.write(2, f"\nlra-train: {self._asked}: stopping after this step, with its state saved\n".encode())
 
     def patiently(self, patient: bool) -> None:
         """From now on, let signals wait for `pending`, or no longer."""

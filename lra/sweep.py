@@ -5,116 +5,170 @@ missing. It is written before the first run starts, after every cell's configura
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
-from lra import locks, record
-from lra.configure import CONFIG_ERROR, FAILED, explain
+from lra import checkpoint, locks, record
+from lra.command import CONFIG_ERROR, FAILED, check_packages, composing
+from lra.configure import check_value, first_line
 from lra.console import say
 from lra.errors import UserError
-from lra.outcome import outcome, to_do
+from lra.outcome import complete, nothing_to_do, outcome
 from lra.report import write_report
-from lra.settings import PLACED, Settings, System, assemble, cell_of, settings_of
+from lra.settings import PLACED, Cell, Seed, Settings, System, assemble, cell_of, settings_of
 from lra.signals import PAUSED
 
 FILE = "sweep.json"
 LOCK_PATIENCE_SECONDS = 60.0
+LONG = 1e13  # operations of a training that takes a core minutes
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
-CHOOSERS = ("system", "case", "experiment", "out")  # act through other keys
+CHOOSERS = ("system", "case", "experiment")  # act through other keys
 
 
-class Sweep(Callback):
-    """Hydra's hooks around a sweep: declare and check all cells, count the outcomes, write the report.
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a sweep. `overrides`: the command line that makes it."""
 
-    The outcomes are read from the runs' folders, so it does not matter which launcher started them, and where.
-    """
+    folder: Path
+    settings: Settings
+    title: str
+    overrides: list[str]
 
-    def __init__(self) -> None:
-        self.out = Path()
-        self.runs: dict[Path, Settings] = {}
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Raises SystemExit with one line, since Hydra turns exceptions of callbacks into warnings."""
+    def to_do(self) -> bool:
+        """Whether it would train; says why not."""
         try:
-            _check_launch(config)
-            overrides = _overrides(config)
-            varied = [key for key, values in overrides.items() if len(values) > 1]
-            varied = [key for key in varied if key not in (*PLACED, *CHOOSERS)]
-            cells, works, full = [], [], []
-            for combination in _combinations(overrides):
-                settings, composed = _composed(config, combination)
-                system = assemble(settings)
-                self.out = Path(settings.out)
-                cell = cell_of(composed, composed.hydra, varied)
-                runs = {}
-                for seed in overrides.get("seed", [str(settings.seed)]):
-                    own = replace(settings, seed=int(seed))
-                    if settings.init is not None:  # where its first weights lie may depend on the seed
-                        own, _ = _composed(config, [*combination, f"seed={seed}"])
-                    runs[self.out / cell.folder / f"seed{seed}"] = own
-                self.runs |= runs
-                full += [str(cell)] * system.full_pattern
-                works.append((settings, system, [folder for folder, own in runs.items() if to_do(folder, own)]))
-                cells.append(
-                    {
-                        **asdict(cell),
-                        "task_name": system.builder.facts.name,
-                        "selection": system.recipe.selection,
-                        "folder": cell.folder.as_posix(),
-                        "seeds": [own.seed for own in runs.values()],
-                    }
-                )
-            if full:
-                say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
-            if not OmegaConf.select(config, "describe"):
-                _check_cost(config, works)
-                _declare(self.out, cells)
-                _say_who_sees_locks(self.out)
-                _current[:] = [self]
-        except (UserError, HydraException, OmegaConfBaseException, OSError, ValueError) as error:
-            say(f"lra-train: error: {explain(error, 'train')}")
-            raise SystemExit(CONFIG_ERROR) from None
-        with open_dict(config):
-            _seeds_last(config)
-            config.hydra.overrides.task += [f"sweep.varied=[{','.join(varied)}]", f"sweep.jobs={len(self.runs)}"]
+            found = complete(self.folder, self.settings)
+        except UserError as error:
+            say(f"{self.title}: error: {error}")
+            return False
+        if found is None:
+            return True
+        if found["status"] == "finished":
+            checkpoint.remove(self.folder)
+        say(nothing_to_do(self.title, self.folder, found["status"]))
+        return False
 
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        conclude()
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One cell of a sweep and its runs."""
+
+    cell: Cell
+    settings: Settings
+    system: System
+    runs: list[Run]
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return {
+            **asdict(self.cell),
+            "task_name": self.system.builder.facts.name,
+            "selection": self.system.recipe.selection,
+            "folder": self.cell.folder.as_posix(),
+            "seeds": [run.settings.seed for run in self.runs],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """All cells of a sweep, composed and checked. `varied`: what varies besides the levels of a run's path."""
+
+    out: Path
+    varied: list[str]
+    rows: list[Row]
 
 
 _current: list[Sweep] = []
 
 
-def conclude(broken: str = "", code: int = 0) -> bool:
+def run(config: DictConfig, task: TaskFunction) -> None:
+    """The sweep of a composed configuration, which has Hydra's own part; `task` is Hydra's function for each run.
+
+    All cells are declared and checked; then the runs that are to be done are given to the launcher. The outcomes are
+    read from the runs' folders, so it does not matter which launcher started them, and where. Raises UserError before
+    the first run where anything is wrong, and SystemExit at the end where not all runs are finished.
+    """
+    _check_launch(config)
+    sweep = _planned(config)
+    if sweep.rows[0].settings.describe:
+        _launch(config, task, sweep, [run for row in sweep.rows for run in row.runs])
+        return
+    _check_folders(sweep)
+    full = [str(row.cell) for row in sweep.rows if row.system.full_pattern]
+    if full:
+        say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
+    to_do = [(row, [run for run in row.runs if run.to_do()]) for row in sweep.rows]
+    _check_cost(config, [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
+    _declare(sweep.out, [row.declared for row in sweep.rows])
+    _say_who_sees_locks(sweep.out)
+    _current[:] = [sweep]
+    try:
+        _launch(config, task, sweep, [run for _, runs in to_do for run in runs])
+    except Exception as error:
+        conclude(broken=f"{type(error).__name__}: {error}")
+    else:
+        conclude()
+
+
+def _launch(config: DictConfig, task: TaskFunction, sweep: Sweep, runs: list[Run]) -> None:
+    """Let the launcher do the runs: all at once, or one by one where it works in this process."""
+    if not runs:
+        return
+    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
+    shared = [f"sweep.varied=[{','.join(sweep.varied)}]", f"sweep.jobs={len(runs)}"]
+    if config.hydra.runtime.choices["hydra/launcher"] == "basic" and not runs[0].settings.describe:
+        _one_by_one(launcher, runs, shared)
+        return
+    for result in launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0):
+        _ = result.return_value  # raises what broke the job
+
+
+def _one_by_one(launcher: Launcher, runs: list[Run], shared: list[str]) -> None:
+    """Each time the first run that is not at work elsewhere, so that several processes share a sweep."""
+    waiting, number = list(runs), 0
+    while free := next((run for run in waiting if locks.holder(run.folder / record.LOCK) is None), None):
+        waiting.remove(free)
+        if not free.to_do():  # another process was faster
+            continue
+        [result] = launcher.launch([[*free.overrides, *shared]], initial_job_idx=number)
+        _ = result.return_value
+        number += 1
+
+
+def conclude(broken: str = "", code: int = 0) -> None:
     """Report the sweep under way, if there is one, and raise SystemExit where not all of its runs are finished.
 
     `broken`: why its launcher gave up; `code`: with which it was stopped. Every run that is not finished gets one line,
     but for those that wait where the sweep was stopped.
     """
     if not _current:
-        return False
+        return
     sweep = _current.pop()
-    found = {folder: outcome(folder, settings) for folder, settings in sweep.runs.items()}
+    runs = [run for row in sweep.rows for run in row.runs]
+    found = {run.folder: outcome(run.folder, run.settings) for run in runs}
     counts = Counter(status for status, _ in found.values())
     faults: list[str] = []
     try:
         page = write_report(sweep.out, tell=faults.append)
         print(page.read_text())
         say(f"report: {page}")
-    except (UserError, OSError) as error:
-        say(f"lra-train: error: no report: {error}")
+    except Exception as error:  # whatever it is, the outcomes below are still said
+        say(f"lra-train: error: no report: {first_line(error)}")
         counts["no report"] += 1
     for fault in faults:
         say(f"lra-train: error: {fault}; the report leaves it out")
@@ -124,12 +178,13 @@ def conclude(broken: str = "", code: int = 0) -> bool:
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != "finished"]
     say(f"{counts['finished']} of {len(found)} runs finished{''.join(others)}")
     for folder, (status, reason) in found.items():
-        if status != "finished" and not (code and status == "waiting"):
+        if status == "running":
+            say(f"{folder}: at work elsewhere ({reason})")
+        elif status != "finished" and not (code and status == "waiting"):
             say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == 'failed' else ''}")
-    code = code or _exit_code({status for status in counts if status != "finished"})
+    code = code or _exit_code({status for status in counts if status != "finished"}) or (FAILED if broken else 0)
     if code:
         raise SystemExit(code)
-    return True
 
 
 def _exit_code(bad: set[str]) -> int:
@@ -192,53 +247,97 @@ def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Pat
     say(said)
 
 
-def _seeds_last(config: DictConfig) -> None:
-    """The last key varies fastest: all seeds of a row are done before the next row begins."""
-    task, preset = config.hydra.overrides.task, config.hydra.sweeper.params or {}
-    seeds = [override for override in task if override.startswith("seed=")]
-    if "seed" in preset:
-        seeds.insert(0, f"seed={preset.pop('seed')}")
-    config.hydra.overrides.task = [override for override in task if override not in seeds] + seeds[-1:]
+def check_cost_of_one(settings: Settings, folder: Path) -> None:
+    """As for a sweep, of a single run that would take minutes; a short one is not worth measuring."""
+    from lra import ranks
+    from lra.estimate import Work
+
+    if ranks.started_with() > 1 or complete(folder, settings) is not None:
+        return
+    system = assemble(settings)
+    if system.recipe.minutes is not None:
+        return
+    operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
+    if operations > LONG:
+        _check_cost(HydraConfig.instance().cfg, [(settings, system, [folder])])
+
+
+def _planned(config: DictConfig) -> Sweep:
+    """Every cell, checked. Raises UserError for the first that is wrong."""
+    overrides = _overrides(config)
+    seeds = overrides.pop("seed", None)
+    varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *CHOOSERS)]
+    rows = [_row(config, list(combination), seeds, varied) for combination in product(*overrides.values())]
+    outs = {row.settings.out for row in rows}
+    if len(outs) > 1:
+        raise UserError(f"the cells of this sweep lie in {' and '.join(sorted(outs))}: say out=... for all of them")
+    return Sweep(out=Path(outs.pop()), varied=varied, rows=rows)
+
+
+def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> Row:
+    settings, composed = _composed(config, [*overrides, *(seeds or [])[:1]])
+    system = assemble(settings)
+    cell = cell_of(composed, composed.hydra, varied)
+    runs = []
+    for override in seeds or [f"seed={settings.seed}"]:
+        seed = yaml.safe_load(override.partition("=")[2])
+        check_value(Seed, seed, "seed")
+        seeded = replace(settings, seed=seed)
+        if settings.init is not None:  # where its first weights lie may depend on the seed
+            seeded, _ = _composed(config, [*overrides, override])
+        runs.append(
+            Run(
+                folder=Path(settings.out) / cell.folder / f"seed{seed}",
+                settings=seeded,
+                title=f"{cell} seed {seed}",
+                overrides=[*overrides, override],
+            )
+        )
+    return Row(cell=cell, settings=settings, system=system, runs=runs)
 
 
 def _overrides(config: DictConfig) -> dict[str, list[str]]:
-    """Every override of the sweep with its values; the command line replaces the preset's, key by key."""
+    """What the command line says of each key: one override, or those that a sweep tries one after another. It replaces
+    the preset's, key by key."""
     preset = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    loader = GlobalHydra.instance().config_loader()
-    parser = OverridesParser.create(config_loader=loader)
-    values: dict[str, list[str]] = {}
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    choices: dict[str, list[str]] = {}
     for override in parser.parse_overrides([*preset, *config.hydra.overrides.task]):
+        key = override.get_key_element()
+        texts = [override.input_line]
         if override.is_sweep_override():
             if not override.is_discrete_sweep():
                 raise UserError(f"{override.input_line}: expected a list of values to sweep over")
-            values[override.get_key_element()] = list(override.sweep_string_iterator())
-        else:
-            values[override.get_key_element()] = [override.get_value_element_as_str()]
-    if len(values.get("seed", [])) != len(set(values.get("seed", []))):
-        raise UserError(f"seed={','.join(values['seed'])}: a seed stands there twice")
-    return values
-
-
-def _combinations(overrides: dict[str, list[str]]) -> Iterable[list[str]]:
-    """The overrides of every cell, with the first of its seeds."""
-    chosen = (
-        [f"{key}={value}" for value in values[: 1 if key == "seed" else None]] for key, values in overrides.items()
-    )
-    return map(list, product(*chosen))
+            texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if not texts:
+            raise UserError(f"{override.input_line}: there is no such value, so there is nothing to run")
+        if key == "out" and len(texts) > 1:
+            raise UserError(f"{override.input_line}: a sweep has one folder of results")
+        choices[key.lstrip("+")] = texts
+    seeds = choices.get("seed", [])
+    if len(seeds) != len(set(seeds)):
+        raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed stands there twice")
+    return choices
 
 
 def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
-    composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
+    with composing(overrides):
+        composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
+    check_packages(composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
     return settings_of(composed), composed
 
 
+def _check_folders(sweep: Sweep) -> None:
+    """Raises UserError where two runs would write into one folder."""
+    folders = Counter(run.folder for row in sweep.rows for run in row.runs)
+    [(folder, times)] = folders.most_common(1)
+    if times > 1:
+        raise UserError(f"{times} runs of this sweep would share {folder}: sweep over one key only once")
+
+
 def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
     """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
-    folders = [cell["folder"] for cell in cells]
-    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
-    if twice:
-        raise UserError(f"two runs of this sweep would share {out / twice}: sweep over one key only once")
     out.mkdir(parents=True, exist_ok=True)
     path = out / FILE
     try:

@@ -1,7 +1,13 @@
 """lra-train: one run, or a sweep of them; from a configuration to a record."""
 
+if __name__ == "__main__":  # imported below as lra.train: what is in __main__, other processes could not import
+    import sys
+
+    from lra.__main__ import train
+
+    sys.exit(train())
+
 import json
-import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,16 +18,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra import checkpoint, configure, locks, record, sweep
-from lra.console import Preparation, say
+from lra import checkpoint, locks, record, sweep
+from lra.command import FAILED, command
+from lra.console import Preparation, say, without_bars
 from lra.errors import UserError
 from lra.files import explained, sweep_partials, write_atomic, write_json
 from lra.loggers import Loggers
 from lra.loggers import Run as Seen
-from lra.outcome import complete, recorded
+from lra.outcome import complete, nothing_to_do, recorded
 from lra.record import CONFIG, ERRORS, LOCK
 from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
-from lra.signals import Paused, Requests
+from lra.signals import PAUSED, Paused, Requests
 from lra.tasks import Place, Task
 
 if TYPE_CHECKING:
@@ -30,17 +37,33 @@ if TYPE_CHECKING:
 LOCK_PATIENCE_SECONDS = 1.0  # who only looks whether a run is at work holds its lock for an instant
 
 
+class AtWork(UserError):
+    """Another process holds the run; the message says who."""
+
+
 def job(cfg: DictConfig) -> str:
     """Hydra's task function: one run. In a sweep a mistake or a failure is reported and the others go on."""
     alone = HydraConfig.get().mode == RunMode.RUN
+    in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
     number = 0 if alone else HydraConfig.get().job.num
+    if alone:
+        settings_of(cfg)  # its mistakes come before those of what a sweep fills in
+    elif not in_driver:
+        without_bars()
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
     if not alone:
         title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
     try:
         settings = settings_of(cfg)
+        if alone and not settings.describe:
+            sweep.check_cost_of_one(settings, run_folder(settings, cell))
         outcome = run(settings, cell, title, number)
+    except AtWork as other:
+        say(f"{title}: {other}")
+        if alone:
+            raise SystemExit(PAUSED) from None
+        return "running"
     except UserError as error:
         if alone:
             raise
@@ -48,14 +71,18 @@ def job(cfg: DictConfig) -> str:
         return "refused"
     except Paused as pause:
         pause.title = title
-        in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)
         return "paused"
     if alone and outcome in ("failed", "diverged"):
-        raise SystemExit(configure.FAILED)
+        raise SystemExit(FAILED)
     return outcome
+
+
+def run_folder(settings: Settings, cell: Cell) -> Path:
+    """Where the run lives."""
+    return Path(settings.out) / cell.folder / f"seed{settings.seed}"
 
 
 def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
@@ -68,7 +95,7 @@ def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
     from lra.run import describe, device_of, placed
 
     system = assemble(settings)
-    folder = Path(settings.out) / cell.folder / f"seed{settings.seed}"
+    folder = run_folder(settings, cell)
     if settings.describe:
         print(json.dumps({"run_folder": str(folder), **describe(system)}, indent=1))
         return "skipped"
@@ -131,8 +158,7 @@ class Run:
             return None
         if found["status"] == "finished":
             checkpoint.remove(self.folder)
-        hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-        say(f"{self.title}: {found['status']} before, nothing to do ({self.folder}{hint.get(found['status'], '')})")
+        say(nothing_to_do(self.title, self.folder, found["status"]))
         return "skipped" if found["status"] == "finished" else found["status"]
 
     def lead(self, gate: "Gate") -> str:
@@ -145,7 +171,7 @@ class Run:
             with locks.hold(self.folder / LOCK, LOCK_PATIENCE_SECONDS), self._requests() as requests:
                 return self.done() or self._record(gate, requests)  # another process may have been faster
         except locks.Held as other:
-            raise UserError(f"{self.folder}: another process is at work on this run ({other})") from None
+            raise AtWork(f"at work elsewhere ({other})") from None
 
     def assist(self, gate: "Gate") -> str:
         """The part of the other ranks."""
@@ -234,12 +260,11 @@ class Run:
         }
 
 
-_start = configure.command("train")(job)
+_start = command("train", sweep.run)(job)
 
 
 def main() -> None:
-    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too, or where its
-    launcher broke, as when a worker was killed."""
+    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
     try:
         with Requests(None, None, one_of_many=False):
             _start()
@@ -247,12 +272,3 @@ def main() -> None:
         say(pause.line)
         sweep.conclude(code=pause.code)
         raise SystemExit(pause.code) from None
-    except Exception as error:
-        if not sweep.conclude(broken=f"{type(error).__name__}: {error}"):
-            raise
-
-
-if __name__ == "__main__":
-    from lra.train import main  # not that of __main__, which other processes could not import
-
-    sys.exit(main())

@@ -27,12 +27,27 @@ ALLOWED = {
     "record": set(),
     "report": {"checkpoint", "record", "outcome"},
     "configure": set(),
-    "settings": {"configure", "tasks", "recipe", "model", "loggers", "init"},
+    "__main__": {"signals"},
+    "command": {"configure"},
+    "settings": {"attention", "configure", "tasks", "recipe", "model", "loggers", "init"},
     "loggers": set(),
-    "sweep": {"configure", "settings", "outcome", "ranks", "record", "report", "estimate", "signals"},
+    "sweep": {
+        "checkpoint",
+        "command",
+        "configure",
+        "settings",
+        "outcome",
+        "ranks",
+        "record",
+        "report",
+        "estimate",
+        "signals",
+    },
     "estimate": {"batches", "fit", "model", "record", "run", "settings", "signals", "tasks"},
-    "prepare": {"configure", "tasks"},
+    "prepare": {"command", "configure", "tasks"},
     "train": {
+        "__main__",
+        "command",
         "configure",
         "settings",
         "checkpoint",
@@ -69,6 +84,7 @@ ALLOWED = {
     "signals": set(),
     "bench": {
         "attention",
+        "command",
         "batches",
         "configure",
         "fit",
@@ -82,9 +98,9 @@ ALLOWED = {
         "train",
     },
     "generate": {"settings", "tasks", "model"},
-    "explain": {"configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
+    "explain": {"command", "configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
 }
-HYDRA = {"bench", "train", "explain", "prepare", "sweep", "settings", "configure"}
+HYDRA = {"bench", "command", "train", "explain", "prepare", "sweep", "settings", "configure"}
 NO_TORCH = {
     "recipe",
     "diagnostics",
@@ -93,6 +109,7 @@ NO_TORCH = {
     "faults",
     "tasks",
     "report",
+    "command",
     "configure",
     "prepare",
     "sweep",

@@ -21,7 +21,8 @@ from omegaconf import DictConfig
 from support import Commands, composed, stub_task
 from test_train import strip_times
 
-from lra import configure, estimate, locks, record, sweep, train
+import lra.command
+from lra import estimate, locks, record, sweep, train
 from lra.outcome import state
 from lra.report.__main__ import main as report
 from lra.settings import assemble, settings_of
@@ -231,7 +232,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
     assert set(codes) <= {0, 75}, errors
     assert 0 in codes, "the last to end saw everything finished"
     for code, error in zip(codes, errors, strict=True):
-        assert "6 of 6 runs finished" in error if code == 0 else ": running: " in error
+        assert "6 of 6 runs finished" in error if code == 0 else ": at work elsewhere (" in error
     trained = [line for number in range(3) for line in (tmp_path / f"{number}.out").read_text().splitlines()]
     assert sum("test accuracy" in line for line in trained if line.startswith("[")) == 6
     assert len(left(Path("runs"))) == 6
@@ -251,7 +252,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
         os.kill(os.getpid(), number)
         return outcome
 
-    monkeypatch.setattr(train, "_start", configure.command("train")(run_and_signal))
+    monkeypatch.setattr(train, "_start", lra.command.command("train", sweep.run)(run_and_signal))
     code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err

@@ -7,7 +7,7 @@ O(L D Dh) time, N features. The released class fails in its constructor; this is
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
 from lra.attention.spectral import FastFood, Prf
@@ -25,7 +25,7 @@ class FastfoodPrf(Prf):
     )
 
     def __init__(
-        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: float
+        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
     ) -> None:
         spectrum = FastFood(shape.head_dim, init)
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)

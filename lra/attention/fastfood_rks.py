@@ -6,7 +6,7 @@ O(L D Dh) time, 2 N + 1 features.
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
 from lra.attention.spectral import FastFood, Rks
@@ -31,7 +31,7 @@ class FastfoodRks(Rks):
         init: Literal["classic", "released"],
         smoothing: NonNegativeFloat,
         redraw_every: PositiveInt,
-        eps: float,
+        eps: PositiveFloat,
     ) -> None:
         spectrum = FastFood(shape.head_dim, init)
         super().__init__(

@@ -31,7 +31,7 @@ class GenerativePrf(Prf):
         noise_width: PositiveFloat,
         hidden_widths: list[PositiveFloat],
         redraw_every: PositiveInt,
-        eps: float,
+        eps: PositiveFloat,
     ) -> None:
         spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)

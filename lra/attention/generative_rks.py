@@ -32,7 +32,7 @@ class GenerativeRks(Rks):
         hidden_widths: list[PositiveFloat],
         smoothing: NonNegativeFloat,
         redraw_every: PositiveInt,
-        eps: float,
+        eps: PositiveFloat,
     ) -> None:
         spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
         super().__init__(shape, spectrum, samples=samples, smoothing=smoothing, redraw_every=redraw_every, eps=eps)

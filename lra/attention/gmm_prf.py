@@ -6,7 +6,7 @@ O(L D M) time, M = m features.
 """
 
 import torch
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
@@ -24,7 +24,7 @@ class GmmPrf(Prf):
         oracle="the closed-form kernel over many draws; the explicit L x L weights",
     )
 
-    def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: float) -> None:
+    def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
         spectrum = Gaussian(shape.heads, shape.head_dim, samples)
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
 

@@ -6,7 +6,7 @@ O(L D M) time, M = 4 m + 1 features.
 """
 
 import torch
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
@@ -25,7 +25,13 @@ class GmmRks(Rks):
     )
 
     def __init__(
-        self, shape: Shape, *, samples: PositiveInt, smoothing: NonNegativeFloat, redraw_every: PositiveInt, eps: float
+        self,
+        shape: Shape,
+        *,
+        samples: PositiveInt,
+        smoothing: NonNegativeFloat,
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
     ) -> None:
         spectrum = Mixture(shape.heads, shape.head_dim, samples)
         super().__init__(shape, spectrum, samples=samples, smoothing=smoothing, redraw_every=redraw_every, eps=eps)

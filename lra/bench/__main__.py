@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lra import configure, record
+from lra.command import command
 from lra.console import say
 from lra.errors import UserError
 
@@ -87,7 +88,7 @@ def _again(words: tuple[str, ...]) -> DictConfig:
         raise UserError(f"subjects: {configure.explain(error, 'bench')}") from None
 
 
-main = configure.command("bench")(job)
+main = command("bench")(job)
 
 if __name__ == "__main__":
     sys.exit(main())

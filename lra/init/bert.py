@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
 HUB = "hub:"
+REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {
@@ -52,6 +53,8 @@ class Bert(Start):
     def path(self) -> Path:
         if not self.folder.startswith(HUB):
             return super().path
+        if not REPOSITORY.fullmatch(self.folder):
+            raise UserError(f"init.folder={self.folder}: expected hub:OWNER/NAME, as the address of the model has it")
         return _from_hub(self.folder.removeprefix(HUB), self.file) / self.file
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":

@@ -216,4 +216,4 @@ def titled(name: str, notes: list[str]) -> str:
 
 def default_workers() -> int:
     """The processors this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,315 @@
+"""Every key of the configuration with values that nobody means, and sweeps over them: a line that names the key, or a
+valid run; never a traceback, never an exit code of 0 without a result."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from support import Commands, composed
+
+from lra import __main__ as start
+from lra import console, locks, prepare, record, train
+from lra.configure import dotted
+from lra.errors import UserError
+from lra.run import describe, threads_at_hand
+from lra.settings import assemble, settings_of
+
+SMOKE = ("experiment=smoke", "train.steps=10")
+SWEEP = ("--multirun", *SMOKE)
+OPTIONS = Path("options/attention")
+
+
+def one_line(cli: Commands, *arguments: str, main=train.main) -> str:
+    """What a refused command says."""
+    code, out, err = cli(main, *arguments)
+    assert (code, out) == (2, ""), err
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+@pytest.mark.parametrize("value", [float("inf"), None, [7, "x"], 2**40], ids=str)
+def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
+    """Composed once; each key is set in turn. What is accepted is described, and a number that is not finite is not."""
+    cfg = composed("experiment=smoke", "attention=performer", "describe=true")
+    OmegaConf.set_struct(cfg, False)
+    cfg.pop("hydra")
+    OmegaConf.resolve(cfg)
+    for key in list(dotted(OmegaConf.to_container(cfg), "")):
+        before = OmegaConf.select(cfg, key)
+        OmegaConf.update(cfg, key, value, merge=False)
+        try:
+            settings = settings_of(cfg)
+            found = describe(assemble(settings)) if settings.describe else {}
+            assert value != float("inf"), f"{key} is accepted"
+            assert found.get("parameters", 1) > 0
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert key.split(".")[-1] in message or key.split(".")[0] in message, (key, message)
+        finally:
+            OmegaConf.update(cfg, key, before, merge=False)
+
+
+@pytest.mark.parametrize("group", ["attention", "task", "variant", "protocol"])
+def test_no_option_of_a_group(cli: Commands, group: str) -> None:
+    assert f"{group}=null: expected an option; known: " in one_line(cli, f"{group}=null")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("attention=glob(typo*)", "attention=glob(typo*): there is no such value, so there is nothing to run"),
+        ("seed=range(3,1)", "seed=range(3,1): there is no such value"),
+        ("seed=glob(*)", "seed=glob(*): there is no such value"),
+        ("out=a,b", "out=a,b: a sweep has one folder of results"),
+        ("out=", "out=: expected a folder"),
+        ("out='~/x'", "out=~/x: expected a folder"),
+        ("out=~/x", "out=~/x: not readable as key=value"),
+        ("seed=1,-1", "seed=-1: should be greater than or equal to 0"),
+        ("seed=1,x", "seed=x: should be a valid integer"),
+        ("+sweep.foo=1", "sweep.foo: unknown key"),
+        ("sweep=null", "sweep=None: should be a valid dictionary"),
+        ("model.dim=16,1099511627776", "model.dim=1099511627776: should be at most"),
+        ("attention=simple,null", "attention=null: expected an option"),
+        ("model.depth=interval(0,1)", "expected a list of values"),
+        ("threads=1,100000", "threads=100000: should be less than or equal to 1024"),
+        ("model.norm_eps=1,inf", "model.norm_eps=inf: should be a finite number"),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant(cli: Commands, argument: str, message: str) -> None:
+    """The working folder is left as it was: it is no folder of results."""
+    Path("README.md").write_text("mine")
+    assert message in one_line(cli, *SWEEP, argument)
+    assert os.listdir() == ["README.md"]
+    assert Path("README.md").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["train.freeze=[qkv],[head]"], ["train.freeze=[head]", "train.freeze=[qkv]"]),
+        (["++model.depth=1,2"], ["model.depth=1", "model.depth=2"]),
+        ([f"generate.prompt={'a' * 300},{'a' * 299}b"], None),
+    ],
+)
+def test_lists_groups_and_long_texts_have_folders_of_their_own(
+    cli: Commands, arguments: list[str], names: list[str] | None
+) -> None:
+    code, _, err = cli(train.main, *SWEEP, "out=runs", *arguments, "max_hours=null")
+    assert code == 0, err
+    assert "2 of 2 runs finished" in err
+    found = sorted(path.parents[1].name for path in Path("runs").rglob(record.NAME))
+    assert names is None or found == names
+    assert len(set(found)) == 2
+    assert all(len(name) <= 200 for name in found)
+    assert "2 runs, " not in cli(train.main, *SWEEP, "out=runs", *arguments)[2], "the names are the same again"
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and are none of these tests' concern."""
+    monkeypatch.setattr("lra.sweep.write_report", lambda out: out / "sweep.json")
+
+
+def test_a_report_that_fails_is_not_passed_over(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_out: Path) -> None:
+        raise ValueError("no figure")
+
+    monkeypatch.setattr("lra.sweep.write_report", fails)
+    code, _, err = cli(train.main, *SWEEP, "out=runs")
+    assert code == 1
+    assert "no report: no figure" in err
+    assert "1 of 1 runs finished, 1 no report" in err
+
+
+def option(text: str, package: str | None = None) -> tuple[str, ...]:
+    """An attention of the user's, and their code; the overrides that choose it."""
+    OPTIONS.mkdir(parents=True, exist_ok=True)
+    (OPTIONS / "mine.yaml").write_text(text)
+    if package is not None:
+        Path("theirs.py").write_text(package)
+    return ("--config-dir", "options", "experiment=smoke", "attention=mine", "describe=true")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from torch import nn\nclass A(nn.Module):\n    pass\n", "expected a subclass of lra.attention.Mixer"),
+        (
+            "from lra.attention.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
+            "        raise KeyError('depth')\n",
+            "attention: theirs.py, line 4: KeyError: 'depth'",
+        ),
+        ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
+        ("import nothing_of_that_name\n", "theirs.py, line 1: ModuleNotFoundError"),
+        ("class B:\n    pass\n", "theirs has no 'A'; known: B"),
+    ],
+)
+def test_a_mistake_in_the_users_code_is_one_line(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    arguments = option("_target_: theirs.A\n_partial_: true\n", code)
+    monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(os.sys.modules, "theirs", raising=False)
+    assert message in one_line(cli, *arguments, "packages=[theirs]")
+    assert message in one_line(cli, "--multirun", *arguments, "packages=[theirs]", "seed=1,2")
+    monkeypatch.delitem(os.sys.modules, "theirs", raising=False)
+
+
+def test_a_package_that_is_not_there(cli: Commands) -> None:
+    arguments = option("_target_: nowhere.A\n_partial_: true\n")
+    assert "there is no module 'nowhere'" in one_line(cli, *arguments, "packages=[nowhere]")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: 1\n\tb: 2\n", "mine.yaml, line 2: found character '\\t'"),
+        (b"a: [1\n", "mine.yaml, line 2: expected ',' or ']'"),
+        (b"a: 1\na: 2\n", "mine.yaml, line 2: found duplicate key a"),
+        (b"a: 1\nb: \xe9\n", "mine.yaml, line 2: not UTF-8"),
+        (b"defaults: [mine]\n", "mine.yaml: its defaults include it again"),
+        (b"defaults: softmax\n", "Invalid defaults list in 'attention/mine'"),
+        (b"a: *x\n", "mine.yaml, line 1: found undefined alias"),
+        (b"_target_: null\n", "attention: expected options with a _target_"),
+    ],
+)
+def test_a_mistake_in_an_option_file_is_one_line(cli: Commands, content: bytes, message: str) -> None:
+    arguments = option("")
+    (OPTIONS / "mine.yaml").write_bytes(content)
+    assert message in one_line(cli, *arguments)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "hydra: {callbacks: {x: {_target_: joblib.load, filename: evil}}}",
+        "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}",
+        "hydra: {launcher: {_target_: joblib.load, filename: evil}}",
+        "hydra: {sweeper: {_target_: joblib.load}}",
+        "hydra: {job_logging: {handlers: {x: {'()': joblib.load, filename: evil}}}}",
+        "hydra: {job: {env_set: {LD_PRELOAD: evil}}}",
+        "packages: [joblib]",
+    ],
+)
+def test_an_option_file_runs_no_code(cli: Commands, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    import joblib
+
+    monkeypatch.setattr(joblib, "load", lambda **_: pytest.fail("it was run"))
+    path = Path("options/experiment/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text(f"# @package _global_\ndefaults: [smoke, _self_]\n{content}\n")
+    key = re.match(r"(?:hydra: \{)?(\w+)", content)[1]
+    arguments = ("--config-dir", "options", "experiment=mine", "describe=true")
+    assert key in one_line(cli, *arguments).lower()
+    assert key in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
+
+
+def test_a_pickle_is_not_read(cli: Commands) -> None:
+    assert "--experimental-rerun" in one_line(cli, "--experimental-rerun", "evil.pkl")
+
+
+def test_options_stand_anywhere_and_the_version_is_ours(cli: Commands) -> None:
+    code, out, _ = cli(train.main, "experiment=smoke", "--multirun", "seed=1,2", "describe=true")
+    assert (code, out.count('"run_folder"')) == (0, 2)
+    assert cli(train.main, "--version")[1].startswith("lra ")
+    assert "only lra-train has sweeps" in one_line(cli, "--multirun", "task=listops", main=prepare.main)
+    code, out, _ = cli(start.main)
+    assert all(f"{name} " in out for name in ("lra-train", "lra-prepare", "lra-report", "lra-explain", "lra-bench"))
+
+
+def test_a_deleted_working_folder(cli: Commands, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    message = "the working directory is gone"
+    try:
+        assert message in one_line(cli, "experiment=smoke")
+    finally:
+        os.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "2")
+    assert f"{name}=2 says that this is one of 2 processes" in one_line(cli, *SMOKE)
+
+
+def test_threads_as_openmp_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    assert threads_at_hand() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    with pytest.raises(UserError, match="OMP_NUM_THREADS=many: expected a number"):
+        threads_at_hand()
+
+
+def test_a_model_that_no_memory_holds(cli: Commands) -> None:
+    assert "this machine has" in one_line(
+        cli, *SMOKE, "task.max_length=100000000", "model.dim=512", "model.qkv_dim=512"
+    )
+    assert cli(train.main, *SMOKE, "task.max_length=100000000", "describe=true")[0] == 0
+
+
+@pytest.mark.parametrize("folder", ["hub:", "hub:a/b/c", "hub:a b", "hub:/a"])
+def test_a_model_of_the_hub_has_a_name(cli: Commands, folder: str) -> None:
+    assert "expected hub:OWNER/NAME" in one_line(cli, *SMOKE, "init=bert", f"init.folder='{folder}'")
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> None:
+    held = Path("runs/listops/paper/simple/simple/seed1")
+    held.mkdir(parents=True)
+    with locks.hold(held / record.LOCK, 0):
+        code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
+    assert code == 75, err
+    assert "error" not in err
+    assert f"{held}: at work elsewhere ({platform.node()}, process {os.getpid()})" in err
+    assert "2 of 3 runs finished, 1 running" in err
+    assert out.index("seed 2: test accuracy") < out.index("seed 3: test accuracy")
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_finished_run_of_a_sweep_is_not_composed_again(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    line = (*SWEEP, "out=runs", "seed=range(1,4)")
+    assert cli(train.main, *line)[0] == 0
+    honest, times = ConfigLoaderImpl.load_sweep_config, []
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", lambda *arguments: times.append(1) or honest(*arguments))
+    code, _, err = cli(train.main, *line)
+    assert (code, err.count("nothing to do"), len(times)) == (0, 3, 1)
+
+
+def test_a_long_single_run_says_its_cost_and_must_be_meant(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lra.sweep.LONG", 0)
+    assert "more than max_hours=1e-09" in one_line(cli, *SMOKE, "out=runs", "max_hours=1e-9")
+    assert not Path("runs").exists()
+    code, _, err = cli(train.main, *SMOKE, "out=runs", "max_hours=null")
+    assert code == 0
+    assert re.search(r"4.8e\+03 tokens in training, about \S+ minutes", err)
+
+
+def test_no_bars_where_several_processes_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(console, "_bars", True)
+    assert console.Bar("a", 3)._bar is not None
+    console.without_bars()
+    assert console.Bar("a", 3)._bar is None
+
+
+def test_a_machine_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lra.tasks import default_workers
+
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert default_workers() == 7
+
+
+def test_windows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start.sys, "platform", "win32")
+    with pytest.raises(SystemExit, match="lra runs on Linux and macOS"):
+        start.train()
