@@ -4,6 +4,7 @@ valid run; never a traceback, never an exit code of 0 without a result."""
 import os
 import platform
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lra.configure import dotted
 from lra.errors import UserError
 from lra.run import describe, threads_at_hand
 from lra.settings import assemble, settings_of
+from lra.signals import ASKING, Requests
 
 SMOKE = ("experiment=smoke", "train.steps=10")
 SWEEP = ("--multirun", *SMOKE)
@@ -313,3 +315,27 @@ def test_windows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start.sys, "platform", "win32")
     with pytest.raises(SystemExit, match="lra runs on Linux and macOS"):
         start.train()
+
+
+def test_a_signal_is_acknowledged_at_once(capfd: pytest.CaptureFixture) -> None:
+    with Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert "SIGTERM: stopping after this step" in capfd.readouterr().err
+        assert requests.pending() is not None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_while_a_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, number: signal.Signals, code: int
+) -> None:
+    before = [signal.getsignal(number) for number in ASKING]
+    monkeypatch.setattr(start, "import_module", lambda _name: os.kill(os.getpid(), number))
+    try:
+        with pytest.raises(SystemExit) as stop:
+            start.train()
+    finally:
+        for other, handler in zip(ASKING, before, strict=True):
+            signal.signal(other, handler)
+    assert stop.value.code == code
+    assert capfd.readouterr().err == f"\nlra-train: stopped before it began ({number.name})\n"
