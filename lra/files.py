@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -114,7 +115,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     except OSError as error:
         raise explained(error, path, len(data)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def explained(error: OSError, path: Path, needed: int | None) -> UserError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lra import locks, record
 from lra.errors import UserError
-from lra.files import read_json, read_regular
+from lra.files import explained, read_json, read_regular
 from lra.record import CONFIG, ERRORS, LOCK
 
 if TYPE_CHECKING:  # the report reads outcomes, too, and shall not wait for hydra
@@ -100,13 +100,15 @@ def _why(path: Path) -> str:
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """The record of a run, None where there is none. Raises UserError where it is damaged."""
-    if not (folder / record.NAME).exists():
-        return None
+    """The record of a run, None where there is none. Raises UserError where it is damaged or out of reach."""
     try:
+        if not (folder / record.NAME).exists():
+            return None
         found = record.read(folder / record.NAME)
         if found.get("status") not in record.STATUSES:
             raise ValueError(f"{folder / record.NAME}: not a readable record: it says not how the run ended")
         return found
+    except OSError as error:
+        raise explained(error, folder, None) from error
     except ValueError as error:
         raise UserError(f"{error}; delete it to train again") from None

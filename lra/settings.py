@@ -173,25 +173,22 @@ def assemble(settings: Settings) -> System:
         if "overflow" not in str(error):
             raise
         raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
-    parameters = sum(parameter.numel() for parameter in made.parameters())
-    if not settings.describe:
-        _check_memory(parameters)
     return System(
         builder=builder,
         model=model,
         recipe=recipe,
         start=start,
-        parameters=parameters,
+        parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
     )
 
 
-def _check_memory(parameters: int) -> None:
+def check_memory(system: System) -> None:
     """Raises UserError where the weights, their gradients and the two means of Adam are more than the machine has."""
-    needed, there = 16 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, there = 16 * system.parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise UserError(
-            f"model.dim, model.depth, task.max_length: a model of {parameters:,} parameters takes "
+            f"model.dim, model.depth, task.max_length: a model of {system.parameters:,} parameters takes "
             f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
         )
 

@@ -26,9 +26,10 @@ from lra.command import CONFIG_ERROR, FAILED, check_packages, composing
 from lra.configure import check_value, first_line
 from lra.console import say
 from lra.errors import UserError
+from lra.files import explained
 from lra.outcome import complete, nothing_to_do, outcome
 from lra.report import write_report
-from lra.settings import PLACED, Cell, Seed, Settings, System, assemble, cell_of, settings_of
+from lra.settings import PLACED, Cell, Seed, Settings, System, assemble, cell_of, check_memory, settings_of
 from lra.signals import PAUSED
 
 FILE = "sweep.json"
@@ -104,13 +105,15 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     """
     _check_launch(config)
     sweep = _planned(config)
-    if sweep.rows[0].settings.describe:
-        _launch(config, task, sweep, [run for row in sweep.rows for run in row.runs])
-        return
-    _check_folders(sweep)
     full = [str(row.cell) for row in sweep.rows if row.system.full_pattern]
     if full:
         say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
+    if sweep.rows[0].settings.describe:
+        _launch(config, task, sweep, [run for row in sweep.rows for run in row.runs])
+        return
+    for row in sweep.rows:
+        check_memory(row.system)
+    _check_folders(sweep)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in sweep.rows]
     _check_cost(config, [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     _declare(sweep.out, [row.declared for row in sweep.rows])
@@ -225,7 +228,8 @@ def _check_cost(config: DictConfig, cells: list[tuple[Settings, System, list[Pat
         return
     each = costs(works, SECONDS)
     if all(cost.seconds is None for cost in each):
-        say(f"{said}; how long they take cannot be told, since none of them can be begun")
+        if runs > 1:
+            say(f"{said}; how long they take cannot be told, since none of them can be begun")
         return
     seconds = sum(work.runs * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
     begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
@@ -252,10 +256,9 @@ def check_cost_of_one(settings: Settings, folder: Path) -> None:
     from lra import ranks
     from lra.estimate import Work
 
-    if ranks.started_with() > 1 or complete(folder, settings) is not None:
-        return
     system = assemble(settings)
-    if system.recipe.minutes is not None:
+    check_memory(system)
+    if ranks.started_with() > 1 or system.recipe.minutes is not None or complete(folder, settings) is not None:
         return
     operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
     if operations > LONG:
@@ -338,9 +341,9 @@ def _check_folders(sweep: Sweep) -> None:
 
 def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
     """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
-    out.mkdir(parents=True, exist_ok=True)
     path = out / FILE
     try:
+        out.mkdir(parents=True, exist_ok=True)
         with locks.hold(out / ".sweep.lock", LOCK_PATIENCE_SECONDS):
             declared = {cell["folder"]: cell for cell in record.declared(path)} if path.exists() else {}
             for cell in cells:
@@ -349,6 +352,10 @@ def _declare(out: Path, cells: list[dict[str, Any]]) -> None:
             record.declare(path, [declared[folder] for folder in sorted(declared)])
     except locks.Held as other:
         raise UserError(f"{path}: {other} is writing it, for more than a minute; try again") from None
+    except ValueError as error:
+        raise UserError(f"{error}; delete it to declare the sweep anew") from None
+    except OSError as error:
+        raise explained(error, out, None) from error
 
 
 def _say_who_sees_locks(out: Path) -> None:

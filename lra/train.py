@@ -27,7 +27,7 @@ from lra.loggers import Loggers
 from lra.loggers import Run as Seen
 from lra.outcome import complete, nothing_to_do, recorded
 from lra.record import CONFIG, ERRORS, LOCK
-from lra.settings import Cell, Settings, System, assemble, cell_of, loggers_of, settings_of
+from lra.settings import Cell, Settings, System, assemble, cell_of, check_memory, loggers_of, settings_of
 from lra.signals import PAUSED, Paused, Requests
 from lra.tasks import Place, Task
 
@@ -99,6 +99,7 @@ def run(settings: Settings, cell: Cell, title: str, number: int = 0) -> str:
     if settings.describe:
         print(json.dumps({"run_folder": str(folder), **describe(system)}, indent=1))
         return "skipped"
+    check_memory(system)
     processes, given = system.recipe.processes, ranks.started_with()
     if given > 1 and processes not in (1, given):
         raise UserError(f"train.processes={processes}, but {given} processes were started: leave train.processes out")

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,11 +115,11 @@ def test_lists_groups_and_long_texts_have_folders_of_their_own(
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take seconds, and are none of these tests' concern."""
-    monkeypatch.setattr("lra.sweep.write_report", lambda out: out / "sweep.json")
+    monkeypatch.setattr("lra.sweep.write_report", lambda out, tell: out / "sweep.json")
 
 
 def test_a_report_that_fails_is_not_passed_over(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_out: Path) -> None:
+    def fails(_out: Path, tell: Callable) -> None:
         raise ValueError("no figure")
 
     monkeypatch.setattr("lra.sweep.write_report", fails)

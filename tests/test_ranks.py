@@ -145,10 +145,12 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     assert "in micro-batch 0, head.0 gives values up to nan" in one
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Of torchrun and of srun."""
-    monkeypatch.setenv(variable, "2")
+@pytest.mark.parametrize("variables", [ranks.NAMES, ranks.SLURM], ids=["torchrun", "srun"])
+def test_a_sweep_in_every_rank_is_refused(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, variables: tuple[str, ...]
+) -> None:
+    for variable in variables:
+        monkeypatch.setenv(variable, "2")
     code, _, err = cli(train.main, "--multirun", "experiment=smoke", "seed=1,2")
     assert code == 2
     assert "start it once, without torchrun or srun, with train.processes=2" in err
@@ -177,8 +179,8 @@ def test_variables_of_slurm_become_those_of_torchrun() -> None:
 
 def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.MonkeyPatch) -> None:
     left = []
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
+    for variable in ranks.NAMES:
+        monkeypatch.setenv(variable, "2")
     monkeypatch.setattr(distributed, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(distributed, "destroy_process_group", lambda: left.append(True))
     with pytest.raises(ValueError, match="fire"), ranks.joined("cpu"):
