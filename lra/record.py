@@ -18,7 +18,7 @@ from lra.errors import UserError
 from lra.files import digest, explained, open_to_write, read_json, read_regular, write_json
 
 CONTENTS_BYTES = 2**32  # the most that is read of a file beside a record
-SCHEMA = 2  # of records and declarations; 1 had no SHA-256 of its own
+SCHEMA = 2  # of records and declarations
 NAME = "record.json"
 METRICS = "metrics.jsonl"
 CONFIG, ERRORS, LOCK = "config.json", "error.log", ".run.lock"  # a run's identity; why it failed; who is at work on it
@@ -31,10 +31,9 @@ def read(path: Path) -> dict[str, Any]:
     is none, or is not what was written."""
     try:
         record = read_json(path)
-        if not isinstance(record, dict) or record.get("schema") not in (1, SCHEMA):
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
             raise ValueError(f"expected schema {SCHEMA}")
-        sha = record.pop("sha256", None)
-        if sha != (digest(record) if record["schema"] == SCHEMA else None):
+        if record.pop("sha256", None) != digest(record):
             raise ValueError("its content is not what its SHA-256 says")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a readable record: {error}") from None
@@ -70,9 +69,9 @@ def declared(path: Path) -> list[dict[str, Any]]:
     """The cells that a `sweep.json` declares. Raises ValueError with its name where it is not what was written."""
     try:
         found = read_json(path)
-        if found["schema"] not in (1, SCHEMA):
+        if found["schema"] != SCHEMA:
             raise ValueError(f"expected schema {SCHEMA}")
-        if found.get("sha256") != (digest(found["cells"]) if found["schema"] == SCHEMA else None):
+        if found.get("sha256") != digest(found["cells"]):
             raise ValueError("its content is not what its SHA-256 says")
         return found["cells"]
     except (OSError, ValueError, KeyError, TypeError) as error:

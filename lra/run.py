@@ -158,7 +158,7 @@ def train_and_test(
     start = first_weights(system, first, task, title)
     checked = laws.check(first)
     course = _Course(Training(first.to(device), recipe), settings, task, folder, device)
-    course.resume(title)
+    course.resume()
     diverged = course.follow(recipe, title, requests, loggers)
     model = course.training.model
     results = {
@@ -214,20 +214,20 @@ class _Course:
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
 
-    def resume(self, title: str) -> None:
+    def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one. Raises UserError where it belongs to other conditions."""
         found = checkpoint.read(self.folder)
         if found is None:
             return
         try:
-            self._load(found, title)
+            self._load(found)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UserError(
                 f"{self.folder}: its checkpoint is not of this run: {reason}; choose another out=..."
             ) from None
 
-    def _load(self, found: Checkpoint, title: str) -> None:
+    def _load(self, found: Checkpoint) -> None:
         own = found.state["course"]
         others = another_run(own["identity"], self.settings)
         if others:
@@ -251,7 +251,6 @@ class _Course:
         self.last, self.best = own["last"], own["best"]
         best = {name.removeprefix("best/"): value for name, value in found.tensors.items() if name.startswith("best/")}
         self.best_weights = best
-        say(f"{title}: goes on from step {found.step}")
 
     def save(self) -> None:
         """Write a checkpoint of this moment; the leader does."""
@@ -279,6 +278,8 @@ class _Course:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings = self.settings
         with self._metrics() as metrics, console.Training(title, recipe.steps, self.training.step) as bar:
+            if self.resumes:
+                say(f"{title}: goes on from step {self.training.step}")
 
             def on_step(step: int, loss: float, tokens: Tokens) -> None:
                 bar.step(step, loss, tokens.computed)

@@ -98,7 +98,7 @@ def change(path: Path, **parts: dict) -> None:
 def declare(root: Path, *cells: dict) -> None:
     base = {"task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
     entries = [{**base, **cell, "folder": f"listops/paper/{cell['attention']}/{cell['variant']}"} for cell in cells]
-    write_json(root / "sweep.json", {"schema": 1, "cells": entries})
+    record.declare(root / "sweep.json", entries)
 
 
 def files_of(folder: Path, *arguments: object) -> dict[str, str]:

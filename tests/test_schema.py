@@ -16,7 +16,7 @@ from support import Commands
 from lra import record
 from lra.console import say
 from lra.errors import UserError, printable
-from lra.files import digest, write_json
+from lra.files import digest
 from lra.paths import PACKAGE
 from lra.report import Report, drawing, figures, schema
 from lra.report import __main__ as command
@@ -145,7 +145,7 @@ def test_a_sweep_out_of_its_schema_is_named_by_key(tmp_path: Path, cells: Any) -
     if isinstance(cells, list) and isinstance(cells[0], dict):
         whole = record.declared(tmp_path / "sweep.json")[0]
         cells = [whole | cells[0] if cells[0] else cells[0]]
-    write_json(tmp_path / "sweep.json", {"schema": 1, "cells": cells})
+    record.declare(tmp_path / "sweep.json", cells)
     with pytest.raises(UserError, match=r"sweep.json: not what a sweep declares: cells") as caught:
         load(tmp_path)
     assert len(str(caught.value).splitlines()) == 1

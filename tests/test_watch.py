@@ -154,12 +154,17 @@ def test_goes_on_until_all_have_ended(
     assert "1 failed, 1 diverged, 3 finished" in capsys.readouterr().out
 
 
-def test_an_interrupt_ends_it_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_it_quietly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
     view.watch(folder, once=False)
+    out, err = capsys.readouterr()
+    assert "5 waiting" in out
+    assert err == ""
 
 
 def test_progress_follows_the_file(folder: Path) -> None:

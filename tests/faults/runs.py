@@ -47,6 +47,12 @@ class Ended:
         lines = self.err.strip().splitlines()
         return lines[0] if len(lines) == 1 else f"{len(lines)} lines: {self.err}"
 
+    @property
+    def summary(self) -> str:
+        """The exit code, and how many lines it said on standard error."""
+        lines = len(self.err.strip().splitlines())
+        return f"{self.code}, {'one line' if lines == 1 else f'{lines} lines'}"
+
 
 class Child:
     """A command at work in a child. `inside` is called there first; `fault` is the LRA_FAULT of that process."""

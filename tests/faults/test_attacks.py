@@ -172,7 +172,7 @@ def test_caches(record_property, cli: Commands, attack: str, change: dict) -> No
     path.write_text(json.dumps({"sha256": digest(manifest), **manifest}))
     ended = command(*TINY, "out=other", "cache=own")
     assert str(path.parent) in ended.said
-    observe(record_property, f"cache: {attack}", "manifest.json", "2, one line", f"{ended.code}, one line")
+    observe(record_property, f"cache: {attack}", "manifest.json", "2, one line", ended.summary)
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -249,7 +249,7 @@ def test_checkpoints_of_other_models(record_property, cli: Commands, change: Cal
     put_checkpoint(folder, save(change(load_file(path)), metadata={"state": state}))
     ended = command(*TINY, "out=runs")
     assert f"{folder}: its checkpoint is not of this run: " in ended.said
-    observe(record_property, "checkpoint of another model", "made by hand", "2, one line", f"{ended.code}, one line")
+    observe(record_property, "checkpoint of another model", "made by hand", "2, one line", ended.summary)
 
 
 def paused(*options: str, out: str) -> Path:

@@ -114,11 +114,6 @@ def test_every_bit_of_a_record_counts(tmp_path: Path) -> None:
             assert str(path) in str(error)
 
 
-def test_a_record_from_before_digests_is_read(tmp_path: Path) -> None:
-    (tmp_path / record.NAME).write_text('{"schema": 1, "status": "finished"}')
-    assert record.read(tmp_path / record.NAME) == {"schema": 1, "status": "finished"}
-
-
 @pytest.mark.parametrize("name", [record.METRICS, "predictions.npy"])
 def test_what_lies_beside_a_record_is_damaged(record_property, run: Path, name: str) -> None:
     path = next(run.rglob(name))
@@ -159,11 +154,11 @@ def test_damaged_metrics_of_a_paused_run(record_property, tmp_path: Path, cache:
         path.write_bytes(damaged(whole, number))
         ended = command(*options)
         assert "metrics.jsonl is not what it was when the run was paused" in ended.said
-        assert ended.code == 2
+        assert ended.summary == "2, one line"
     path.write_bytes(whole)
     observe(
         record_property, "metrics.jsonl of a paused run damaged", "1 cut, 2 bits", "2, one line; whole: 0",
-        f"2, one line; whole: {command(*options).code}",
+        f"{ended.summary}; whole: {command(*options).code}",
     )  # fmt: skip
 
 

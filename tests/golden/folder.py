@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lra import record
-from lra.files import digest, write_json
+from lra.files import digest
 from lra.report import Report
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -66,7 +66,7 @@ def make(root: Path) -> None:
         cells.append(_declared("books", "paper", system, SEEDS[: len(perplexities)]))
         for seed, perplexity in enumerate(perplexities, start=1):
             _perplexity(root, system, seed, perplexity)
-    write_json(root / "sweep.json", {"schema": 1, "cells": cells})
+    record.declare(root / "sweep.json", cells)
 
 
 def _declared(task: str, protocol: str, system: str, seeds: tuple[int, ...]) -> dict:
