@@ -48,7 +48,7 @@ start() {
     bash "$home/code/scripts/install.sh"
     local number
     for number in $(seq "${1:-1}"); do
-        setsid nice -n 19 bash "$root/scripts/background.sh" work "$number" </dev/null >>"$home/worker-$number.log" 2>&1 &
+        setsid nice -n 19 bash "$home/code/scripts/background.sh" work "$number" </dev/null >>"$home/worker-$number.log" 2>&1 &
     done
 }
 
