@@ -57,11 +57,6 @@ class Cost:
     speed: float | None = None
 
 
-def cost_of_run(settings: Settings, system: System, seconds: float) -> Cost:
-    """Of a run on its own, found within about `seconds`."""
-    return costs([Work(settings=settings, system=system, runs=1)], seconds)[0]
-
-
 def duration(seconds: float) -> str:
     """For people: hours, or minutes where there are few."""
     return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"

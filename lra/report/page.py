@@ -168,7 +168,7 @@ def _columns(column: Column, row: Row) -> dict[str, tuple[float | None, str]]:
         "seeds": (summary.done, layout.count(summary)),
         "published": (summary.published_best, layout.decimals(summary.published_best)),
         "mean − published": (summary.mean_minus_published, layout.signed(summary.mean_minus_published)),
-        "leaves out pairs by": (None, FULL_PATTERN if row.full_pattern else row.sizes),
+        "window, block or rank": (None, FULL_PATTERN if row.full_pattern else row.sizes),
         "best baseline": (strongest, layout.decimals(strongest)),
         "parameters": (parameters, "" if parameters is None else f"{parameters:,}"),
         "minutes a run": (minutes, "" if minutes is None else f"{minutes:.1f}"),

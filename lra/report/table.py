@@ -130,7 +130,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Its name, with what its attention leaves out, or that it leaves out nothing."""
+        """Its name, with its window, block or rank, and whether it leaves out no pair of positions."""
         return ", ".join(filter(None, [self.name, self.sizes, FULL_PATTERN * self.full_pattern]))
 
     @property
