@@ -119,18 +119,37 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     _declare(sweep.out, [row.declared for row in sweep.rows])
     _say_who_sees_locks(sweep.out)
     _current[:] = [sweep]
-    try:
-        _launch(config, task, sweep, [run for _, runs in to_do for run in runs])
-    except Exception as error:
-        conclude(broken=f"{type(error).__name__}: {error}")
-    else:
-        conclude()
+    broken = _launch_all(config, task, sweep, [run for _, runs in to_do for run in runs])
+    conclude(broken=broken)
+
+
+def _launch_all(config: DictConfig, task: TaskFunction, sweep: Sweep, runs: list[Run]) -> str:
+    """Launch the runs; why the launcher gave up, if it did.
+
+    joblib gives up, and kills its other workers, when one is killed: what none of them had begun is launched again.
+    """
+
+    def states() -> list[tuple[str, str]]:
+        return [outcome(run.folder, run.settings) for run in runs]
+
+    broken = ""
+    while runs:
+        before = states()
+        try:
+            _launch(config, task, sweep, runs)
+            break
+        except Exception as error:
+            broken = f"{type(error).__name__}: {error}"
+        same = zip(runs, before, states(), strict=True)
+        left = [run for run, old, new in same if old == new and new[0] not in ("finished", "killed")]
+        if len(left) == len(runs):
+            break
+        runs = left
+    return broken
 
 
 def _launch(config: DictConfig, task: TaskFunction, sweep: Sweep, runs: list[Run]) -> None:
     """Let the launcher do the runs: all at once, or one by one where it works in this process."""
-    if not runs:
-        return
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [f"sweep.varied=[{','.join(sweep.varied)}]", f"sweep.jobs={len(runs)}"]

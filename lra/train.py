@@ -8,9 +8,11 @@ if __name__ == "__main__":  # imported below as lra.train: what is in __main__, 
     sys.exit(train())
 
 import json
+import os
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lra import checkpoint, locks, record, sweep
+from lra.children import end_with
 from lra.command import FAILED, command
 from lra.console import Preparation, say, without_bars
 from lra.errors import UserError
@@ -50,6 +53,8 @@ def job(cfg: DictConfig) -> str:
         settings_of(cfg)  # its mistakes come before those of what a sweep fills in
     elif not in_driver:
         without_bars()
+        if parent_process() is not None:  # a worker of joblib's; with n_jobs=1 there is none
+            end_with(os.getppid())
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
     if not alone:

@@ -152,16 +152,35 @@ def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
 
 
 @pytest.mark.launcher
-def test_a_dead_worker_does_not_keep_a_sweep_from_its_end(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = launcher("joblib")
+def test_a_dead_worker_takes_no_run_with_it_that_had_not_begun(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """joblib kills all workers when one is killed; the others' runs are begun by new ones."""
+    line = (*SMOKE, "seed=1,2,3,4,5", *launcher("joblib"), "hydra.launcher.n_jobs=2")
     monkeypatch.setenv("LRA_FAULT", "step:15:kill")
-    code, err = command(*SMOKE, "seed=1,2", *overrides)
+    code, err = command(*line)
     assert code == 1
     assert "the launcher gave up: TerminatedWorkerError" in err
-    assert re.search(r"0 of 2 runs finished, (2 killed|1 killed, 1 waiting)", err)
+    assert "0 of 5 runs finished, 5 killed" in err
     assert "Traceback" not in err
     monkeypatch.delenv("LRA_FAULT")
-    assert command(*SMOKE, "seed=1,2", *overrides)[0] == 0
+    assert command(*line)[0] == 0
+
+
+@pytest.mark.launcher
+def test_no_worker_outlives_its_driver(cli: Commands) -> None:
+    line = (*SMOKE, "seed=1,2,3", "checkpoint.steps=10", "max_hours=null", *launcher("joblib"))
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "lra.train", *line, "hydra.launcher.n_jobs=2", "train.steps=1000000"],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    runs = [Path(f"runs/listops/paper/simple/simple/seed{seed}/checkpoint.json") for seed in (1, 2)]
+    while not all(run.exists() for run in runs) and driver.poll() is None:
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    until = time.monotonic() + 20
+    while (alive := session(driver.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive
 
 
 def session(leader: int) -> list[str]:
