@@ -5,22 +5,25 @@ import sys
 from importlib import import_module
 from types import FrameType
 
-from lra.signals import ASKING, INTERRUPTED, PAUSED
+from lra.core.signals import ASKING, INTERRUPTED, PAUSED
 
 COMMANDS = {
-    "lra-train": ("lra.train", "train one run, or a sweep of them, and write its report"),
-    "lra-prepare": ("lra.prepare", "fetch or make, verify and cache the data of a task"),
-    "lra-report": ("lra.report.__main__", "write, verify or watch the report of a results folder"),
-    "lra-explain": ("lra.explain", "show what each token contributes to the CLS"),
-    "lra-bench": ("lra.bench.__main__", "measure time, memory, operations and errors"),
+    "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),
+    "lra-prepare": ("lra.cli.prepare", "fetch or make, verify and cache the data of a task"),
+    "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
+    "lra-explain": ("lra.cli.explain", "show what each token contributes to the CLS"),
+    "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
 }
 
 
 def main() -> None:
-    """Say which commands there are."""
+    """Do one command, as in `python -m lra train`, or say which there are."""
+    if sys.argv[1:] and f"lra-{sys.argv[1]}" in COMMANDS:
+        start(f"lra-{sys.argv.pop(1)}")
+        return
     width = max(map(len, COMMANDS))
-    for name, (module, does) in COMMANDS.items():
-        print(f"{name:{width}}  {does} (or: python -m {module.removesuffix('.__main__')})")
+    for name, (_, does) in COMMANDS.items():
+        print(f"{name:{width}}  {does} (or: python -m {name.replace('-', ' ')})")
     print("Each has --help.")
 
 

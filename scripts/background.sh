@@ -64,7 +64,7 @@ work() { # one worker: every entry of the queue in turn, until it is told to sto
         [ -z "$stopped" ] || break
         echo "$(date -u +%FT%TZ) $entry"
         # shellcheck disable=SC2086  # an entry is several overrides
-        code/.venv/bin/python -m lra.train --multirun $entry 9>&- </dev/null &
+        code/.venv/bin/python -m lra train --multirun $entry 9>&- </dev/null &
         child=$!
         while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
         child=

@@ -21,7 +21,7 @@ pure=$(grep antlr4 <<< "$packages")
     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
     --dest "$here/wheels" $(grep -v antlr4 <<< "$packages")
 if [ "$task" != listops ]; then # which is generated anywhere in seconds
-    .venv/bin/python -m lra.prepare task="$task" cache="$here/cache" > /dev/null
+    .venv/bin/python -m lra prepare task="$task" cache="$here/cache" > /dev/null
 fi
 tar -C "$work" -c lra | xz -T0 -6 > "$file"
 echo "$file: $(du -h --apparent-size "$file" | cut -f1)"

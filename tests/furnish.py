@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lra import record
+from lra.records import record
 from lra.report.blocks import PROBES
 
 EVERY, EVALUATIONS, BLOCKS = 10, 100, 3

@@ -7,9 +7,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+from golden.folder import DIAGNOSED, MACHINE, summary
 
-from lra import record
-from lra.files import digest, write_json
+from lra.core.files import digest, write_json
+from lra.records import record
+from lra.records.names import CONFIG, COSTS, METRICS, PREDICTIONS, README, SAMPLE, SWEEP
 from lra.report import Report
 
 
@@ -19,6 +21,14 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
     correct = round(20 * accuracy) if finished else 0
     entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 0.0, "perplexity": 1.0, "step": 50}
     last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
+    results = {
+        "status": "finished",
+        "test": {"last": last, "best_val": entry},
+        "validation": {"best": entry, "last": entry},
+        "baselines": {"majority class": 17.05, "root operator": 36.2},
+        **DIAGNOSED,
+        **summary(seed, steps=100, seconds={"train": 60.0, "evaluate": 6.0}, tokens_per_second=1000.0),
+    }
     run = {
         "task": "listops",
         "task_version": 1,
@@ -29,13 +39,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
         "seed": seed,
         "selection": "best_val",
         "metric": "accuracy",
-        "status": "finished" if finished else "failed",
-        "steps": 100,
-        "test": {"last": last, "best_val": entry} if finished else {},
-        "validation": {"best": entry, "last": entry} if finished else {},
-        "baselines": {"majority class": 17.05, "root operator": 36.2} if finished else {},
-        "seconds": {"train": 60.0, "evaluate": 6.0},
-        "tokens_per_second": 1000.0,
+        **(results if finished else {"status": "failed", "reason": "fire"}),
         "config": {"model": {"depth": 6}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}, "seed": seed},
         "provenance": {
             "commit": "abc",
@@ -47,6 +51,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
             "cpu": "one",
             "threads": 2,
             "precision": "fp32",
+            **MACHINE,
         },
     } | changes
     run["provenance"] = {**run["provenance"], "config_sha256": digest(run["config"])}
@@ -60,7 +65,7 @@ def complete(root: Path) -> None:
     """Give every run below `root` the files that a run leaves, as its record says, and list them there."""
     for path in sorted(root.rglob(record.NAME)):
         run = record.read(path)
-        write_json(path.with_name(record.CONFIG), run["config"])
+        write_json(path.with_name(CONFIG), run["config"])
         if run["status"] == "finished":
             record.write(path.parent, run | {"files": _left(path.parent, run)})
 
@@ -69,18 +74,18 @@ def _left(folder: Path, run: dict) -> dict[str, str]:
     for entry in (*run["test"].values(), *run["validation"].values()):
         entry["loss"] = math.log(entry["perplexity"]) if "perplexity" in entry else entry["loss"]
     lines = {entry["step"]: entry for entry in run["validation"].values()}
-    with open(folder / record.METRICS, "w") as file:
+    with open(folder / METRICS, "w") as file:
         for step, entry in sorted(lines.items()):
             line = {"step": step, "val_accuracy": entry["accuracy"], "val_loss": entry["loss"], "seconds": 1.0}
             file.write(json.dumps(line) + "\n")
     if run["metric"] == "perplexity":
-        np.save(folder / "costs.npy", np.arange(50.0))
-        (folder / "sample.txt").write_text("Once\n")
-    elif not (folder / "predictions.npy").exists():
+        np.save(folder / COSTS, np.arange(50.0))
+        (folder / SAMPLE).write_text("Once\n")
+    elif not (folder / PREDICTIONS).exists():
         entry = run["test"][run["selection"]]
         wrong = np.arange(entry["examples"]) >= entry["correct"]
-        np.save(folder / "predictions.npy", np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
-    return record.sha256(folder, record.METRICS, "predictions.npy", "costs.npy", "sample.txt")
+        np.save(folder / PREDICTIONS, np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
+    return record.sha256(folder, METRICS, PREDICTIONS, COSTS, SAMPLE)
 
 
 def change(path: Path, **parts: dict) -> None:
@@ -98,7 +103,7 @@ def change(path: Path, **parts: dict) -> None:
 def declare(root: Path, *cells: dict) -> None:
     base = {"task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
     entries = [{**base, **cell, "folder": f"listops/paper/{cell['attention']}/{cell['variant']}"} for cell in cells]
-    record.declare(root / "sweep.json", entries)
+    record.declare(root / SWEEP, entries)
 
 
 def files_of(folder: Path, *arguments: object) -> dict[str, str]:
@@ -107,7 +112,7 @@ def files_of(folder: Path, *arguments: object) -> dict[str, str]:
 
 
 def page_of(folder: Path, *arguments: object) -> str:
-    return files_of(folder, *arguments)["README.md"]
+    return files_of(folder, *arguments)[README]
 
 
 def lines_of(text: str) -> list[dict[str, str]]:

@@ -2,21 +2,32 @@
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lra import configure
 from lra.attention import Mixer, Shape
-from lra.model import Model
-from lra.paths import conf_dir
+from lra.config import configure
+from lra.config.cell import Cell
+from lra.config.compose import compose, options
+from lra.config.settings import Settings
+from lra.core.dropout import set_keys
+from lra.model.architecture import Architecture
+from lra.model.model import Model
+from lra.runs.job import Job
+from lra.runs.system import assemble
 from lra.tasks import Facts, Split, Task
+from lra.training.recipe import Recipe
+
+TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -29,26 +40,36 @@ def mask_of(lengths: list[int], positions: int) -> Tensor:
     return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
-def options(group: str) -> list[str]:
-    """The options of a configuration group."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-
-
 def composed(*overrides: str, config: str = "train") -> DictConfig:
     """The configuration that a command line of these overrides gives, hydra's own part included."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose(config, overrides=list(overrides), return_hydra_config=True)
+    return compose(config, *overrides, with_hydra=True)
+
+
+def job_of(settings: Settings, cell: Cell) -> Job:
+    """The run of these settings, as lra-train does it."""
+    return Job(settings=settings, system=assemble(settings), cell=cell, title="test")
+
+
+@cache
+def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
+    """Composing takes a tenth of a second, and thousands of tests ask for the same."""
+    values = configure.plain(composed(*overrides))
+    return {part: values[part] for part in ("attention", "model", "train")}
+
+
+def settings(*overrides: str) -> dict[str, dict[str, Any]]:
+    """The parts of a configuration that build a mixer, a model and a recipe, as plain values of one's own."""
+    return deepcopy(_settings(*overrides))
 
 
 def mixer_of(name: str, *overrides: str, **shape: object) -> Mixer:
     """A float64 mixer as `attention=name` configures it; dimensions are different primes where they can be."""
-    cfg = configure.plain(composed(f"attention={name}", *overrides))
+    cfg = settings(f"attention={name}", *overrides)
     sizes = {
         "dim": 15,
         "qkv_dim": 15,
         "heads": 3,
-        "max_len": 13,
+        "max_positions": 13,
         "bias": True,
         "out_proj": False,
         "dropout": 0.0,
@@ -145,10 +166,10 @@ def facts(**changes: object) -> Facts:
 
 
 def model_of(*overrides: str, task: Facts) -> Model:
-    cfg = configure.plain(composed(*overrides))
+    cfg = settings(*overrides)
     attention = configure.build(cfg["attention"], "attention", [], supplied=1)
-    configure.check(Model, cfg["model"], "model.", supplied=2)
-    return Model(attention, task, **cfg["model"])
+    configure.check(Architecture, cfg["model"], "model.")
+    return Model(attention, task, Architecture(**cfg["model"]))
 
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
@@ -167,6 +188,17 @@ def stub_task(examples: int = 23, **changes: object) -> Task:
 
     splits = {name: split(seed) for seed, name in enumerate(("train", "val", "test"))}
     return Task(**vars(known), **splits, baselines={}, digest="stub", folder=Path("."), source="stub")
+
+
+def recipe_of(*overrides: str, **changes: object) -> Recipe:
+    """The recipe that a command line of these overrides gives, with some of its values changed."""
+    return Recipe(**{**settings(*overrides)["train"], **changes})
+
+
+def small_recipe(**changes: object) -> Recipe:
+    """Seven steps."""
+    sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
+    return recipe_of(**{**sizes, **changes})
 
 
 class Commands:
@@ -193,3 +225,30 @@ class Commands:
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def saved_bytes(name: str, extra: list[str], length: int) -> int:
+    """What a training step keeps for the backward pass, each storage once, parameters left out."""
+    mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
+    set_keys(mixer, seed=1, step=0, rows=range(1))
+    own = {value.untyped_storage().data_ptr() for value in mixer.state_dict().values()}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = mixer(noise(1, length, 15).float().requires_grad_())
+    assert y.requires_grad or not list(mixer.parameters())
+    return sum(seen.values())
+
+
+def strip_times(value: object) -> object:
+    """A record without what depends on the clock or the machine's memory."""
+    if isinstance(value, dict):
+        gone = ("seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", "metrics.jsonl")
+        return {key: strip_times(item) for key, item in value.items() if key not in gone}
+    return value

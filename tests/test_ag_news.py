@@ -7,16 +7,16 @@ import json
 import lzma
 import random
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lra.errors import UserError
-from lra.tasks import Place, Split, Task, ag_news, sources
-from lra.tasks.ag_news import AgNews, csv_examples
+from lra.core.errors import UserError
+from lra.tasks import Place, Split, Task, ag_news, ag_news_files, hub
+from lra.tasks.ag_news import AgNews
+from lra.tasks.ag_news_files import csv_examples
 from lra.tasks.tokenise import load
 
 SIZES = {"train": 211, "test": 53}
@@ -109,11 +109,11 @@ def partial_files(folder: Path, seed: int = 0) -> None:
 def hub_of(asked: list[tuple[str, str]]) -> Callable[..., list[dict]]:
     """A hub that has the items, and notes what it is asked for."""
 
-    def hub(place: Place, dataset: str, *, split: str, **_: str) -> list[dict]:
+    def fetched(place: Place, dataset: str, *, split: str, **_: str) -> list[dict]:
         asked.append((dataset, split))
         return [{"text": text(row), "label": row[0] - 1} for row in ITEMS[split]]
 
-    return hub
+    return fetched
 
 
 def news(**changes: object) -> AgNews:
@@ -183,7 +183,9 @@ def test_every_source_gives_the_same_task(tmp_path: Path, make: Callable[[Path],
 
 def test_the_hub_gives_the_same_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(sources, "hub", hub_of(asked))
+    for split, count in SIZES.items():
+        monkeypatch.setitem(ag_news_files.ROWS, split, count)
+    monkeypatch.setattr(hub, "rows", hub_of(asked))
     assert news().build(place(tmp_path / "hub")).digest == built(tmp_path / "files").digest
     assert asked == [("fancyzhx/ag_news", "train"), ("fancyzhx/ag_news", "test")]
 
@@ -207,10 +209,11 @@ def test_only_what_is_published_has_the_plain_name(tmp_path: Path, monkeypatch: 
     assert news(tokenizer="auto", **standard).facts.name == "ag_news (BPE)"
     assert news(**standard | {"head": 20}, limit=9).facts.name == "ag_news (BPE, length 20+384, limit 9)"
     write(tmp_path / "data/ag_news/vocab.txt", pieces())
-    monkeypatch.setattr(ag_news, "ROWS", SIZES)
+    for split, count in SIZES.items():
+        monkeypatch.setitem(ag_news_files.ROWS, split, count)
     monkeypatch.setattr(ag_news, "BERT_VOCABULARY", len(pieces().split()))
     assert built(tmp_path, tokenizer="auto", **standard).name == "ag_news"
-    monkeypatch.setattr(ag_news, "ROWS", {"train": 120_000, "test": 53})
+    monkeypatch.setitem(ag_news_files.ROWS, "train", 120_000)
     assert built(tmp_path, **standard).name == "ag_news (211 train, BPE)"
     assert ag_news._count(18_615, "train") == "18.6k train"
 
@@ -281,7 +284,9 @@ def test_another_vocabulary_is_another_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, fetched: bool
 ) -> None:
     """Whether the user names the file or it lies in the data folder, whether the data lie there or are fetched."""
-    monkeypatch.setattr(sources, "hub", hub_of([]))
+    for split, count in SIZES.items():
+        monkeypatch.setitem(ag_news_files.ROWS, split, count)
+    monkeypatch.setattr(hub, "rows", hub_of([]))
     vocab = tmp_path / "data/ag_news/vocab.txt"
     if not fetched:
         csv_files(tmp_path / "data")
@@ -303,7 +308,7 @@ def test_a_cache_of_word_pieces_serves_without_its_vocabulary(tmp_path: Path) ->
 def test_word_pieces_are_fetched_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vocab = write(tmp_path / "vocab.txt", pieces())
     monkeypatch.setattr(ag_news, "BERT_VOCABULARY", len(pieces().split()))
-    monkeypatch.setattr(sources, "hub_file", lambda place, repository, name, **_: vocab)
+    monkeypatch.setattr(hub, "file", lambda place, repository, name, **_: vocab)
     task = built(tmp_path, tokenizer="wordpiece")
     assert task.source["tokenizer"]["kind"] == "WordPiece"
     monkeypatch.setattr(ag_news, "BERT_VOCABULARY", 28_996)
@@ -312,12 +317,10 @@ def test_word_pieces_are_fetched_when_they_are_asked_for(tmp_path: Path, monkeyp
 
 
 def test_word_pieces_that_cannot_be_fetched(tmp_path: Path) -> None:
-    started = time.monotonic()
     with pytest.raises(
         UserError, match="vocab.txt of google-bert/bert-base-cased .*HF_HUB_OFFLINE.*task.tokenizer=bpe"
     ):
         built(tmp_path, tokenizer="wordpiece")
-    assert time.monotonic() - started < 10
     assert nothing_cached(tmp_path / "cache")
 
 
@@ -425,12 +428,10 @@ def test_an_archive_without_train_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_data_and_network_it_says_what_to_do(tmp_path: Path) -> None:
-    started = time.monotonic()
     with pytest.raises(
         UserError, match=r"fancyzhx/ag_news \(train\) \(31 MB\): .*HF_HUB_OFFLINE.*[Pp]ut there: train.csv"
     ):
         news().build(place(tmp_path, tmp_path))
-    assert time.monotonic() - started < 10
     assert nothing_cached(tmp_path / "cache")
 
 

@@ -16,16 +16,16 @@ from support import cases, composed, noise
 from torch import Tensor
 from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
 
-from lra import configure
 from lra.attention import Mixer, Shape, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
 from lra.bench import catalogue
-from lra.paths import CHECKOUT
+from lra.config import configure
+from lra.core.paths import CHECKOUT
 
 MAX_LEN = 13
 SHAPE = Shape(
-    dim=15, qkv_dim=15, heads=3, max_len=MAX_LEN, bias=True, out_proj=False, dropout=0.0, causal=False, layer=0
+    dim=15, qkv_dim=15, heads=3, max_positions=MAX_LEN, bias=True, out_proj=False, dropout=0.0, causal=False, layer=0
 )
 every = pytest.mark.parametrize(
     ("name", "extra"),

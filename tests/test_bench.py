@@ -13,47 +13,34 @@ from support import Commands, composed, mixer_of, noise, stub_task
 from torch import nn
 
 from lra.bench import accuracy, models, page, peers
-from lra.bench.__main__ import main
 from lra.bench.layers import layer_of, work
-from lra.bench.measure import (
-    OutOfMemory,
-    Place,
-    Work,
-    Worker,
-    allocated,
-    flops,
-    is_out_of_memory,
-    product,
-    ratio,
-    saved,
-    seconds,
-    side_by_side,
-    take_turns,
-)
+from lra.bench.measure import allocated, flops, product, ratio, saved, seconds, side_by_side, take_turns
 from lra.bench.profile import DROPOUT, profile
-from lra.bench.settings import Settings, settings_of
+from lra.bench.settings import BenchSettings, settings_of
 from lra.bench.steps import ours, straightforward_model, textbook
 from lra.bench.straightforward import update
-from lra.dropout import Dropout, set_keys
-from lra.errors import UserError
-from lra.fit import accumulate
-from lra.paths import PACKAGE
-from lra.run import initial
-from lra.settings import assemble
+from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload, is_out_of_memory
+from lra.cli.bench import main
+from lra.core.dropout import Dropout, set_keys
+from lra.core.errors import UserError
+from lra.core.paths import PACKAGE
+from lra.runs.execute import initial
+from lra.runs.system import assemble
+from lra.training.update import accumulate
 
 TINY = ("model.dim=12", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 SMALL_LISTOPS = ("task=listops", "task.train_size=40", "task.val_size=10", "task.test_size=10", "task.min_length=10")
 SMALL_LISTOPS += ("task.max_length=60", "task.max_depth=5", "task.max_args=5", "train.batch_size=6")
-CPU = Place(device="cpu", threads=1, memory_limit=None)
+CPU = BenchPlace(device="cpu", threads=1, memory_limit=None)
 
 
 @cache
-def settings(*overrides: str) -> Settings:
+def settings(*overrides: str) -> BenchSettings:
     return settings_of(composed(*overrides, config="bench"))
 
 
-def layer_work(subject: str, *overrides: str, length: int = 29, batch: int = 2, direction: str = "train") -> Work:
-    def again(*words: str) -> Settings:
+def layer_work(subject: str, *overrides: str, length: int = 29, batch: int = 2, direction: str = "train") -> Workload:
+    def again(*words: str) -> BenchSettings:
         return settings(*TINY, *overrides, *words)
 
     return work(layer_of(subject, again(), again), length, batch, direction, "cpu")
@@ -104,17 +91,17 @@ def test_counted_operations_of_the_gram_form(reads: int | None) -> None:
     """Two products of L D D for each document, and small ones, those in pieces as a whole. Where few positions are
     read, no second one: W_q and the state one after the other."""
     length, dim, head, batch = 521, 21, 7, 2
-    mixer = mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_len=length)
+    mixer = mixer_of("simple", "attention.form=gram", dim=dim, qkv_dim=dim, max_positions=length)
     x = noise(batch, length, dim)
     moments = length * dim * dim + dim * dim  # the second moves them to the mean
     state = moments + dim**3 + dim * dim * head + 2 * dim * dim  # W_k G, W_v, and both of the mean
     reading = dim * dim * head + length * dim * dim if reads is None else reads * (dim * dim + dim * head)
-    found = flops(Work(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
+    found = flops(Workload(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
     assert found == 2 * batch * (state + reading)
 
 
-def model_work(subject: str, *overrides: str, length: int = 29, direction: str = "train") -> Work:
-    def again(*words: str) -> Settings:
+def model_work(subject: str, *overrides: str, length: int = 29, direction: str = "train") -> Workload:
+    def again(*words: str) -> BenchSettings:
         return settings(*TINY, *overrides, *words)
 
     return models.work(layer_of(subject, again(), again), length, 3, direction, "cpu")
@@ -166,7 +153,7 @@ def test_models_do_the_work_of_a_step() -> None:
 def test_what_is_saved_for_the_backward_pass() -> None:
     """A linear map keeps its input once; its weight is its own."""
     module, x = nn.Linear(7, 5), torch.randn(3, 7, requires_grad=True)
-    linear = Work(step=lambda turn: None, device="cpu", module=module, forward=lambda: module(x) + module(x))
+    linear = Workload(step=lambda turn: None, device="cpu", module=module, forward=lambda: module(x) + module(x))
     assert saved(linear) == 3 * 7 * 4
 
 
@@ -185,7 +172,7 @@ def test_the_peak_of_allocated_tensors() -> None:
 
     module = nn.Linear(7, 5)
     for one, elements in ((step, 24), (keep, 17), (lambda turn: module(torch.ones(3, 7)), 3 * 7 + 3 * 5)):
-        assert allocated(Work(step=one, device="cpu", module=module)) == 4 * elements
+        assert allocated(Workload(step=one, device="cpu", module=module)) == 4 * elements
 
 
 def test_the_peak_of_a_layer_holds_what_it_saves() -> None:
@@ -218,9 +205,9 @@ def test_out_of_memory_is_a_result() -> None:
     assert found["possible"]["status"] == "measured"
     assert found["possible"]["flops"] == 2 * 10**3
     assert found["possible"]["ratio"] is None  # there is no reference
-    limited = Place(device="cpu", threads=1, memory_limit=0.01)
+    limited = BenchPlace(device="cpu", threads=1, memory_limit=0.01)
     arguments = (1000, 1, "fp32", "cpu")
-    for place, refused in ((limited, False), (Place(device="cpu", threads=1, memory_limit=0.001), True)):
+    for place, refused in ((limited, False), (BenchPlace(device="cpu", threads=1, memory_limit=0.001), True)):
         with Worker(place, product, *arguments) as worker:
             if refused:
                 with pytest.raises(OutOfMemory):
@@ -307,7 +294,7 @@ def test_dropout_is_told_apart_from_other_products(drop: nn.Module) -> None:
         module.zero_grad()
         module(x).backward(weights)
 
-    found = profile(Work(step=step, device="cpu", module=module))
+    found = profile(Workload(step=step, device="cpu", module=module))
     assert found[DROPOUT] > 0
     assert found["matrix products"] > 0
     assert "sums and element-wise" not in found
@@ -425,12 +412,13 @@ def test_layers_end_to_end(cli: Commands) -> None:
     assert text.count("out of memory") == text.count("| L = 32")
 
 
-def test_seconds_are_those_of_one_step() -> None:
+def test_seconds_are_those_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the clock of the process, which goes on by three in each step."""
     done = []
-    work = Work(step=lambda turn: done.append((turn, sum(range(10**5)))), device="cpu", module=nn.Module())
-    once, mean = seconds(work, 1, 0), seconds(work, 30, 2)
-    assert [turn for turn, *_ in done] == [0, *range(60, 90)]
-    assert 0 < mean < 10 * once
+    monkeypatch.setattr("time.process_time", lambda: 100.0 + 3 * len(done))
+    work = Workload(step=done.append, device="cpu", module=nn.Module())
+    assert (seconds(work, 1, 0), seconds(work, 30, 2)) == (3, 3)
+    assert done == [0, *range(60, 90)]
 
 
 def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:

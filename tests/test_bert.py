@@ -18,8 +18,8 @@ from support import composed, model_of, stub_task
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from lra import configure
-from lra.errors import UserError
+from lra.config import configure
+from lra.core.errors import UserError
 from lra.init.bert import Bert
 from lra.tasks import Task
 from lra.tasks.tokenise import word_piece
@@ -81,7 +81,7 @@ def states(model: torch.nn.Module, tokens: Tensor) -> list[Tensor]:
     mask = model._mask(tokens)
     found = [model.embedding(tokens)]
     for block in model.blocks:
-        found.append(block(found[-1], mask, None)[0])
+        found.append(block(found[-1], mask, None))
     return found
 
 

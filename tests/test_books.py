@@ -4,14 +4,13 @@ import json
 import lzma
 import math
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.tasks import Place, Split, Task, Windows
 from lra.tasks.baselines import BIGRAM_WEIGHTS, bigram, unigram
 from lra.tasks.books import Books, read_gutenberg
@@ -276,12 +275,10 @@ def test_unknown_groups_are_refused() -> None:
 
 
 def test_without_data_it_says_what_to_do(tmp_path: Path) -> None:
-    started = time.monotonic()
     with pytest.raises(
         UserError, match=r"books \(42 MB\): .*no list of these books is published.*[Pp]ut there: childrens"
     ):
         books().build(place(tmp_path, tmp_path))
-    assert time.monotonic() - started < 10
     assert nothing_cached(tmp_path / "cache")
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support import Commands, facts
 
-from lra import prepare
-from lra.errors import UserError
+from lra.cli import prepare
+from lra.core.errors import UserError
 from lra.tasks import Place, Task
 from lra.tasks.card import card, histogram, update
 from lra.tasks.storage import Writer, prepared
@@ -70,5 +70,5 @@ def test_json_on_standard_output(cli: Commands) -> None:
     found = json.loads(out)
     assert list(found) == ["task", "task_version", "source", "rows", "digest", "cache", "seconds", "baselines"]
     assert found["rows"] == {"train": 200, "val": 50, "test": 70}
-    assert found["source"] == "generated"
+    assert found["source"] == {"from": "generated"}
     assert Path("cards.md").read_text().count("## listops (length 10-60") == 1

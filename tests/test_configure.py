@@ -1,13 +1,16 @@
 """Mistakes in the configuration: one line, the key, the nearest valid one, exit code 2, nothing written."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from support import Commands, composed, options
 
-from lra import configure, prepare, train
-from lra.paths import conf_dir
+from lra.cli import prepare, train
+from lra.config import configure
+from lra.core.paths import conf_dir, table1_file
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     import sys
 
     probe = (
-        "import sys; from lra import train, prepare\n"
+        "import sys; from lra.cli import train, prepare\n"
         "sys.argv = ['lra-train', '--help']\n"
         "try: train.main()\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules and 'datasets' not in sys.modules"
@@ -138,43 +141,154 @@ def test_prepare_says_what_it_did(cli: Commands) -> None:
     assert "task.sead: unknown key; did you mean 'seed'?" in err
 
 
-SHARED = ("attention", "protocol", "model", "train")
+COMMANDS = {"train", "prepare", "bench", "explain"}
 
 
-def _tasks() -> dict[str, list[tuple[str, ...]]]:
-    """By recipe, the overrides that choose each task that has it."""
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for name in options("task"):
-        chosen = (f"task={name}", *(["task.folder=anywhere"] if name == "listops_files" else []))
-        recipe = composed(*chosen).hydra.runtime.choices["task/recipe@recipe"]
-        found.setdefault(recipe, []).append(chosen)
+def strays(conf: Path) -> set[str]:
+    """The files of options in `conf` that nothing can choose: a folder is a group, and a recipe is that of a task."""
+    defaults = yaml.safe_load((conf / "train.yaml").read_text())["defaults"]
+    groups = {key for choice in defaults if isinstance(choice, dict) for key in choice if " " not in key}
+    tasks = [path.read_text() for path in (conf / "task").glob("*.yaml")]
+    found = set()
+    for path in conf.rglob("*.yaml"):
+        place = path.relative_to(conf)
+        if place.parent == Path("."):
+            known = path.stem in COMMANDS or path == conf / table1_file().name
+        elif place.parent == Path("task/recipe"):
+            known = any(f"- recipe: {path.stem}\n" in text for text in tasks)
+        else:
+            known = str(place.parent) in {*groups, "hydra/launcher"}
+        if not known:
+            found.add(str(place))
     return found
 
 
+def test_every_file_of_options_can_be_chosen(tmp_path: Path) -> None:
+    assert strays(conf_dir()) == set()
+    conf = tmp_path / "conf"
+    shutil.copytree(conf_dir(), conf)
+    misplaced = {"attention/at/linformer_lisptops.yaml", "task/recipe/lisptops.yaml", "tabel1.yaml"}
+    for name in misplaced:
+        (conf / name).parent.mkdir(exist_ok=True)
+        (conf / name).write_text("rank: 16\n")
+    assert strays(conf) == misplaced
+
+
+def sections(group: str, option: str) -> set[str]:
+    """The names under `by_task` of one of our files; none where it has no sections."""
+    return set(yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text() or "{}").get("by_task", ()))
+
+
+def names_of_tasks() -> dict[str, tuple[str, str]]:
+    """By task, the names of the sections that it takes: its own and its recipe's."""
+    texts = {task: (conf_dir() / "task" / f"{task}.yaml").read_text() for task in options("task")}
+    return {task: (task, re.search(r"- recipe: (\w+)\n", text)[1]) for task, text in texts.items()}
+
+
+@pytest.mark.parametrize("group", ["attention", "protocol", "experiment", "case", "init", "variant"])
+def test_every_section_is_that_of_a_task(group: str) -> None:
+    taken = {name for names in names_of_tasks().values() for name in names}
+    for option in options(group):
+        assert sections(group, option) <= {*taken, "others"}, option
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [*(("protocol", name) for name in options("protocol")), ("experiment", "smoke")]
+)
+def test_what_goes_with_every_task_says_so_of_each(group: str, option: str) -> None:
+    """`others` is for tasks of a user's own; a new one of ours is not forgotten."""
+    named = sections(group, option)
+    assert "others" in named
+    assert [task for task, names in names_of_tasks().items() if named.isdisjoint(names)] == []
+
+
+@pytest.mark.parametrize("task", ["image", "books"])
+@pytest.mark.parametrize("preset", ["small", "table1_small", "transfer_small"])
+def test_a_preset_without_settings_for_a_task_is_an_error(cli: Commands, preset: str, task: str) -> None:
+    for arguments in ((f"task={task}",), (f"task=listops,{task}", "--multirun")):
+        code, out, err = cli(train.main, f"experiment={preset}", *arguments)
+        assert (code, out) == (2, "")
+        assert f"experiment/small.yaml: by_task: no settings for task={task}; there are some for listops, " in err
+
+
+SHARED = ("attention", "protocol", "model", "train")
+
+
 def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
-    """Every file for a pair belongs to one, and tasks of one recipe take it and compose to the same settings. A pair
-    without a file has nothing in which they could differ."""
-    tasks = _tasks()
-    assert {recipe for recipe, same in tasks.items() if len(same) > 1} == {"listops", "matching"}
-    for group in ("attention", "protocol"):
-        pairs = {f"{name}_{recipe}": (name, recipe) for name in options(group) for recipe in tasks}
-        for path in (conf_dir() / group / "at").glob("*.yaml"):
-            assert path.stem in pairs
-            name, recipe = pairs[path.stem]
-            if len(tasks[recipe]) == 1:
-                continue
-            found = [composed(f"{group}={name}", *task) for task in tasks[recipe]]
-            assert {cfg.hydra.runtime.choices[f"{group}/at"] for cfg in found} == {path.stem}
-            first, *others = ({key: configure.plain(cfg)[key] for key in SHARED} for cfg in found)
-            assert all(other == first for other in others)
+    alike = {"matching": ("acl_matching",), "listops": ("listops_files", "task.folder=anywhere")}
+    recipes = [recipe for _, recipe in names_of_tasks().values()]
+    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == set(alike)
+    for recipe, (other, *more) in alike.items():
+        for group in ("attention", "protocol", "experiment"):
+            for name in (name for name in options(group) if recipe in sections(group, name)):
+                one, two = (
+                    configure.plain(composed(f"{group}={name}", f"task={task}", *extra))
+                    for task, extra in ((recipe, ()), (other, more))
+                )
+                assert {key: one[key] for key in SHARED} == {key: two[key] for key in SHARED}, (name, recipe)
+    small = configure.plain(composed("experiment=table1_small", "task=matching", "attention=local"))
+    assert (small["task"]["max_length"], small["train"]["steps"], small["attention"]["window"]) == (128, 200, 8)
 
 
-def test_every_file_of_a_preset_for_a_task_is_used() -> None:
-    """By the preset and the task that its name says, or by another file."""
-    pairs = {f"{preset}_{task}" for preset in options("experiment") for task in options("task")}
-    texts = [path.read_text() for path in (conf_dir() / "experiment").rglob("*.yaml")]
-    for path in (conf_dir() / "experiment" / "at").glob("*.yaml"):
-        assert path.stem in pairs or any(re.search(rf"- (at/)?{path.stem}\n", text) for text in texts), path
+def test_sections_go_over_their_file_and_under_what_comes_after_it() -> None:
+    def rank(*overrides: str) -> int:
+        return composed("attention=linformer", *overrides).attention.rank
+
+    assert rank("task=image") == 16
+    assert rank("task=listops") == 128
+    assert rank("task=listops", "experiment=small") == 16
+    assert rank("task=listops", "experiment=small", "attention.rank=7") == 7
+    cfg = composed("task=text", "protocol=lra", "experiment=small_text")
+    assert (cfg.task.max_length, cfg.train.eval_every) == (256, 50), "presets go over protocols"
+    assert "by_task" not in cfg and "by_attention" not in cfg.attention
+
+
+ATTENTION = "_target_: lra.attention.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("by_task: {lisptops: {scale: head_dim}}", "by_task.lisptops: there is no such task; did you mean 'listops'?"),
+        ("by_task: {text: {scale: head_dim}}", "by_task: no settings for task=listops; there are some for text"),
+        ("by_attention: {minne: {}}", "by_attention.minne: there is no such attention; did you mean 'mine'?"),
+        ("by_task: {listops: {by_attention: {x: {}}}}", "by_task.listops.by_attention.x: there is no such attention"),
+        ("by_task: [listops]", "by_task: expected a mapping of settings for each task"),
+        ("by_task: {listops: 3}", "by_task: expected a mapping of settings for each task"),
+        ("by_task: {listops: {scail: 3}}", "attention.scail: unknown key; did you mean 'scale'?"),
+    ],
+)
+def test_a_mistake_in_sections_is_one_line(cli: Commands, text: str, message: str) -> None:
+    Path("options/attention").mkdir(parents=True)
+    Path("options/attention/mine.yaml").write_text(f"{ATTENTION}{text}\n")
+    code, out, err = cli(train.main, "--config-dir", "options", "attention=mine", "describe=true")
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert message in err
+    assert "attention.scail" in message or "attention/mine.yaml: " in err
+
+
+def test_a_users_own_sections(cli: Commands) -> None:
+    """Of an attention, a task and a preset; and what derives from ours takes its sections."""
+    files = {
+        "attention/mine": f"{ATTENTION}by_task: {{own: {{scale: head_dim}}, others: {{}}}}\n",
+        "attention/near": "defaults: [local, _self_]\n",
+        "task/own": "# @package _global_\ndefaults: [listops, _self_]\n",
+        "experiment/mine": "# @package _global_\ndefaults: [smoke, _self_]\nby_task: {own: {seed: 7}, others: {}}\n",
+    }
+    for name, text in files.items():
+        path = Path(f"options/{name}.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def shown(*arguments: str) -> dict:
+        code, out, err = cli(train.main, "--config-dir", "options", *arguments, "--cfg", "job", "--resolve")
+        assert code == 0, err
+        return yaml.safe_load(out)
+
+    own = shown("attention=mine", "task=own", "experiment=mine")
+    assert (own["attention"]["scale"], own["seed"], own["task"]["train_size"]) == ("head_dim", 7, 200)
+    assert shown("attention=mine", "task=listops", "experiment=mine")["attention"]["scale"] == "qkv_dim"
+    assert shown("attention=near", "task=own", "experiment=small")["attention"]["window"] == 4
 
 
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:

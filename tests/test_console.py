@@ -2,14 +2,14 @@
 
 import pytest
 
-from lra import console
+from lra.core import console
 
 
 def test_the_rate_is_that_of_the_steps_since_the_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     now, said = [100.0], []
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(console.Bar, "update", lambda _bar, _done, text="": said.append(text.split(", ")[-1]))
-    with console.Training("run", 7, 0) as bar:
+    with console.TrainingBar("run", 7, 0) as bar:
         for step, (seconds, evaluated) in enumerate([(2, False), (3, False), (11, True), (4, False)], 1):
             now[0] += seconds
             if evaluated:
@@ -22,7 +22,7 @@ def test_a_long_evaluation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, 
     now = [100.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(console.sys.stderr, "isatty", lambda: False)
-    with console.Training("run", 7, 0) as bar:
+    with console.TrainingBar("run", 7, 0) as bar:
         bar.step(3, 0.5, 600)
         for done in (0, 250, 500):
             bar.evaluating(done, 2000)
@@ -39,7 +39,7 @@ def test_the_time_left_is_that_of_the_steps_since_the_run_went_on(
     now = [100.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(console.sys.stderr, "isatty", lambda: False)
-    with console.Training("run", 1000, 900) as bar:
+    with console.TrainingBar("run", 1000, 900) as bar:
         for step in (901, 902):
             now[0] += 13
             bar.step(step, 0.5, 130)

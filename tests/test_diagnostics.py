@@ -12,14 +12,14 @@ from sklearn.calibration import calibration_curve
 from sklearn.feature_extraction.text import TfidfVectorizer
 from support import composed, options, stub_task
 
-from lra import configure
-from lra.diagnostics import calibration, calibration_error, diagnose, packed
+from lra.config import configure
 from lra.tasks import Builder, Place, Split, Task
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.baselines import Overlap
 from lra.tasks.groups import by_size, by_value
 from lra.tasks.listops import ListOps, ListOpsFiles, words
 from lra.tasks.tokenise import text_of
+from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 
 OVERRIDES = {"listops_files": ["task.folder=files"]}
 

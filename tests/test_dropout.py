@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lra import streams
-from lra.dropout import Dropout, Key, Numbers, Run, _dropped, _kept, _numbers, _places, set_keys
+from lra.core import streams
+from lra.core.dropout import ColumnRun, Dropout, NoiseKey, Numbers, _dropped, _kept, _numbers, _places, set_keys
 
 
 def masks(
@@ -60,14 +60,14 @@ def test_drops_are_independent_at_the_rate(p: float) -> None:
 @pytest.mark.parametrize("device", ["cpu", "any"])
 def test_padding_does_not_move_the_noise(p: float, numbers: Numbers, short: tuple, long: tuple, device: str) -> None:
     """Whatever the caller says of the axes of [L, F], or of a head's [n, m], the shorter is a corner of the longer."""
-    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0, 1, 3, 2])
+    key = NoiseKey(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0, 1, 3, 2])
     one, two = (kept(key, torch.Size((5, *shape)), p, numbers, device) for shape in (short, long))
     corner = two[tuple(slice(size) for size in (5, *short))]
     assert torch.equal(one, corner)
     assert not two.all()
 
 
-def kept(key: Key, shape: torch.Size, p: float, numbers: Numbers, device: str) -> torch.Tensor:
+def kept(key: NoiseKey, shape: torch.Size, p: float, numbers: Numbers, device: str) -> torch.Tensor:
     """By the form for a CPU or for any device, True where a value is kept."""
     if device == "any":
         return _kept(key, shape, p, torch.device("cpu"), numbers)
@@ -78,10 +78,12 @@ def kept(key: Key, shape: torch.Size, p: float, numbers: Numbers, device: str) -
 @pytest.mark.parametrize("device", ["cpu", "any"])
 def test_runs_of_columns_keep_their_numbers_where_they_are_cut(device: str) -> None:
     """Rows of 7 numbers and 3: the columns of the first run are shifted from row to row, the second is cut short."""
-    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
+    key = NoiseKey(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
     whole = kept(key, torch.Size((2, 3, 11, 10)), 0.5, "order", device)
     first = torch.tensor([0, 2, -1, 4, -3])
-    part = kept(key, torch.Size((2, 3, 5, 7)), 0.5, [Run(7, 5, first), Run(3, 2, torch.zeros_like(first))], device)
+    part = kept(
+        key, torch.Size((2, 3, 5, 7)), 0.5, [ColumnRun(7, 5, first), ColumnRun(3, 2, torch.zeros_like(first))], device
+    )
     for row in range(5):
         assert torch.equal(part[:, :, row, 5:], whole[:, :, row, 7:9])
         for column in range(5):
@@ -105,7 +107,7 @@ def test_pairs_are_numbered_as_positions_come(rows: int, columns: int) -> None:
 
 def test_published_runs_meet_the_noise_that_they_met() -> None:
     """What is dropped of a feed-forward net's values, of a state, and of weights between positions."""
-    key = Key(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
+    key = NoiseKey(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0])
     digests = {
         ((2, 37, 41), "order"): "279523baf8cf136c",
         ((2, 1001), "order"): "f586acd674aae993",
@@ -119,7 +121,7 @@ def test_published_runs_meet_the_noise_that_they_met() -> None:
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_masks_of_accelerators_are_independent_at_the_rate(p: float) -> None:
-    key = Key(words=streams.key(1, "dropout"), step=0, layer=0, rows=range(3))
+    key = NoiseKey(words=streams.key(1, "dropout"), step=0, layer=0, rows=range(3))
     kept = _kept(key, torch.Size((3, 101, 1009)), p, torch.device("cpu"))
     for share, expected in (
         ((~kept).double().mean(), p),
@@ -160,11 +162,11 @@ def test_is_nothing_in_evaluation_and_at_rate_zero() -> None:
 
 
 def test_without_keys_training_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="call lra.dropout.set_keys"):
+    with pytest.raises(RuntimeError, match="call lra.core.dropout.set_keys"):
         Dropout(0.5).train()(torch.ones(2, 3))
     layer = Dropout(0.5).train()
     set_keys(layer, seed=1, step=0, rows=range(3))
-    with pytest.raises(RuntimeError, match="call lra.dropout.set_keys"):
+    with pytest.raises(RuntimeError, match="call lra.core.dropout.set_keys"):
         layer(torch.ones(2, 3))
 
 

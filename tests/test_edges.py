@@ -13,12 +13,17 @@ from omegaconf import OmegaConf
 from support import Commands, composed
 
 from lra import __main__ as start
-from lra import console, locks, prepare, record, train
-from lra.configure import dotted
-from lra.errors import UserError
-from lra.run import describe, threads_at_hand
-from lra.settings import assemble, settings_of
-from lra.signals import ASKING, Requests
+from lra.cli import prepare, train
+from lra.config.configure import dotted
+from lra.config.settings import settings_of
+from lra.core import console, locks
+from lra.core.errors import UserError
+from lra.core.signals import ASKING, Requests
+from lra.records import record
+from lra.records.names import LOCK
+from lra.runs.describe import describe
+from lra.runs.machine import threads_at_hand
+from lra.runs.system import assemble
 
 SMOKE = ("experiment=smoke", "train.steps=10")
 SWEEP = ("--multirun", *SMOKE)
@@ -115,14 +120,14 @@ def test_lists_groups_and_long_texts_have_folders_of_their_own(
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take seconds, and are none of these tests' concern."""
-    monkeypatch.setattr("lra.sweep.write_report", lambda out, tell: out / "sweep.json")
+    monkeypatch.setattr("lra.cli.sweep.write_report", lambda out, tell: out / "sweep.json")
 
 
 def test_a_report_that_fails_is_not_passed_over(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_out: Path, tell: Callable) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("lra.sweep.write_report", fails)
+    monkeypatch.setattr("lra.cli.sweep.write_report", fails)
     code, _, err = cli(train.main, *SWEEP, "out=runs")
     assert code == 1
     assert "no report: no figure" in err
@@ -146,6 +151,10 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
             "from lra.attention.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
             "        raise KeyError('depth')\n",
             "attention: theirs.py, line 4: KeyError: 'depth'",
+        ),
+        (
+            "from lra.attention import Attention\nclass A(Attention):\n    pass\n",
+            "theirs.A has no attend(self, q, k, v, key_mask): define it as lra.attention.Attention describes it",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
         ("import nothing_of_that_name\n", "theirs.py, line 1: ModuleNotFoundError"),
@@ -266,7 +275,7 @@ def test_a_model_of_the_hub_has_a_name(cli: Commands, folder: str) -> None:
 def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> None:
     held = Path("runs/listops/paper/simple/simple/seed1")
     held.mkdir(parents=True)
-    with locks.hold(held / record.LOCK, 0):
+    with locks.hold(held / LOCK, 0):
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err
@@ -288,7 +297,7 @@ def test_a_finished_run_of_a_sweep_is_not_composed_again(cli: Commands, monkeypa
 
 
 def test_a_long_single_run_says_its_cost_and_must_be_meant(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lra.sweep.LONG", 0)
+    monkeypatch.setattr("lra.runs.budget.LONG", 0)
     assert "more than max_hours=1e-09" in one_line(cli, *SMOKE, "out=runs", "max_hours=1e-9")
     assert not Path("runs").exists()
     code, _, err = cli(train.main, *SMOKE, "out=runs", "max_hours=null")

@@ -8,10 +8,11 @@ import pytest
 import torch
 from support import Commands, facts, mixer_of, model_of, stub_task
 
-from lra import explain, train
 from lra.attention import merge_heads
-from lra.errors import UserError
-from lra.explain import pieces, readings, summed
+from lra.cli import explain as explain_command
+from lra.cli import train
+from lra.core.errors import UserError
+from lra.tools.explain import pieces, readings, summed
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")
 SYSTEMS = ["simple", "simple_res", "simple_resl", "transformer"]
@@ -44,7 +45,7 @@ def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, norm: str,
     found, logits = readings(model, tokens(documents))
     assert (len(found), {len(blocks) for blocks in found}) == (documents, {3})
     for place, blocks in enumerate(found):
-        for reading, output in zip(blocks, outputs, strict=False):
+        for reading, output in zip(blocks, outputs, strict=True):
             assert reading.parts.shape == (3, 12, 6)
             gap = reading.parts.sum(dim=(0, 1)) + reading.bias - output[place]
             assert gap.abs().max() <= 1e-10
@@ -82,7 +83,7 @@ def test_a_part_is_what_one_value_of_one_head_gives(system: str, protocol: str) 
 @pytest.mark.parametrize("scale", ["protocol=paper", "protocol=strict"])
 def test_weights_times_values_are_the_attention(attention: str, scale: str) -> None:
     """With a mask and without; q may be the first positions only."""
-    mixer = mixer_of(attention, scale, max_len=13)
+    mixer = mixer_of(attention, scale, max_positions=13)
     q, k, v = torch.randn(3, 2, 3, 13, 5, dtype=torch.float64)
     for mask in (None, torch.arange(13) < torch.tensor([[7], [13]])):
         torch.testing.assert_close(mixer.weights(q, k, mask) @ v, mixer.attend(q, k, v, mask))
@@ -120,7 +121,7 @@ def test_the_page_of_two_runs(cli: Commands) -> None:
     for system in ("simple", "transformer"):
         assert cli(train.main, *RUN, f"system={system}", "checkpoint.keep=true", "out=runs")[0] == 0
     folders = [f"runs/listops/paper/{cell}/seed1" for cell in ("simple/simple", "softmax/transformer")]
-    code, _, err = cli(explain.main, f"run={folders[0]}", f"beside={folders[1]}", "example=3")
+    code, _, err = cli(explain_command.main, f"run={folders[0]}", f"beside={folders[1]}", "example=3")
     assert (code, err) == (0, "wrote explain.html\n")
     page = Path("explain.html").read_text()
     [gap] = re.findall(r"largest relative gap (\S+)\)", page)
@@ -145,13 +146,13 @@ def test_mistakes_end_in_one_line(cli: Commands) -> None:
         ((f"run={folder}",), "checkpoint.keep=true"),
         ((f"run={folder}", "exampel=1"), "exampel"),
     ):
-        code, _, err = cli(explain.main, *arguments)
+        code, _, err = cli(explain_command.main, *arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert message in err
     assert cli(train.main, *RUN, "attention=simple", "out=kept", "checkpoint.keep=true")[0] == 0
-    code, _, err = cli(explain.main, f"run={folder.replace('runs', 'kept')}", "example=70")
+    code, _, err = cli(explain_command.main, f"run={folder.replace('runs', 'kept')}", "example=70")
     assert (code, "test has examples 0 to 69" in err) == (2, True)
     weights = Path(folder.replace("runs", "kept")) / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
-    code, _, err = cli(explain.main, f"run={weights.parent}")
+    code, _, err = cli(explain_command.main, f"run={weights.parent}")
     assert (code, err.count("\n"), f"{weights}: its SHA-256 is" in err) == (2, 1, True)

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from support import facts, mixer_of, model_of
-from test_attention import mask_of, noise, saved_bytes
+from support import facts, mask_of, mixer_of, model_of, noise, saved_bytes
 
 from lra.attention import Mixer
-from lra.errors import UserError
+from lra.core.errors import UserError
 
-SIZES = {"dim": 6, "qkv_dim": 11, "heads": 1, "max_len": 73, "out_proj": True}
+SIZES = {"dim": 6, "qkv_dim": 11, "heads": 1, "max_positions": 73, "out_proj": True}
 FORMS = {
     "full": ["rank=null", "groups=1"],
     "grouped": ["rank=null", "groups=2"],
@@ -105,8 +104,8 @@ def test_fewer_lags_are_more_with_zeros() -> None:
 
 
 def test_there_are_no_more_lags_than_positions() -> None:
-    assert extractor("full", "two_sided", "lags=128", max_len=13).weight.shape == (6, 6, 25)
-    assert extractor("full", "causal", "lags=128", max_len=13).weight.shape == (6, 6, 13)
+    assert extractor("full", "two_sided", "lags=128", max_positions=13).weight.shape == (6, 6, 25)
+    assert extractor("full", "causal", "lags=128", max_positions=13).weight.shape == (6, 6, 13)
 
 
 def test_a_gate_of_ones_is_no_gate() -> None:
@@ -127,7 +126,7 @@ def test_without_w_opt_comes_what_w_opt_would_get() -> None:
 
 def test_the_papers_layer_has_its_parameters() -> None:
     """Table 3 at d = l = 128: l d^2 + 2 d^2, where attention has 4 d^2."""
-    sizes = {"dim": 128, "qkv_dim": 128, "max_len": 128, "bias": False, "out_proj": True, "causal": True}
+    sizes = {"dim": 128, "qkv_dim": 128, "max_positions": 128, "bias": False, "out_proj": True, "causal": True}
     with torch.device("meta"):
         mixer = mixer_of("extractor", "task=books", **{**sizes, "heads": 1})
     assert sum(parameter.numel() for parameter in mixer.parameters()) == 2_129_920
@@ -224,6 +223,6 @@ def test_the_fft_of_full_matrices_keeps_memory_linear() -> None:
 def test_the_first_values_have_a_scale_of_one() -> None:
     """The sum over lags of unit inputs, before the gate, at the paper's size."""
     torch.manual_seed(1)
-    shape = {"dim": 67, "qkv_dim": 67, "max_len": 61, "causal": True}
+    shape = {"dim": 67, "qkv_dim": 67, "max_positions": 61, "causal": True}
     mixer = extractor("full", "causal", "lags=61", **shape)
     assert 0.8 < mixer.convolve(noise(5, 61, 67))[:, -1].std().item() < 1.2

@@ -14,7 +14,7 @@ from torch.nn.functional import conv1d
 from torch.utils.flop_counter import FlopCounterMode
 
 from lra.attention import split_heads
-from lra.report import complexity
+from lra.tools import complexity
 
 COUNTED: Counter[str] = Counter()
 
@@ -117,7 +117,15 @@ def test_the_tables_are_what_is_counted(name: str, heads: int) -> None:
     """Number by number, in a computation whose results are those of our own layers."""
     token, weights_of, training, step = MODELS[name]
     options = EXTRACTOR if name == "extractor" else ("attention.scale=head_dim",)
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": heads, "max_len": 5, "bias": False, "out_proj": True, "causal": True}
+    sizes = {
+        "dim": 6,
+        "qkv_dim": 6,
+        "heads": heads,
+        "max_positions": 5,
+        "bias": False,
+        "out_proj": True,
+        "causal": True,
+    }
     mixer = mixer_of(name, *options, **sizes)
     weights = weights_of(mixer)
     x = torch.randn(1, 5, 6, dtype=torch.float64)
@@ -136,7 +144,7 @@ def test_the_tables_are_what_is_counted(name: str, heads: int) -> None:
 
 def layer(name: str, heads: int, dim: int, length: int) -> torch.nn.Module:
     options = (*EXTRACTOR[1:], f"attention.lags={length}", "attention.evaluate=direct") if name == "extractor" else ()
-    sizes = {"dim": dim, "qkv_dim": dim, "heads": heads, "max_len": length, "bias": False, "out_proj": True}
+    sizes = {"dim": dim, "qkv_dim": dim, "heads": heads, "max_positions": length, "bias": False, "out_proj": True}
     return mixer_of(name, *options, **sizes, causal=True)
 
 
@@ -186,5 +194,5 @@ def test_the_paper_s_sizes() -> None:
         found = complexity.extractor_training(d, 1, length)
         assert 2 * found["multiplications"] == length**2 * d**2 + 5 * length * d**2 + 2 * length * d
         assert 2 * found["additions"] == length**2 * d**2 + 5 * length * d**2 - 6 * length * d
-    page = subprocess.run([sys.executable, "-m", "lra.report.complexity"], capture_output=True, text=True, check=True)
+    page = subprocess.run([sys.executable, "-m", "lra.tools.complexity"], capture_output=True, text=True, check=True)
     assert "| parameters | 65,536 | 65,536 | 2,129,920 |" in page.stdout

@@ -7,10 +7,10 @@ import torch
 from support import model_of, stub_task
 from torch import Tensor, nn
 
-from lra.bench.measure import Work, flops, saved
+from lra.bench.measure import Workload, flops, saved
 from lra.bench.profile import DROPOUT, profile
-from lra.dropout import set_keys
-from lra.feed_forward import FeedForward
+from lra.core.dropout import set_keys
+from lra.model.feed_forward import FeedForward
 
 B, N, D, F = 3, 7, 5, 11
 NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
@@ -78,7 +78,7 @@ def test_only_what_is_trained_gets_a_gradient(trained: list[str]) -> None:
         made.zero_grad()
         made(x).backward(weights)
 
-    counted = flops(Work(step=step, device="cpu", module=made))
+    counted = flops(Workload(step=step, device="cpu", module=made))
     products = {"0.weight": 4, "0.bias": 3, "3.weight": 3, "3.bias": 2}
     assert counted == 2 * B * N * D * F * (products[trained[0]] if trained else 4)
     for name, parameter in made.named_parameters():
@@ -102,7 +102,7 @@ def test_it_keeps_no_more_than_two_hidden_layers() -> None:
     """The input, before and after the activation, and 8 bytes for each drop."""
     made = net(0.3).train().float()
     x = torch.randn(B, N, D, requires_grad=True)
-    work = Work(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
+    work = Workload(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
     drops = sum(layer.draw((B, N, width), x.device).numel() for layer, width in ((made[2], F), (made[4], D)))
     assert saved(work) == 4 * B * N * (D + 2 * F) + 8 * drops
 
@@ -133,7 +133,7 @@ def test_the_second_activation_keeps_the_layers() -> None:
 def test_its_dropout_is_told_apart_in_a_profile() -> None:
     made = net(0.3).train()
     x, weights = inputs()
-    found = profile(Work(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
+    found = profile(Workload(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
     assert found[DROPOUT] > 0
     assert "draw" not in vars(made[2])
 

@@ -18,10 +18,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy import stats
 
-from lra import record
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.records import record
+from lra.records.run_files import RunFiles
 from lra.report import Report, batches, blocks, curves, diagnostics, drawing, figures
-from lra.report.drawing import System
+from lra.report.drawing import DrawnSystem
 from lra.report.table import Column
 
 LISTOPS = "listops_paper_best_val"
@@ -45,11 +46,11 @@ def written(folder: Path) -> list[Path]:
 
 def drawn(
     folder: Path, name: str, task: str = "listops", protocol: str = "paper"
-) -> tuple[Figure, Column, list[System]]:
+) -> tuple[Figure, Column, list[DrawnSystem]]:
     """The figure of a column, and its column and systems."""
     columns = {column.key: column for section in Report(folder).sections for column in section.columns}
     column = columns[protocol, "best_val", task]
-    systems = [System.of(row, number) for number, row in enumerate(column.rows)]
+    systems = [DrawnSystem.of(row, number) for number, row in enumerate(column.rows)]
     return figures.DRAWINGS[name](column, systems), column, systems
 
 
@@ -216,9 +217,9 @@ def test_seeds_are_taken_together_where_all_of_them_were_measured() -> None:
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     curve(tmp_path, seed=1, evaluations=3)
     path = tmp_path / record.METRICS
-    whole = curves.read(tmp_path, {"path": record.NAME})
+    whole = curves.read(RunFiles(tmp_path), {"path": record.NAME, "packed": False})
     path.write_text(path.read_text() + '{"step": 40, "val_l')
-    assert curves.read(tmp_path, {"path": record.NAME}) == whole
+    assert curves.read(RunFiles(tmp_path), {"path": record.NAME, "packed": False}) == whole
     assert whole["step"] == [10, 20, 30]
     assert whole["val_perplexity"] == [math.exp(loss) for loss in whole["val_loss"]]
 

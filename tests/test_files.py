@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lra.files import JSON_DEPTH, open_to_write, parse_json, read_json, read_regular, sweep_partials, write_atomic
+from lra.core.files import JSON_DEPTH, open_to_write, parse_json, read_json, read_regular, sweep_partials, write_atomic
 
 
 def socket_at(path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lra.errors import UserError
-from lra.files import digest
+from lra.core.errors import UserError
+from lra.core.files import digest
 from lra.tasks import Place, fingerprints
 
 DATA = b"raw data of 23 bytes, a"

@@ -12,25 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import composed, model_of, stub_task, train_state
+from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, train_state
 
-from lra import configure
-from lra.batches import batches, cheapest, cuts
-from lra.errors import UserError
-from lra.fit import Diverged, Score, Training, accumulate, evaluate, fit
-from lra.paths import PACKAGE
-from lra.recipe import Recipe
-
-TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
-
-
-def recipe_of(*overrides: str, **changes: object) -> Recipe:
-    return Recipe(**{**configure.plain(composed(*overrides))["train"], **changes})
-
-
-def small_recipe(**changes: object) -> Recipe:
-    sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
-    return recipe_of(**{**sizes, **changes})
+from lra.core.errors import UserError
+from lra.core.paths import PACKAGE
+from lra.training.batches import batches, cheapest, cuts
+from lra.training.divergence import Diverged
+from lra.training.evaluate import Score, evaluate
+from lra.training.fit import Training, fit
+from lra.training.recipe import Recipe
+from lra.training.update import accumulate
 
 
 def trained(model, task, recipe: Recipe, **options: object):
@@ -39,7 +30,7 @@ def trained(model, task, recipe: Recipe, **options: object):
 
 def model_for(task, *overrides: str, dropout: float = 0.0) -> torch.nn.Module:
     torch.manual_seed(1)
-    return model_of(*TINY, f"model.dropout={dropout}", *overrides, task=task).double()
+    return model_of(*TINY_MODEL, f"model.dropout={dropout}", *overrides, task=task).double()
 
 
 def test_the_schedule_of_listops() -> None:
@@ -245,7 +236,19 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
 
     with pytest.raises(Diverged, match="the loss of step 4 is nan.*in micro-batch 0, head.0 gives values up to nan"):
         list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=poison))
-    assert all(torch.equal(value, seen[name]) or value.isnan().any() for name, value in model.state_dict().items())
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("layer", ["feed_forward.0", "feed_forward.3", "mixer.query", "mixer.key", "mixer.value"])
+@pytest.mark.parametrize("form", ["gram", "textbook"])
+def test_a_divergence_names_the_layer_also_where_layers_run_as_one(layer: str, form: str) -> None:
+    task = stub_task()
+    model = model_for(task, "attention=simple", f"attention.form={form}")
+    with torch.no_grad():
+        model.get_submodule(f"blocks.1.{layer}").weight[0] = float("inf")
+    with pytest.raises(Diverged, match=rf"in micro-batch 0, blocks.1.{layer} gives values up to (inf|nan)"):
+        list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
 
 
 def test_finite_gradients_whose_norm_is_not_are_told_by_the_largest() -> None:
@@ -311,8 +314,8 @@ def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
 def test_without_a_compiler_train_compile_says_so(tmp_path: Path) -> None:
     program = """
 from support import facts, model_of
-from lra.errors import UserError
-from lra.fit import compile_blocks
+from lra.core.errors import UserError
+from lra.training.update import compile_blocks
 try:
     compile_blocks(model_of(task=facts()))
 except UserError as error:

@@ -1,126 +1,34 @@
 """The plan of the house, held against the code."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 from support import composed, options
 
-from lra.paths import PACKAGE, conf_dir
+from lra.core.paths import PACKAGE, conf_dir
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-LEAVES = {"errors", "paths", "streams", "files", "faults", "dropout", "console", "groups", "locks", "children"}
 
-# Who may import whom, besides the leaves and the files of the same package.
-ALLOWED = {
-    "attention": set(),
-    "tasks": set(),
-    "feed_forward": {"attention"},
-    "model": {"attention", "feed_forward", "tasks"},
-    "laws": {"attention", "model"},
-    "recipe": set(),
-    "batches": {"model", "recipe", "ranks", "tasks"},
-    "fit": {"batches", "model", "recipe", "ranks", "tasks"},
-    "probe": {"attention", "batches", "model", "recipe", "tasks"},
-    "ranks": {"signals"},
-    "outcome": {"record", "settings"},
-    "record": set(),
-    "report": {"checkpoint", "record", "outcome"},
-    "configure": set(),
-    "__main__": {"signals"},
-    "command": {"configure"},
-    "settings": {"attention", "configure", "tasks", "recipe", "model", "loggers", "init"},
-    "loggers": set(),
-    "sweep": {
-        "checkpoint",
-        "command",
-        "configure",
-        "settings",
-        "outcome",
-        "ranks",
-        "record",
-        "report",
-        "estimate",
-        "signals",
-    },
-    "estimate": {"batches", "fit", "model", "record", "run", "settings", "signals", "tasks"},
-    "prepare": {"command", "configure", "tasks"},
-    "train": {
-        "__main__",
-        "command",
-        "configure",
-        "settings",
-        "checkpoint",
-        "loggers",
-        "outcome",
-        "ranks",
-        "record",
-        "signals",
-        "sweep",
-        "tasks",
-        "run",
-    },
-    "diagnostics": {"tasks"},
-    "run": {
-        "diagnostics",
-        "settings",
-        "checkpoint",
-        "loggers",
-        "ranks",
-        "record",
-        "signals",
-        "tasks",
-        "batches",
-        "fit",
-        "recipe",
-        "model",
-        "generate",
-        "laws",
-        "outcome",
-        "probe",
-    },
-    "checkpoint": set(),
-    "init": {"checkpoint", "record", "tasks", "model"},
-    "signals": set(),
-    "bench": {
-        "attention",
-        "command",
-        "batches",
-        "configure",
-        "fit",
-        "model",
-        "recipe",
-        "record",
-        "report",
-        "run",
-        "settings",
-        "tasks",
-        "train",
-    },
-    "generate": {"settings", "tasks", "model"},
-    "explain": {"command", "configure", "settings", "record", "checkpoint", "init", "tasks", "model", "attention"},
-}
-HYDRA = {"bench", "command", "train", "explain", "prepare", "sweep", "settings", "configure"}
-NO_TORCH = {
-    "recipe",
-    "diagnostics",
-    "outcome",
-    "signals",
-    "faults",
-    "tasks",
-    "report",
-    "command",
-    "configure",
-    "prepare",
-    "sweep",
-    "errors",
-    "paths",
-    "streams",
-    "files",
-    "console",
-    "locks",
-    "children",
-}
+# From the ground up. A package imports from floors below its own, and nothing else of `lra`.
+FLOORS = (
+    {"core"},
+    {"attention", "config", "records", "tasks"},
+    {"model", "report"},
+    {"init", "training"},
+    {"runs"},
+    {"bench", "tools"},
+    {"cli"},
+    {"__main__"},
+)
+HYDRA = {"config", "runs", "tools", "bench", "cli"}  # who may know Hydra
+NO_TORCH = {"report", "records", "tasks", "config", "cli"}  # what starts quickly imports no torch when it is imported
+SLOW = {  # libraries that take a tenth of a second or more to import
+    "datasets", "huggingface_hub", "matplotlib", "PIL", "pyarrow", "safetensors", "scipy", "sklearn", "tensorboard",
+    "tokenizers", "torch", "wandb",
+}  # fmt: skip
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 50
 
 
 def room(path: Path) -> str:
@@ -137,19 +45,90 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def floor(package: str) -> int:
+    return next(number for number, packages in enumerate(FLOORS) if package in packages)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_follow_the_plan(path: Path) -> None:
-    own = room(path)
-    if own == "__init__":
+def test_imports_only_go_down(path: Path) -> None:
+    package = room(path)
+    if package == "__init__":
         return
-    rooms = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {"__version__"}
-    assert own in LEAVES or own in ALLOWED, f"{own} has no place in the plan"
-    assert rooms <= ALLOWED.get(own, set()) | LEAVES | {own}
+    imported = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {"__version__", package}
+    assert all(floor(other) < floor(package) for other in imported), imported
     libraries = {name.split(".")[0] for name in imports(path)}
-    if own not in HYDRA:
+    if package not in HYDRA:
         assert not libraries & {"hydra", "omegaconf"}
-    if own in NO_TORCH:
-        assert "torch" not in libraries
+    if package in NO_TORCH:
+        assert "torch" not in at_import(path)
+
+
+def at_import(path: Path) -> set[str]:
+    """The libraries that importing a module imports: not those that a function, or only a type checker, asks for."""
+    found = set()
+    nodes = list(ast.parse(path.read_text()).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module.split(".")[0])
+        elif not isinstance(node, ast.FunctionDef) and ast.unparse(getattr(node, "test", node)) != "TYPE_CHECKING":
+            nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return found
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of `lra`; None where the name is not a module's."""
+    base = PACKAGE.parent.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.exists()), None)
+
+
+@cache
+def slow(module: str) -> bool:
+    """Whether importing a module of `lra` imports a slow library, by whatever way."""
+    path = file_of(module)
+    if path is None:
+        return False
+    statements = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {name for statement in statements for name in modules(statement)}
+    return any(name.split(".")[0] in SLOW or (name.startswith("lra.") and slow(name)) for name in names)
+
+
+def modules(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    return {statement.module, *(f"{statement.module}.{alias.name}" for alias in statement.names)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_functions_import_only_what_is_slow(path: Path) -> None:
+    """All else stands at the head of the file; this is what keeps --help quick."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    inside = [node for function in functions for node in ast.walk(function)]
+    for statement in (node for node in inside if isinstance(node, ast.Import | ast.ImportFrom)):
+        assert any(name.split(".")[0] in SLOW or slow(name) for name in modules(statement)), ast.unparse(statement)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LINES_OF_A_FILE
+    long = [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= LINES_OF_A_FUNCTION
+    ]
+    assert not long
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -178,13 +157,3 @@ def test_nothing_names_this_machine() -> None:
         text = path.read_text()
         assert f"{top}/" not in text, path
         assert home not in text, path
-
-
-def test_the_table_of_the_readme_is_the_kept_report() -> None:
-    """No number in the README that no record made."""
-    top = PACKAGE.parent
-    rows = ("| *baseline", "| Simple", "| Transformer")
-    shown = [line for line in (top / "README.md").read_text().splitlines() if line.startswith(rows)]
-    report = (top / "results" / "table1_small" / "README.md").read_text().splitlines()
-    assert len(shown) > 4
-    assert set(shown) <= set(report)

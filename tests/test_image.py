@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from support import composed
 
-from lra.errors import UserError
-from lra.tasks import Place, Split, image, sources
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.tasks import Place, Split, hub, image
 from lra.tasks.image import Image, grey
 from lra.tasks.sampling import limited
 
@@ -125,18 +126,18 @@ def test_the_archive_is_read_in_the_official_order(tmp_path: Path, batches: Batc
     assert stored(task.test) == expected(batches["test_batch.bin"])
     assert task.name == "image"
     assert task.source["from"] == archive.name
-    assert task.source["sha256"] == {archive.name: sources.sha256(archive)}
+    assert task.source["sha256"] == {archive.name: sha256(archive)}
 
 
 def test_the_hub_gives_the_same_images(tmp_path: Path, batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL.Image import fromarray
 
-    def hub(place: Place, dataset: str, *, split: str, size: str, wants: str) -> list[dict[str, Any]]:
+    def fetched(place: Place, dataset: str, *, split: str, size: str, wants: str) -> list[dict[str, Any]]:
         names = NAMES[:5] if split == "train" else NAMES[5:]
         rows = [row for name in names for row in batches[name]]
         return [{"img": fromarray(colours.transpose(1, 2, 0)), "label": label} for label, colours in rows]
 
-    monkeypatch.setattr(sources, "hub", hub)
+    monkeypatch.setattr(hub, "rows", fetched)
     as_archive(tmp_path / "data", batches)
     from_archive = Image(limit=None).build(place(tmp_path / "one", tmp_path / "data"))
     from_hub = Image(limit=None).build(place(tmp_path / "two", None))
@@ -283,7 +284,7 @@ def test_bad_copies_are_refused(tmp_path: Path, name: str, data: bytes | None, m
 
 def test_another_number_of_images_on_the_hub_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(sources, "hub", lambda *_, **__: [])
+    monkeypatch.setattr(hub, "rows", lambda *_, **__: [])
     refused(tmp_path, "uoft-cs/cifar10: 0 images in train, expected 35")
 
 

@@ -8,12 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import Commands, composed, model_of, options, stub_task, train_state
 
-from lra import configure, record, train
-from lra.errors import UserError
-from lra.fit import Training, fit
-from lra.groups import GROUPS, belongs
+from lra.cli import train
+from lra.config import configure
+from lra.core.errors import UserError
 from lra.init.checkpoint import Checkpoint
-from lra.recipe import Recipe
+from lra.model.groups import GROUPS, belongs
+from lra.records import record
+from lra.training.fit import Training, fit
+from lra.training.recipe import Recipe
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 SMALL = (
@@ -196,7 +198,9 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
 
 def test_every_small_experiment_is_its_experiment() -> None:
     """Smaller, but of the same rows."""
-    for small in (name for name in options("experiment") if name.endswith("_small")):
+    experiments = [name for name in options("experiment") if name.endswith("_small")]
+    assert experiments
+    for small in experiments:
         tasks = composed(f"experiment={small}").hydra.sweeper.params.get("task")
         task = [] if tasks is None else [f"task={tasks.split(',')[0]}"]
         one, other = (composed(f"experiment={name}", *task) for name in (small, small.removesuffix("_small")))

@@ -133,7 +133,7 @@ def cosine(length: int, longest: int) -> Tensor:
     ],
 )
 def test_the_weights_are_the_normalised_kernel(name, extra, phi, length, masked, causal) -> None:
-    mixer = mixer_of(name, *extra, max_len=71, causal=causal)
+    mixer = mixer_of(name, *extra, max_positions=71, causal=causal)
     q, k, v = heads(length)
     q, k = q + 1, k + 1  # so that every query meets a key
     mask = holes(length) if masked else None
@@ -249,7 +249,7 @@ def favor_weights(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None, causa
 @pytest.mark.parametrize("length", [11, CHUNK + 3])
 def test_nothing_flattens_performer(length: int, spread: float, masked: bool, causal: bool) -> None:
     """No eps is felt: the weights are those of the definition, whatever the norms."""
-    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_len=71, causal=causal)
+    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71, causal=causal)
     q, k, _ = heads(length, spread)
     mask = holes(length) if masked else torch.ones(2, length, dtype=torch.bool)
     expected = favor_weights(mixer, q, k, mask, causal)
@@ -270,7 +270,7 @@ def test_the_sum_of_the_weights_is_at_least_one_unless_causal() -> None:
 
 @causal_or_not
 def test_the_maxima_of_performer_carry_no_gradient_and_need_none(causal: bool) -> None:
-    mixer = mixer_of("performer", "attention.features=17", max_len=71, causal=causal)
+    mixer = mixer_of("performer", "attention.features=17", max_positions=71, causal=causal)
     q, k, v = (x.requires_grad_() for x in heads(CHUNK + 3))
     mask = holes(CHUNK + 3)
     some = mask.cumsum(dim=1) > 0
@@ -283,7 +283,7 @@ def test_the_maxima_of_performer_carry_no_gradient_and_need_none(causal: bool) -
 
 @pytest.mark.parametrize("place", [5, CHUNK + 7])
 def test_causal_performer_does_not_feel_how_large_later_keys_are(place: int) -> None:
-    mixer = mixer_of("performer", max_len=2 * CHUNK, causal=True)
+    mixer = mixer_of("performer", max_positions=2 * CHUNK, causal=True)
     q, k, v = heads(2 * CHUNK)
     k = k * 9  # small features
     before = mixer.attend(q, k, v, None)
@@ -374,14 +374,14 @@ def test_retention_in_chunks(length: int, causal: bool) -> None:
     distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
     decay = (1 - 2.0 ** -torch.arange(5.0, 8.0, dtype=torch.float64))[:, None, None] ** distance
     scores = (q @ k.mT) * (decay.tril() if causal else decay)
-    found = mixer_of("retention", max_len=length, causal=causal).retain(q, k, v)
+    found = mixer_of("retention", max_positions=length, causal=causal).retain(q, k, v)
     torch.testing.assert_close(found, scores @ v, rtol=1e-11, atol=1e-11)
 
 
 @causal_or_not
 def test_retention_is_stable_in_fp32_at_full_length(causal: bool) -> None:
     """gamma^-4000 of the first head is e^127, which fp32 does not hold."""
-    mixer = mixer_of("retention", max_len=4001, causal=causal)
+    mixer = mixer_of("retention", max_positions=4001, causal=causal)
     inputs = [noise(1, 3, 4001, 5, seed=seed) for seed in range(3)]
     expected = mixer.retain(*inputs)
     found = mixer.float().retain(*(x.float() for x in inputs))

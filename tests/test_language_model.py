@@ -9,12 +9,13 @@ import torch
 from support import facts, model_of
 from torch import nn
 
-from lra.errors import UserError
-from lra.fit import accumulate, evaluate
-from lra.generate import continuation
-from lra.model import Model
-from lra.recipe import Recipe
+from lra.core.errors import UserError
+from lra.model.model import Model
 from lra.tasks import Task, Windows
+from lra.training.evaluate import evaluate
+from lra.training.generate import continuation
+from lra.training.recipe import Recipe
+from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
 BARE = ("model.norm=none", "model.final_norm=false", "model.bias=false", "model.attention_bias=false")
@@ -94,18 +95,21 @@ def test_perplexity_counts_every_token_once() -> None:
 
 
 def test_a_mixer_without_a_causal_form_is_refused() -> None:
-    from lra.attention import Mixer
-
-    class TwoSided(Mixer):
-        pass
+    from functools import partial
 
     from support import composed
 
-    from lra import configure
+    from lra.attention.softmax import Softmax
+    from lra.model.architecture import Architecture
+
+    class TwoSided(Softmax):
+        can_be_causal = False
+
+    from lra.config import configure
 
     values = configure.plain(composed(*TINY))["model"]
     with pytest.raises(UserError, match="TwoSided has no causal form"):
-        Model(TwoSided, stream(), **values)
+        Model(partial(TwoSided, scale="head_dim"), stream(), Architecture(**values))
 
 
 def test_causal_simple_has_no_state_to_drop() -> None:

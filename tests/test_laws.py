@@ -7,9 +7,9 @@ import torch
 from support import facts, model_of
 from torch import Tensor
 
-from lra import laws
-from lra.errors import UserError
-from lra.model import Model
+from lra.core.errors import UserError
+from lra.model import laws
+from lra.model.model import Model
 
 SIZES = ("model.dim=12", "model.qkv_dim=12", "model.heads=3", "model.depth=1", "model.mlp_dim=7", "model.dropout=0.3")
 
@@ -32,7 +32,7 @@ def theirs(model: Model, change: Callable[[Tensor, Tensor | None, Tensor], Tenso
     [
         ("its own document alone", lambda x, mask, y: y + x.mean(dim=0)),
         ("what stands in padding", lambda x, mask, y: y + x.mean(dim=1, keepdim=True)),
-        ("all noise comes from lra.dropout", lambda x, mask, y: y + torch.rand(())),
+        ("all noise comes from lra.core.dropout", lambda x, mask, y: y + torch.rand(())),
     ],
 )
 def test_a_broken_law_is_named(law: str, change: Callable) -> None:
@@ -54,4 +54,6 @@ def test_ours_keep_them_and_are_not_tried(name: str) -> None:
 def test_a_mixer_that_cannot_be_tried_is_said_to_be_so(capfd: pytest.CaptureFixture) -> None:
     model = theirs(model_of("attention=softmax", *SIZES, task=facts()), lambda x, mask, y: y.view(1, 2))
     assert laws.check(model) == []
-    assert capfd.readouterr().err.startswith("Theirs: not tried whether all noise comes from lra.dropout, and none in")
+    assert capfd.readouterr().err.startswith(
+        "Theirs: not tried whether all noise comes from lra.core.dropout, and none in"
+    )

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lra import locks
-from lra.errors import UserError
-from lra.record import LOCK
+from lra.core import locks
+from lra.core.errors import UserError
+from lra.records.names import LOCK
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from lra.locks import hold
+from lra.core.locks import hold
 with hold(Path(sys.argv[1]), 0):
     print(flush=True)
     time.sleep(600)

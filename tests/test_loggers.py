@@ -18,16 +18,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import composed
+from support import composed, job_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-import lra.run
-from lra import record, train
-from lra.errors import UserError
-from lra.loggers import Logger, Loggers, Run, TensorBoard, _Worker
-from lra.settings import cell_of, loggers_of, settings_of
-from lra.signals import Paused
+import lra.runs.course
+from lra.config.cell import cell_of
+from lra.config.settings import settings_of
+from lra.core.errors import UserError
+from lra.core.signals import Paused
+from lra.records import record
+from lra.records.names import CONFIG
+from lra.runs.folder import run
+from lra.runs.loggers import LoggedRun, Logger, Loggers, TensorBoard, _Worker, loggers_of
 
 SHORT = (
     "task=listops",
@@ -110,7 +113,7 @@ def perform(*overrides: str) -> str:
     """A run in this process; the outcome, or the exit code of a pause."""
     cfg = composed(*SHORT, *overrides)
     try:
-        return train.run(settings_of(cfg), cell_of(cfg, cfg.hydra, []), "test")
+        return run(job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, [])))
     except Paused as pause:
         return str(pause.code)
 
@@ -153,7 +156,7 @@ def digest() -> tuple:
     for key in ("started", "finished"):
         del found["provenance"][key]
     lines = [{key: value for key, value in line.items() if key != "seconds"} for line in metrics()]
-    config = json.loads((FOLDER / train.CONFIG).read_text())
+    config = json.loads((FOLDER / CONFIG).read_text())
     return found, lines, config, (FOLDER / "weights.safetensors").read_bytes()
 
 
@@ -202,7 +205,7 @@ def test_each_option_adds_one_logger(option: str | None, names: set[str]) -> Non
 )
 def test_a_mistake_is_one_line(override: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        settings_of(composed("logger=wandb", override))
+        loggers_of(settings_of(composed("logger=wandb", override)))
     assert str(caught.value).startswith(message)
 
 
@@ -243,9 +246,15 @@ def raising() -> None:
 
 @pytest.fixture
 def hang():
-    """A function that does not return before the test is over."""
+    """A function that does not return before the test is over, which its attribute `returned` says."""
     over = threading.Event()
-    yield lambda: over.wait(60)
+
+    def act() -> None:
+        over.wait(600)
+        act.returned = True
+
+    act.returned = False
+    yield act
     over.set()
 
 
@@ -287,7 +296,8 @@ def test_a_logger_that_hangs_costs_its_patience_at_the_end(
     stand_in = wandb(trouble, hang)
     begun = time.monotonic()
     assert perform("logger=wandb", f"logger.wandb.patience={PATIENCE}") == "finished"
-    assert PATIENCE < time.monotonic() - begun < 30
+    assert time.monotonic() - begun > PATIENCE
+    assert not hang.returned, "the run did not wait for its end"
     said = [line for line in capfd.readouterr().err.splitlines() if "logger" in line]
     assert said == [f"test: logger.wandb: not done after {PATIENCE} s; the run goes on without it"]
     assert stand_in.called[-1] == trouble
@@ -295,15 +305,20 @@ def test_a_logger_that_hangs_costs_its_patience_at_the_end(
 
 
 def test_several_that_hang_cost_the_longest_patience_and_wake_to_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture
+    tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    over, called = threading.Event(), []
+    """Not the sum: by what they are waited for, on a clock that stands still but for that."""
+    over, called, now = threading.Event(), [], [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def join(_worker: _Worker, patience: float) -> None:
+        now[0] += patience
 
     class Slow(Logger):
         patience = PATIENCE
 
-        def open(self, run: Run) -> None:
-            over.wait(60)
+        def open(self, run: LoggedRun) -> None:
+            over.wait(600)
             raise RuntimeError("late")
 
         def log(self, step: int, values: dict[str, float]) -> None:
@@ -312,15 +327,17 @@ def test_several_that_hang_cost_the_longest_patience_and_wake_to_nothing(
         def close(self, step: int, test: dict[str, float]) -> None:
             called.append("close")
 
-    begun = time.monotonic()
-    with Loggers({name: Slow() for name in "abcdefgh"}, a_run(tmp_path), "test") as loggers:
+    with monkeypatch.context() as patch, Loggers(dict.fromkeys("abcdefgh", Slow()), a_run(tmp_path), "test") as loggers:
+        patch.setattr(_Worker, "join", join)
         loggers.start(b"")
         loggers.log({"step": 1, "loss": 2.0})
-    assert time.monotonic() - begun < 4 * PATIENCE
+        workers = [thread for thread in threading.enumerate() if isinstance(thread, _Worker)]
+    assert now[0] == pytest.approx(100 + PATIENCE)
+    assert len(workers) == 8
     over.set()
-    for thread in threading.enumerate():
-        if thread.name in "abcdefgh":
-            thread.join(5)
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
     assert called == []
     assert capfd.readouterr().err.count("\n") == 8
 
@@ -330,11 +347,11 @@ def test_a_run_waits_for_a_slow_logger_no_longer_than_a_queue_takes(tmp_path: Pa
     over = threading.Event()
 
     class Slow(Logger):
-        patience = 60.0
+        patience = 600.0
         steps: list[int] = []  # noqa: RUF012
 
-        def open(self, run: Run) -> None:
-            over.wait(60)
+        def open(self, run: LoggedRun) -> None:
+            over.wait(600)
 
         def log(self, step: int, values: dict[str, float]) -> None:
             self.steps.append(step)
@@ -344,16 +361,15 @@ def test_a_run_waits_for_a_slow_logger_no_longer_than_a_queue_takes(tmp_path: Pa
 
     with Loggers({"slow": Slow()}, a_run(tmp_path), "test") as loggers:
         loggers.start(b"")
-        begun = time.monotonic()
         for step in range(1000):
             loggers.log({"step": step, **dict.fromkeys(SHOWN, 1.5)})
-        assert time.monotonic() - begun < 10
+        assert Slow.steps == [], "all are logged while the first call hangs"
         over.set()
     assert Slow.steps == [*range(1000), -1]
 
 
-def a_run(folder: Path) -> Run:
-    return Run(folder=folder, group="g", seed=3, config={"train": {"lr": 0.1, "betas": [0.9], "clip": None}})
+def a_run(folder: Path) -> LoggedRun:
+    return LoggedRun(folder=folder, group="g", seed=3, config={"train": {"lr": 0.1, "betas": [0.9], "clip": None}})
 
 
 # ---------------------------------------------------------------- TensorBoard
@@ -408,7 +424,7 @@ def test_a_full_disk_ends_the_logger_and_not_the_run(tmp_path: Path, capfd: pyte
     """/dev/full: no space for anything."""
 
     class Full(TensorBoard):
-        def open(self, run: Run) -> None:
+        def open(self, run: LoggedRun) -> None:
             super().open(run)
             self._path = Path("/dev/full")
 
@@ -448,7 +464,7 @@ def test_wandb_is_told_what_the_run_is(wandb) -> None:
     assert told["group"] == "listops-simple-simple-paper"
     assert (told["name"], told["job_type"], told["tags"]) == ("seed=1", "train", ["a", "b"])
     assert (told["mode"], told["project"], told["entity"]) == ("offline", "lra", None)
-    assert told["config"] == json.loads((FOLDER / train.CONFIG).read_text())
+    assert told["config"] == json.loads((FOLDER / CONFIG).read_text())
     assert told["settings"]["init_timeout"] == 7
     assert told["exit_code"] == 0
     assert stand_in.lines == [(line["step"], {name: line[name] for name in SHOWN}) for line in metrics()]
@@ -483,7 +499,7 @@ def test_a_run_that_did_not_finish_is_not_shown_as_finished(
     wandb, outcome: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if outcome == "failed":
-        monkeypatch.setattr(lra.run, "fit", broken)
+        monkeypatch.setattr(lra.runs.course, "fit", broken)
     stand_in = wandb()
     assert perform("logger=wandb", *overrides) == outcome
     assert stand_in.told["exit_code"] == 1
@@ -537,7 +553,7 @@ def test_a_real_offline_run_that_is_stopped_goes_on(
 @pytest.mark.slow
 def test_a_sweep_gives_one_offline_run_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    command = [sys.executable, "-W", "error::UserWarning", "-m", "lra.train", "--multirun", *SHORT]
+    command = [sys.executable, "-W", "error::UserWarning", "-m", "lra", "train", "--multirun", *SHORT]
     done = subprocess.run([*command, "logger=all", PATIENT, "seed=1,2"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "wandb" not in done.stderr + done.stdout
@@ -566,11 +582,10 @@ def check_offline_runs(*seeds: str) -> None:
 def test_a_server_that_cannot_be_reached_costs_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "lra.train", *SHORT, "logger=wandb", "logger.wandb.mode=online"]
-    begun = time.monotonic()
-    done = subprocess.run([*command, "logger.wandb.init_seconds=3"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "lra", "train", *SHORT, "logger=wandb", "logger.wandb.mode=online"]
+    command += ["logger.wandb.init_seconds=3"]  # wandb itself would try for 90
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=85)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begun < 30
     assert done.stderr.count("logger.wandb") == done.stderr.count("wandb") == 1
     assert KEY not in done.stderr
 

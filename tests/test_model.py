@@ -1,15 +1,21 @@
 """The model: golden parameter counts, block equations, positions, pooling, heads."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from support import composed, facts, mixer_of, model_of, options
 from torch import nn
 
-from lra import configure
-from lra.errors import UserError
-from lra.model import Block, sinusoids
+from lra.attention.softmax import Softmax
+from lra.config import configure
+from lra.core.errors import UserError
+from lra.model.architecture import Architecture
+from lra.model.block import Block
+from lra.model.embedding import sinusoids
+from lra.model.heads import pooled
+from lra.model.model import Model
 
 PAPER = {
     "listops": (
@@ -71,7 +77,7 @@ def test_block_equations(variant: str, norm: str) -> None:
     else:
         h = nn.functional.layer_norm(x, (6,), eps=1e-6)
         expected = nn.functional.layer_norm(h + x if skip else h, (6,), eps=1e-6)
-    torch.testing.assert_close(block(x, None, None)[0], expected)
+    torch.testing.assert_close(block(x, None), expected)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -86,7 +92,7 @@ def test_blocks_by_hand(norm: str) -> None:
     else:
         h = n1(x + mix(x))
         expected = n2(h + net(h) + x)
-    torch.testing.assert_close(block(x, None, None)[0], expected)
+    torch.testing.assert_close(block(x, None), expected)
 
 
 def test_feed_forward_second_gelu() -> None:
@@ -130,7 +136,7 @@ def test_sinusoids() -> None:
 @pytest.mark.parametrize("attention", options("attention"))
 def test_padding_is_invisible_with_a_mask(pooling: str, attention: str) -> None:
     if not mixer_of(attention).maskable:
-        return
+        pytest.skip(f"{attention} declares that it cannot mask")
     model = tiny(f"attention={attention}", "protocol=strict", f"model.pooling={pooling}")
     batch = tokens(11, 4, 7)
     together = model(batch)
@@ -220,39 +226,37 @@ def test_a_wider_attention_fits_with_an_output_projection() -> None:
 
 
 def test_a_mixer_that_cannot_mask_is_refused() -> None:
-    from lra.attention import Mixer
-    from lra.model import Model
 
-    class Blind(Mixer):
+    class Blind(Softmax):
         maskable = False
 
     values = configure.plain(composed(*TINY, "protocol=strict"))["model"]
     with pytest.raises(UserError, match="Blind cannot mask padding: use model.key_mask=false"):
-        Model(Blind, facts(), **values)
+        Model(partial(Blind, scale="head_dim"), facts(), Architecture(**values))
 
 
 def test_reading_one_end_of_a_causal_mixer_is_refused() -> None:
     """The CLS stands first, where a causal mixer sees nothing else."""
-    from lra.attention import Mixer
-    from lra.model import Model
 
-    class Forward(Mixer):
+    class Forward(Softmax):
         causal = True
-        projects_out = True
 
-    values = configure.plain(composed(*TINY))["model"]
+    def made(**changes: str) -> Model:
+        values = configure.plain(composed(*TINY))["model"]
+        return Model(partial(Forward, scale="head_dim"), facts(), Architecture(**{**values, **changes}))
+
     with pytest.raises(UserError, match="Forward as configured sees no later position.*use model.pooling=mean or"):
-        Model(Forward, facts(), **values)
-    assert Model(Forward, facts(), **{**values, "pooling": "last"})
+        made()
+    assert made(pooling="last")
 
 
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
 def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
     model = tiny(f"protocol={protocol}", "model.pooling=last")
     x, tokens = torch.randn(3, 7, 6, dtype=torch.float64), torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [0] * 7])
-    pooled = model._pool(x, model._mask(tokens) if protocol == "strict" else None)
+    last = pooled(x, model._mask(tokens) if protocol == "strict" else None, "last")
     ends = [6, 4, 0] if protocol == "strict" else [6, 6, 6]
-    torch.testing.assert_close(pooled, torch.stack([row[end] for row, end in zip(x, ends, strict=True)]))
+    torch.testing.assert_close(last, torch.stack([row[end] for row, end in zip(x, ends, strict=True)]))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -263,8 +267,10 @@ def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
         (lambda x: x.mean(dim=1, keepdim=True), "[2, 1, 15] in float32"),
         (lambda x: x.mean(dim=0, keepdim=True), "[1, 12, 15] in float32"),
         (lambda x: x.double(), "[2, 12, 15] in float64"),
+        (lambda x: None, "nothing"),
+        (lambda x: (x, x), "tuple"),
     ],
-    ids=["width", "positions", "documents", "type"],
+    ids=["width", "positions", "documents", "type", "nothing", "two"],
 )
 def test_what_a_mixer_gives_is_like_what_it_reads(norm: str, output: Callable, shown: str) -> None:
     """Broadcasting would add anything of these shapes without a word."""

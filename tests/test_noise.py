@@ -10,11 +10,13 @@ import torch
 from omegaconf import DictConfig
 from support import cases, composed, mask_of, noise, stub_task
 
-from lra import batches, configure, ranks
 from lra.attention import Mixer, Shape
-from lra.dropout import set_keys
-from lra.fit import accumulate
-from lra.model import Model
+from lra.config import configure
+from lra.core.dropout import set_keys
+from lra.model.architecture import Architecture
+from lra.model.model import Model
+from lra.training import batches, ranks
+from lra.training.update import accumulate
 
 every = pytest.mark.parametrize(
     ("name", "extra"),
@@ -46,7 +48,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
     build, model_settings = settings(name, extra)
     task = stub_task(max_len=max_len)
     maskable = build.func.maskable
-    model = Model(build, task, **{**model_settings, "key_mask": maskable}).double().train()
+    model = Model(build, task, Architecture(**{**model_settings, "key_mask": maskable})).double().train()
     model.redraw(2, 5)
     by_length = np.argsort(task.train.lengths(np.arange(len(task.train))).max(axis=1), kind="stable")
     examples = by_length[[7, 0, 22, 3, 11, 1, 17, 5]]
@@ -80,7 +82,7 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
     build, _ = settings(name, extra)
     if not build.func.maskable:
         pytest.skip(f"{name} declares that it cannot mask")
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_len": 67, "bias": True, "out_proj": False, "layer": 0}
+    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False, "layer": 0}
     for causal in (False, *([True] if build(Shape(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
         if name == "simple" and causal:
             build.keywords["dropout_on"] = "output"  # the causal form has no one state

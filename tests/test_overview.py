@@ -7,13 +7,14 @@ import pytest
 from golden.folder import make
 from support import Commands
 
-from lra import record
-from lra.errors import UserError
-from lra.report import __main__ as command
+from lra.cli import report as command
+from lra.core.errors import UserError
+from lra.records import record
+from lra.records.run_files import RunFiles
 from lra.report.overview import write_overview
 
 
-def test_an_overview_holds_the_findings_and_a_row_for_each_folder(tmp_path: Path) -> None:
+def test_an_overview_links_to_the_findings_and_has_a_row_for_each_folder(tmp_path: Path) -> None:
     make(tmp_path / "one")
     make(tmp_path / "two")
     (tmp_path / "two" / "README.md").write_text("# its report")
@@ -21,11 +22,12 @@ def test_an_overview_holds_the_findings_and_a_row_for_each_folder(tmp_path: Path
     (tmp_path / "speed" / "README.md").write_text("# Steps | beside\n\nmore")
     (tmp_path / "findings.md").write_text("# Results\n\nWhat we saw.\n\n\n")
     text = write_overview(tmp_path).read_text()
-    assert text.startswith("# Results\n\nWhat we saw.\n\n## The records\n")
+    assert "\n\nWhat these runs show is in [findings.md](findings.md).\n\n## The records\n" in text
+    assert "What we saw." not in text
     assert text.count("/README.md) | ") == 2
     records = {path.parent: record.read(path) for path in (tmp_path / "one").rglob(record.NAME)}
     finished = sum(one["status"] == "finished" for one in records.values())
-    cells = record.declared(tmp_path / "one" / "sweep.json")
+    cells = RunFiles(tmp_path / "one").declared("sweep.json")
     expected = {tmp_path / "one" / cell["folder"] / f"seed{seed}" for cell in cells for seed in cell["seeds"]}
     row = next(line for line in text.splitlines() if line.startswith("| [one]"))
     assert f"| {finished}/{len(expected | set(records))} |" in row
@@ -45,7 +47,7 @@ def test_an_overview_leaves_out_what_cannot_be_read_and_says_so(tmp_path: Path, 
     lines = [line for line in err.splitlines() if "error" in line]
     assert (code, len(lines)) == (2, 4)
     assert "damaged/sweep.json: not what a sweep declares" in lines[0]
-    assert "fifo/sweep.json: not what a sweep declares: ValueError: expected a regular file, found a FIFO" in lines[2]
+    assert "fifo/sweep.json: not what a sweep declares: expected a regular file, found a FIFO" in lines[2]
     assert "| [one](one/README.md) |" in out
     assert out.endswith(r"- [a\](b) \<i>\\n.md](a%5D%28b%29%20%3Ci%3E%0A.md): \<script> \\x1b[31m \`x\`" + "\n\n")
 

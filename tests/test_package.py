@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lra.paths import CHECKOUT
+from lra.core.paths import CHECKOUT
 
 pytestmark = pytest.mark.skipif(not (CHECKOUT / "pyproject.toml").exists(), reason="not a checkout")
 
@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.mark.parametrize("entry", [["-m", "lra.train"], ["bin/lra-train"]], ids=["module", "script"])
+@pytest.mark.parametrize("entry", [["-m", "lra", "train"], ["bin/lra-train"]], ids=["module", "script"])
 def test_runs_in_an_empty_folder(site: Path, tmp_path: Path, entry: list[str]) -> None:
     start = [str(site / entry[0])] if entry[0].startswith("bin") else entry
     out = call(
@@ -40,11 +40,15 @@ def test_runs_in_an_empty_folder(site: Path, tmp_path: Path, entry: list[str]) -
     )  # fmt: skip
     assert "| Simple |" in out
     assert (tmp_path / "runs/smoke/README.md").exists()
-    assert call(sys.executable, "-m", "lra.report", "runs/smoke", cwd=tmp_path, PYTHONPATH=str(site)) in out + "\n"
+    assert call(sys.executable, "-m", "lra", "report", "runs/smoke", cwd=tmp_path, PYTHONPATH=str(site)) in out + "\n"
 
 
 def test_the_installed_package_is_the_one_that_ran(site: Path, tmp_path: Path) -> None:
     where = call(
-        sys.executable, "-c", "import lra.paths; print(lra.paths.conf_dir())", cwd=tmp_path, PYTHONPATH=str(site)
+        sys.executable,
+        "-c",
+        "import lra.core.paths; print(lra.core.paths.conf_dir())",
+        cwd=tmp_path,
+        PYTHONPATH=str(site),
     )
     assert Path(where.strip()) == site / "lra" / "conf"

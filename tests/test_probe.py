@@ -8,11 +8,13 @@ import pytest
 import torch
 from support import Commands, composed, model_of, options, stub_task, train_state
 
-from lra import configure, record, train
 from lra.attention import split_heads
-from lra.fit import Training, fit
-from lra.probe import probe, score_statistics
-from lra.recipe import Recipe
+from lra.cli import train
+from lra.config import configure
+from lra.records import record
+from lra.training.fit import Training, fit
+from lra.training.probe import probe, score_statistics
+from lra.training.recipe import Recipe
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")
 NAMES = {"residual_norm", "gradient_norm", "attention_std", "score_std", "score_asymmetry"}

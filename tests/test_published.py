@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from reports import files_of, page_of, put
-from support import composed
+from support import composed, options
 
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.core.paths import CHECKOUT, conf_dir, table1_file
 from lra.report import latex
 from lra.report.published import Published
 
@@ -60,6 +64,32 @@ def test_the_published_table_is_the_papers() -> None:
     depths = [paper.number(f"Simple-ResL (model.depth={depth})", "ag_news") for depth in range(1, 13)]
     assert (depths[0], depths[-1]) == (90.90, paper.number("Simple-ResL", "ag_news"))
     assert None not in depths
+
+
+def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
+    """Options, sweeps, scripts and published values follow from conf/table1.yaml."""
+    rows = yaml.safe_load(table1_file().read_text())["systems"]
+    runs = {row["option"]: row for row in rows if "option" in row}
+    assert options("system") == sorted(runs)
+    for option, row in runs.items():
+        choices = composed(f"system={option}").hydra.runtime.choices
+        assert (choices.attention, choices.variant) == (row["attention"], row["variant"])
+    published = Published()
+    for task in ("text", "matching", "listops"):
+        numbers = [name for name, best in published.sources[0].best.items() if task in best]
+        assert numbers == [row["name"] for row in rows]
+    for preset in ("table1", "table1_small"):
+        systems = composed(f"experiment={preset}").hydra.sweeper.params.system
+        glob = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        [override] = glob.parse_overrides([f"system={systems}"])
+        assert list(override.sweep_string_iterator()) == sorted(runs)
+
+
+def test_no_script_and_no_preset_lists_the_rows() -> None:
+    rows = [name for name in options("system") if not name.startswith(("simple", "transformer"))]
+    for path in [*(conf_dir() / "experiment").glob("*.yaml"), *(CHECKOUT / "scripts").glob("*.sh")]:
+        listed = re.findall(rf"\b(?:{'|'.join(rows)})\b(?=,)", path.read_text())
+        assert len(listed) < 3, (path, listed)
 
 
 OWN = """

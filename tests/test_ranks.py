@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import Commands, model_of, stub_task
-from test_fit import TINY, small_recipe
+from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task
 from torch import distributed
 
-from lra import ranks, record, train
-from lra.children import end_with
-from lra.fit import Diverged, Predictions, Score, Training, evaluate, fit
-from lra.signals import Paused
+from lra.cli import train
+from lra.core.children import end_with
+from lra.core.signals import Paused
+from lra.records import record
+from lra.training import ranks
+from lra.training.divergence import Diverged
+from lra.training.evaluate import Predictions, Score, evaluate
+from lra.training.fit import Training, fit
 
 SYSTEMS = [
     ("attention=simple",),
@@ -63,7 +66,7 @@ def test_any_number_of_ranks_trains_as_one(tmp_path: Path, system: tuple[str, ..
 
     def work() -> tuple:
         torch.manual_seed(1)
-        model = model_of(*TINY, "model.dropout=0.3", *system, task=task).double()
+        model = model_of(*TINY_MODEL, "model.dropout=0.3", *system, task=task).double()
         losses, tokens = [], []
 
         def on_step(_step: int, loss: float, seen: object) -> None:
@@ -92,7 +95,7 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
     for examples in (23, 2):
         task = stub_task(examples)
         torch.manual_seed(1)
-        model = model_of(*TINY, f"protocol={protocol}", task=task).double()
+        model = model_of(*TINY_MODEL, f"protocol={protocol}", task=task).double()
 
         def work(task=task, model=model) -> tuple[Score, Predictions]:
             keep = Predictions(len(task.val))
@@ -128,7 +131,7 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
 
     def work() -> str:
         torch.manual_seed(1)
-        model = model_of(*TINY, task=task).double()
+        model = model_of(*TINY_MODEL, task=task).double()
 
         def poison(step: int, *_: object) -> None:
             if step == 2 and ranks.rank() == 1:
@@ -207,7 +210,7 @@ def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bo
         wait_for(tmp_path / "asked")
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             os.killpg(parent, 0)
@@ -225,7 +228,7 @@ FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 
 
 def start(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Popen:
-    command = [sys.executable, *module, "-m", "lra.train", *LONG, "out=runs", *arguments]
+    command = [sys.executable, *module, "-m", "lra", "train", *LONG, "out=runs", *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
@@ -259,7 +262,7 @@ def test_killing_a_rank_ends_the_run_and_the_same_command_goes_on(cli: Commands,
     one = start("train.processes=3")
     wait_for(FOLDER / "checkpoint.json")
     os.kill(children(one.pid)[victim], signal.SIGKILL)
-    _, err = one.communicate(timeout=60)
+    _, err = one.communicate(timeout=300)
     assert one.returncode == 1
     assert f"failed: rank {victim} of 3 ended with SIGKILL; the same command goes on" in err
     assert "Traceback" not in err
@@ -267,7 +270,7 @@ def test_killing_a_rank_ends_the_run_and_the_same_command_goes_on(cli: Commands,
         found = record.read(FOLDER / record.NAME)
         assert (found["status"], found["reason"]) == ("failed", "Lost: another rank was lost")
     again = start("train.processes=3")
-    _, err = again.communicate(timeout=200)
+    _, err = again.communicate(timeout=300)
     assert again.returncode == 0, err
     assert "goes on from step" in err
     found = record.read(FOLDER / record.NAME)
@@ -291,7 +294,7 @@ def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals, code: i
     theirs = children(one.pid)
     for process in [*(theirs if asked == signal.SIGINT else []), one.pid]:
         os.kill(process, asked)
-    _, err = one.communicate(timeout=60)
+    _, err = one.communicate(timeout=300)
     assert one.returncode == code, err
     assert "Traceback" not in err
     assert "torch/distributed" not in err
@@ -299,7 +302,7 @@ def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals, code: i
     assert (found["status"], found["reason"]) == ("paused", asked.name)
     assert not [process for process in theirs if Path(f"/proc/{process}").exists()]
     again = start("train.processes=2")
-    again.communicate(timeout=200)
+    again.communicate(timeout=300)
     assert again.returncode == 0
     assert record.read(FOLDER / record.NAME)["resumes"] == 1
 
@@ -316,7 +319,7 @@ def test_nothing_outlives_the_process_that_started_the_ranks(cli: Commands, monk
     one.kill()
     one.wait()
     one.stderr.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(Path(f"/proc/{process}").exists() for process in theirs) and time.monotonic() < deadline:
         time.sleep(0.05)
     left = [process for process in theirs if Path(f"/proc/{process}").exists()]
@@ -331,7 +334,7 @@ def test_the_ranks_of_torchrun_are_those_of_launch(cli: Commands) -> None:
     found = []
     for number, (module, extra) in enumerate([((), "train.processes=2"), (torchrun, "seed=1"), ((), "isolate=true")]):
         one = start(extra, f"out=r{number}", "train.steps=100", "train.eval_every=10", module=module)
-        _, err = one.communicate(timeout=100)
+        _, err = one.communicate(timeout=300)
         assert one.returncode == 0, err
         folder = Path(f"r{number}") / FOLDER.relative_to("runs")
         found.append((measured(folder), record.read(folder / record.NAME)["processes"]))

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.signal import cont2discrete, dlsim
-from support import mixer_of
-from test_attention import mask_of, noise
+from support import mask_of, mixer_of, noise
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.attention.s4d import CHUNK, S4D
-from lra.errors import UserError
+from lra.core.errors import UserError
 
-SIZES = {"dim": 5, "qkv_dim": 11, "heads": 1, "max_len": 211, "out_proj": True}
+SIZES = {"dim": 5, "qkv_dim": 11, "heads": 1, "max_positions": 211, "out_proj": True}
 
 
 def s4d(*options: str, **shape: object) -> S4D:
@@ -153,7 +152,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_no_tensor_has_channels_by_modes_by_positions(causal: bool) -> None:
-    mixer, x = s4d("state=62", max_len=4001, causal=causal), noise(1, 4001, 5).requires_grad_()
+    mixer, x = s4d("state=62", max_positions=4001, causal=causal), noise(1, 4001, 5).requires_grad_()
     with Largest() as largest:
         mixer(x).sum().backward()
     assert largest.numbers < 5 * 31 * 4001 / 6

@@ -13,13 +13,15 @@ from markdown_it import MarkdownIt
 from reports import change, complete, declare, put
 from support import Commands
 
-from lra import record
-from lra.console import say
-from lra.errors import UserError, printable
-from lra.files import digest
-from lra.paths import PACKAGE
+from lra.cli import report as command
+from lra.core.console import say
+from lra.core.errors import UserError, printable
+from lra.core.files import digest
+from lra.core.paths import PACKAGE
+from lra.records import record
+from lra.records.names import RECEIPTS, SWEEP
+from lra.records.run_files import RunFiles
 from lra.report import Report, drawing, figures, schema
-from lra.report import __main__ as command
 from lra.report.records import load
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -94,14 +96,14 @@ def test_a_record_out_of_its_schema_is_named_by_key(tmp_path: Path, changes: dic
     path = put(tmp_path, 2, 38.0)
     spoil(path, changes)
     faults: list[str] = []
-    [cell] = load(tmp_path, tell=faults.append)
+    [cell] = load(RunFiles(tmp_path), tell=faults.append)
     assert cell.scores() == {1: 37.0}
     [fault] = faults
     assert fault.startswith(f"{path}: not a record: {key}")
     assert printable(fault) == fault
     assert len(fault) < len(str(path)) + 200
     with pytest.raises(UserError):
-        load(tmp_path)
+        load(RunFiles(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["status", "config", "provenance", "seed", "test", "settings", "metric", "seconds"])
@@ -109,7 +111,7 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, key: str) -> None:
     path = put(tmp_path, 1, 37.0)
     record.write(path.parent, {name: value for name, value in record.read(path).items() if name != key})
     with pytest.raises(UserError, match=rf"not a record: .*{key}"):
-        load(tmp_path)
+        load(RunFiles(tmp_path))
 
 
 def test_records_that_cannot_be_read_are_left_out_and_said(
@@ -143,11 +145,11 @@ def test_a_sweep_out_of_its_schema_is_named_by_key(tmp_path: Path, cells: Any) -
     put(tmp_path, 1, 37.0)
     declare(tmp_path, {"attention": "simple", "variant": "simple", "seeds": [1]})
     if isinstance(cells, list) and isinstance(cells[0], dict):
-        whole = record.declared(tmp_path / "sweep.json")[0]
+        whole = RunFiles(tmp_path).declared("sweep.json")[0]
         cells = [whole | cells[0] if cells[0] else cells[0]]
     record.declare(tmp_path / "sweep.json", cells)
     with pytest.raises(UserError, match=r"sweep.json: not what a sweep declares: cells") as caught:
-        load(tmp_path)
+        load(RunFiles(tmp_path))
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -166,9 +168,10 @@ def test_a_file_beside_a_record_that_is_not_its_own_is_left_out(tmp_path: Path) 
 
 def test_every_kept_record_is_in_the_schema() -> None:
     faults: list[str] = []
-    folders = sorted(path.parent for path in (PACKAGE.parent / "results").glob("*/sweep.json"))
+    results = PACKAGE.parent / "results"
+    folders = sorted({path.parent for name in (SWEEP, RECEIPTS) for path in results.glob(f"*/{name}")})
     assert len(folders) > 10
-    assert sum(len(cell.runs) for folder in folders for cell in load(folder, tell=faults.append)) > 400
+    assert sum(len(cell.runs) for folder in folders for cell in load(RunFiles(folder), tell=faults.append)) > 400
     assert faults == []
 
 

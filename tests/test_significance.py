@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 from reports import change, files_of, page_of
 
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.records.run_files import RunFiles
+from lra.report.columns import sections
 from lra.report.published import Published
-from lra.report.records import Cell, Key
-from lra.report.table import Column, sections
+from lra.report.records import CellKey, RecordedCell
+from lra.report.table import Column
+
+NOWHERE = RunFiles(Path(__file__).parent)
 
 
 def column_of(scores: dict[str, Sequence[float]], declared: int = 5, metric: str = "accuracy", **more: float) -> Column:
     """A column of complete cells from scores by seed, with trivial baselines."""
 
-    def cell(name: str, values: Sequence[float]) -> Cell:
+    def cell(name: str, values: Sequence[float]) -> RecordedCell:
         run = {"status": "finished", "selection": "last", "baselines": more}
         runs = {
             seed: {
@@ -28,10 +32,10 @@ def column_of(scores: dict[str, Sequence[float]], declared: int = 5, metric: str
             }
             for seed, value in enumerate(values, start=1)
         }
-        key = Key("paper", "last", "stub", name, "transformer", "")
-        return Cell(key, runs, set(range(1, declared + 1)), metric)
+        key = CellKey("paper", "last", "stub", name, "transformer", "")
+        return RecordedCell(key, runs, set(range(1, declared + 1)), metric)
 
-    [section] = sections(Path("nowhere"), [cell(name, values) for name, values in scores.items()], Published())
+    [section] = sections(NOWHERE, [cell(name, values) for name, values in scores.items()], Published())
     return section.columns[0]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lra.attention.reformer import Reformer, sort, take
 from lra.attention.sinkhorn import Sinkhorn, doubly_stochastic
-from lra.dropout import set_keys
+from lra.core.dropout import set_keys
 
 
 @pytest.fixture(autouse=True)
@@ -309,10 +309,10 @@ def test_more_rounds_come_closer_to_full_attention() -> None:
     centres = noise(1, 3, 8, 5, seed=1).repeat(1, 1, 16, 1)
     q = 4 * torch.nn.functional.normalize(centres + 0.3 * noise(1, 3, 128, 5, seed=2), dim=-1)
     v = centres + noise(1, 3, 128, 5, seed=3)
-    full = reformer_of("attention.chunk=128", max_len=128).attend(q, v, None)
+    full = reformer_of("attention.chunk=128", max_positions=128).attend(q, v, None)
     errors = []
     for hashes in (1, 2, 4, 8):
-        mixer = reformer_of("attention.chunk=8", f"attention.hashes={hashes}", max_len=128)
+        mixer = reformer_of("attention.chunk=8", f"attention.hashes={hashes}", max_positions=128)
         draws = []
         for step in range(20):
             mixer.redraw(1, step)
@@ -324,14 +324,12 @@ def test_more_rounds_come_closer_to_full_attention() -> None:
 def test_rotations_are_drawn_anew_when_it_is_time() -> None:
     def rotations(seed: int, step: int, layer: int = 0) -> Tensor:
         mixer = mixer_of("reformer", "attention.chunk=2", "attention.redraw_every=3", layer=layer)
-        before = mixer.rotations.clone()
         mixer.redraw(seed, step)
-        assert mixer.rotations.equal(before) == (step % 3 != 0)
         return mixer.rotations
 
-    assert rotations(1, 3).equal(rotations(1, 3))
-    draws = [rotations(1, 0), rotations(1, 3), rotations(2, 3), rotations(1, 3, layer=1), rotations(1, 4)]
-    assert not any(draws[i].equal(draws[j]) for i in range(5) for j in range(i))
+    assert rotations(1, 5).equal(rotations(1, 3))  # as a run that goes on after an interruption
+    draws = [rotations(1, 0), rotations(1, 3), rotations(2, 3), rotations(1, 3, layer=1)]
+    assert not any(draws[i].equal(draws[j]) for i in range(4) for j in range(i))
     assert draws[0].shape == (3, 5, 2, 7)
     assert 0.8 < torch.stack(draws).std() < 1.2
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.core.files import sha256
 from lra.tasks import sources
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -47,7 +48,7 @@ READERS = {
     "raw.tar.gz": names_in,
     "raw.parquet": lambda path: list(sources.columnar_rows([path], **TEXTS)),
     "raw.arrow": lambda path: list(sources.columnar_rows([path], **TEXTS)),
-    "raw.bin": sources.sha256,
+    "raw.bin": sha256,
 }
 
 

@@ -7,16 +7,18 @@ from functools import cache
 
 import pytest
 import torch
+import yaml
 from support import composed, mixer_of, noise
 from torch import Tensor
 
-from lra import configure
 from lra.attention import Shape
 from lra.attention.bigbird import draw_blocks
 from lra.attention.gather import PatternAttention
-from lra.configure import build
-from lra.dropout import Numbers, _count, _numbers, _places, set_keys
-from lra.errors import UserError
+from lra.config import configure
+from lra.config.configure import build
+from lra.core.dropout import Numbers, _count, _numbers, _places, set_keys
+from lra.core.errors import UserError
+from lra.core.paths import conf_dir
 
 MAX_LEN = 29
 CASES = {
@@ -47,7 +49,7 @@ both_ways = pytest.mark.parametrize(
 
 @cache
 def built(case: str, **shape: object) -> PatternAttention:
-    return mixer_of(*CASES[case], max_len=MAX_LEN, **shape)
+    return mixer_of(*CASES[case], max_positions=MAX_LEN, **shape)
 
 
 def made(case: str, **shape: object) -> PatternAttention:
@@ -193,7 +195,7 @@ def test_the_dense_rows_have_their_own_dropout() -> None:
 )
 def test_a_window_wider_than_the_blocks(options: tuple[str, ...], causal: bool) -> None:
     """Blocks of 128 and a window that is no multiple of them."""
-    mixer = mixer_of(*options, max_len=401, causal=causal)
+    mixer = mixer_of(*options, max_positions=401, causal=causal)
     q, k, v = heads(401, 1), heads(401, 2), heads(401, 3)
     expected = dense(q, k, v, mixer.pattern(401), mixer.scale)
     torch.testing.assert_close(mixer.attend(q, k, v, None), expected, rtol=1e-12, atol=1e-12)
@@ -228,7 +230,7 @@ def test_flex_attention_agrees() -> None:
     ids=",".join,
 )
 def test_a_pattern_of_all_keys_is_softmax(overrides: tuple[str, ...]) -> None:
-    mixer, softmax = mixer_of(*overrides, max_len=MAX_LEN), mixer_of("softmax", max_len=MAX_LEN)
+    mixer, softmax = mixer_of(*overrides, max_positions=MAX_LEN), mixer_of("softmax", max_positions=MAX_LEN)
     softmax.load_state_dict({key: value for key, value in mixer.state_dict().items() if key != "table"})
     x = noise(2, MAX_LEN, 15)
     torch.testing.assert_close(mixer(x), softmax(x), rtol=1e-12, atol=1e-12)
@@ -240,9 +242,11 @@ def test_a_pattern_of_all_keys_is_softmax(overrides: tuple[str, ...]) -> None:
 def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> None:
     name, *options = CASES[case]
     design = design_of(f"attention={name}", *options)
-    shape = Shape(dim=15, qkv_dim=15, heads=3, max_len=1, bias=True, out_proj=True, dropout=0, causal=causal, layer=0)
+    shape = Shape(
+        dim=15, qkv_dim=15, heads=3, max_positions=1, bias=True, out_proj=True, dropout=0, causal=causal, layer=0
+    )
     for length in (2, 5, 11, 13, 29):
-        mixer = design(replace(shape, max_len=length))
+        mixer = design(replace(shape, max_positions=length))
         possible = torch.ones(length, length, dtype=torch.bool)
         full = bool((mixer.pattern(length) == (possible.tril() if causal else possible)).all())
         assert mixer.full_pattern == full
@@ -257,24 +261,24 @@ def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> N
     ],
 )
 def test_other_mechanisms_are_softmax_where_they_say_so(overrides: tuple[str, ...], length: int) -> None:
-    mixer, softmax = mixer_of(*overrides, max_len=length), mixer_of("softmax", max_len=length)
+    mixer, softmax = mixer_of(*overrides, max_positions=length), mixer_of("softmax", max_positions=length)
     softmax.load_state_dict({key: value for key, value in mixer.state_dict().items() if key != "sort"})
     x = noise(2, length, 15)
     torch.testing.assert_close(mixer(x), softmax(x), rtol=1e-6, atol=1e-6)
     assert mixer.full_pattern
-    longer = mixer_of(*overrides, max_len=length + 1)
+    longer = mixer_of(*overrides, max_positions=length + 1)
     assert not longer.full_pattern
 
 
 def test_reformer_reads_all_pairs_where_it_says_so() -> None:
     """One chunk and no buckets: every output depends on every input, whatever the hashes."""
     for chunk, full in ((11, True), (10, False), (6, False)):
-        mixer = mixer_of("reformer", f"attention.chunk={chunk}", "attention.hashes=1", max_len=11, heads=1)
+        mixer = mixer_of("reformer", f"attention.chunk={chunk}", "attention.hashes=1", max_positions=11, heads=1)
         x = noise(1, 11, 15).requires_grad_()
         read = torch.stack([torch.autograd.grad(y.sum(), x, retain_graph=True)[0][0].any(-1) for y in mixer(x)[0]])
         assert mixer.full_pattern == full
         assert bool(read.all()) == full
-    assert not mixer_of("reformer", "attention.within_bucket=true", max_len=11).full_pattern
+    assert not mixer_of("reformer", "attention.within_bucket=true", max_positions=11).full_pattern
 
 
 SHORT = [
@@ -290,13 +294,17 @@ def test_small_presets_leave_out_most_pairs(preset: str, task: str) -> None:
     """What their blocks and windows read of all pairs; each value that a preset names reaches its attention."""
     cfg = configure.plain(composed(f"experiment={preset}", f"task={task}"))
     length = build(cfg["task"], "task", [])().facts.max_len + 1
-    assert {"local", "sinkhorn", "reformer", "sparse", "longformer", "bigbird", "nystromformer"} <= set(cfg["short"])
-    for name, sizes in cfg["short"].items():
+    sections = yaml.safe_load((conf_dir() / "experiment" / "small.yaml").read_text())["by_task"]
+    by_attention = sections["matching" if task == "acl_matching" else task]["by_attention"]
+    names = set(by_attention) - {"others"}
+    assert {"local", "sinkhorn", "reformer", "sparse", "longformer", "bigbird", "nystromformer"} <= names
+    for name in names:
+        sizes = by_attention[name]["attention"]
         chosen = configure.plain(composed(f"experiment={preset}", f"task={task}", f"attention={name}"))
         assert {**chosen["attention"], **sizes} == chosen["attention"]
         shape = {"dim": 12, "qkv_dim": 12, "heads": 3, "bias": True, "out_proj": True, "dropout": 0.0}
         build_mixer = build(chosen["attention"], "attention", [], supplied=1)
-        mixer = build_mixer(Shape(**shape, max_len=length, causal=False, layer=0))
+        mixer = build_mixer(Shape(**shape, max_positions=length, causal=False, layer=0))
         assert not mixer.full_pattern
         if isinstance(mixer, PatternAttention):
             assert mixer.pattern(length).float().mean() < 0.4
@@ -323,7 +331,7 @@ def test_sparse_scores_what_it_promises(pattern: str) -> None:
         "attention.stride=16",
         "attention.summary=2",
         f"attention.pattern={pattern}",
-        max_len=256,
+        max_positions=256,
         dropout=1e-9,
     ).train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
@@ -389,7 +397,7 @@ def test_global_positions_have_projections_of_their_own() -> None:
         "attention.global_positions=2",
         "attention.global_projections=true",
     )
-    mixer = mixer_of(*overrides, max_len=MAX_LEN)
+    mixer = mixer_of(*overrides, max_positions=MAX_LEN)
     for old, new in (
         (mixer.query, mixer.global_query),
         (mixer.key, mixer.global_key),
@@ -418,7 +426,7 @@ def test_global_positions_have_projections_of_their_own() -> None:
 
 @pytest.mark.parametrize(("block", "count"), [(2, 3), (1, 7), (5, 4), (3, 0)])
 def test_the_random_blocks_are_distinct_and_new(block: int, count: int) -> None:
-    mixer = mixer_of("bigbird", f"attention.block={block}", f"attention.random_blocks={count}", max_len=MAX_LEN)
+    mixer = mixer_of("bigbird", f"attention.block={block}", f"attention.random_blocks={count}", max_positions=MAX_LEN)
     blocks = -(-MAX_LEN // block)
     most = max(len(set(range(1, blocks - 1)) - {n - 1, n, n + 1}) for n in range(blocks))
     assert mixer.table.shape == (3, blocks, min(count, most))
@@ -433,7 +441,7 @@ def test_the_random_blocks_are_distinct_and_new(block: int, count: int) -> None:
 def test_the_random_blocks_belong_to_seed_layer_and_head() -> None:
     def tables(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
-        return [mixer_of("bigbird", "attention.block=1", max_len=97, layer=layer).table for layer in range(2)]
+        return [mixer_of("bigbird", "attention.block=1", max_positions=97, layer=layer).table for layer in range(2)]
 
     (one, other), again, different = tables(5), tables(5), tables(7)
     assert torch.equal(one, again[0])
@@ -463,7 +471,7 @@ def test_training_and_evaluation_read_the_same_blocks() -> None:
 
 
 def test_bigbird_by_loops() -> None:
-    """The last block is that of `max_len`: an input that ends before it has none, however it is padded."""
+    """The last block is that of `max_positions`: an input that ends before it has none, however it is padded."""
     mixer = made("bigbird")  # blocks of 2, 15 of them
     for length in LENGTHS:
         for head in range(3):

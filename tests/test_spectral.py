@@ -209,7 +209,7 @@ def test_prf_is_the_dense_weights(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", PRF)
 def test_prf_keeps_its_weights_where_features_underflow(name: str) -> None:
     """In fp32, and at norms where no feature is above the smallest number."""
-    mixer = mixer_of(name, dim=192, qkv_dim=192, max_len=31).float()
+    mixer = mixer_of(name, dim=192, qkv_dim=192, max_positions=31).float()
     q, k = 6 * noise(2, 1, 3, 31, 64).float()
     v = noise(1, 3, 31, 64, seed=1).float()
     omega = mixer.spectrum.frequencies()
@@ -232,7 +232,7 @@ def test_causal_prf_does_not_tell_of_a_key_that_towers_later(name: str) -> None:
 @pytest.mark.parametrize("spread", [1, 10])
 def test_rks_is_finite_where_a_sum_of_weights_may_be_negative(name: str, spread: int) -> None:
     """Without the constant there is nothing that keeps the sums positive."""
-    mixer = mixer_of(name, "attention.smoothing=0", max_len=101).float()
+    mixer = mixer_of(name, "attention.smoothing=0", max_positions=101).float()
     q, k, v = (spread * noise(3, 2, 3, 101, 5).float()).requires_grad_()
     y = mixer.attend(q, k, v, None)
     y.sum().backward()
@@ -311,7 +311,9 @@ def test_generated_frequencies_are_bounded_learned_and_the_same_in_evaluation(na
     assert mixer.spectrum.frequencies().std() > 0.1
     torch.testing.assert_close(mixer.train()(x), mixer.eval()(x), rtol=0, atol=0)
     mixer(x).square().sum().backward()
-    assert all(parameter.grad.any() for key, parameter in mixer.spectrum.named_parameters() if key[-6:] == "weight")
+    learned = [parameter for key, parameter in mixer.spectrum.named_parameters() if key.endswith("weight")]
+    assert learned
+    assert all(parameter.grad.any() for parameter in learned)
 
 
 # ---------------------------------------------------------------- draws and settings

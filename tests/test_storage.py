@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import facts
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.tasks import Place, Task, Windows
 from lra.tasks.card import card
 from lra.tasks.storage import Writer, prepared, verify
@@ -265,7 +265,7 @@ def test_hosts_that_share_no_locks_leave_each_other_alone(tmp_path: Path, monkey
     own.mkdir(parents=True)
     other.mkdir()
     monkeypatch.setattr("platform.node", lambda: "here")
-    monkeypatch.setattr("lra.locks.of_one_host", lambda path: "nolock")
+    monkeypatch.setattr("lra.core.locks.of_one_host", lambda path: "nolock")
     build(tmp_path, tmp_path / "log")
     assert (own.exists(), other.exists()) == (False, True)
 

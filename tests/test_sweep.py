@@ -18,14 +18,19 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import DictConfig
-from support import Commands, composed, stub_task
-from test_train import strip_times
+from support import Commands, composed, strip_times, stub_task
 
-import lra.command
-from lra import estimate, locks, record, sweep, train
-from lra.outcome import state
-from lra.report.__main__ import main as report
-from lra.settings import assemble, settings_of
+import lra.cli.command
+from lra.cli import sweep, train
+from lra.cli.report import main as report
+from lra.config.settings import settings_of
+from lra.core import locks
+from lra.records import record
+from lra.records.names import CONFIG, LOCK
+from lra.records.outcome import state
+from lra.report import figures
+from lra.runs import estimate
+from lra.runs.system import assemble
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
 SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
@@ -56,6 +61,13 @@ class Bad(Softmax):
 '''
 
 
+@pytest.fixture(autouse=True)
+def without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take seconds, and are none of these tests' concern; a launcher's processes draw them."""
+    if not request.node.get_closest_marker("launcher"):
+        monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
+
+
 def launcher(name: str) -> tuple[str, ...]:
     """The overrides of a launcher; the test is skipped where it is not there."""
     if name == "basic":
@@ -71,7 +83,7 @@ def launcher(name: str) -> tuple[str, ...]:
 
 def command(*arguments: str) -> tuple[int, str]:
     """Exit code and standard error of lra-train in a process of its own."""
-    line = [sys.executable, "-m", "lra.train", *arguments]
+    line = [sys.executable, "-m", "lra", "train", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=500)
     return done.returncode, done.stderr
 
@@ -133,7 +145,7 @@ def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
     for what in ("fails", "dies", "dawdles"):
         text = f"_target_: bad.Bad\n_partial_: true\nwhat: {what}\n"
         (options / f"{what}.yaml").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[1]}")
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[2]}")
     line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,dawdles,fails,simple", *overrides)
     code, err = command(*line, "isolate=true", "train.minutes=0.05")
     assert code == 75, err
@@ -169,7 +181,7 @@ def test_a_dead_worker_takes_no_run_with_it_that_had_not_begun(cli: Commands, mo
 def test_no_worker_outlives_its_driver(cli: Commands) -> None:
     line = (*SMOKE, "seed=1,2,3", "checkpoint.steps=10", "max_hours=null", *launcher("joblib"))
     driver = subprocess.Popen(
-        [sys.executable, "-m", "lra.train", *line, "hydra.launcher.n_jobs=2", "train.steps=1000000"],
+        [sys.executable, "-m", "lra", "train", *line, "hydra.launcher.n_jobs=2", "train.steps=1000000"],
         stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     runs = [Path(f"runs/listops/paper/simple/simple/seed{seed}/checkpoint.json") for seed in (1, 2)]
@@ -177,7 +189,7 @@ def test_no_worker_outlives_its_driver(cli: Commands) -> None:
         time.sleep(0.05)
     driver.kill()
     driver.wait()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while (alive := session(driver.pid)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive
@@ -204,7 +216,7 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
     line = (*SMOKE, "seed=1,2,3", "train.eval_every=10", "checkpoint.steps=10", "max_hours=null", *launcher(name))
     line += ("isolate=true",) if name == "basic" else ("hydra.launcher.n_jobs=2",)
     driver = subprocess.Popen(
-        [sys.executable, "-m", "lra.train", *line, "train.steps=1000000"],
+        [sys.executable, "-m", "lra", "train", *line, "train.steps=1000000"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     first = Path("runs/listops/paper/simple/simple/seed1/checkpoint.json")
@@ -218,11 +230,11 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
     assert driver.returncode == (130 if asked == signal.SIGINT else 75), err
     assert "Traceback" not in err
     assert "0 of 3 runs finished" in err
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while session(driver.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert session(driver.pid) == []
-    assert not any(state(path.parent)[0] == "running" for path in Path("runs").rglob(record.CONFIG))
+    assert not any(state(path.parent)[0] == "running" for path in Path("runs").rglob(CONFIG))
 
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
@@ -267,11 +279,11 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     honest, before = train._start, signal.getsignal(number)
 
     def run_and_signal(cfg: DictConfig) -> str:
-        outcome = train.job(cfg)
+        outcome = train.start(cfg)
         os.kill(os.getpid(), number)
         return outcome
 
-    monkeypatch.setattr(train, "_start", lra.command.command("train", sweep.run)(run_and_signal))
+    monkeypatch.setattr(train, "_start", lra.cli.command.command("train", sweep.run)(run_and_signal))
     code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
@@ -321,22 +333,33 @@ def test_a_sweep_that_has_begun_goes_on_however_long_it_is(cli: Commands) -> Non
     code, _, err = cli(train.main, *line, "seed=1,2", "max_hours=1e-9")
     assert (code, "more than max_hours=1e-09" in err) == (2, True)
     code, _, err = cli(train.main, *line, "seed=1", "max_hours=1e-9")
-    assert (code, "1 of 1 runs finished" in err) == (0, True)
+    assert (code, "1 of 1 runs finished" in err) == (0, True), err
 
 
 @pytest.mark.parametrize(
-    ("system", "evaluation"),
-    [("simple", ("task.val_size=3000",)), ("transformer", ("train.eval_every=200", "model.depth=4"))],
+    ("system", "shares"),
+    [
+        ("simple", ("task.val_size=3000", "train.steps=20", "train.eval_every=1")),
+        ("transformer", ("train.steps=100", "train.eval_every=100", "model.depth=4")),
+    ],
 )
-def test_the_estimate_is_what_a_run_takes(cli: Commands, system: str, evaluation: tuple[str, ...]) -> None:
-    """Where evaluation is most of it, and where training is; within a factor of three, since others use the cores."""
-    line = (*SMOKE, "train.steps=200", f"system={system}", *evaluation)
+def test_the_estimate_is_what_a_run_takes(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, system: str, shares: tuple[str, ...]
+) -> None:
+    """Where evaluation is most of it, and where training is; within a factor of three, by the time of this process on
+    the processor, whatever else the machine does."""
+    for clock in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, clock, time.process_time)
+    line = (*SMOKE, f"system={system}", *shares)
     code, _, err = cli(train.main, *line)
     assert code == 0, err
     said = 60 * float(re.search(r"about (\S+) minutes", err)[1])
     [found] = Path("runs").rglob(record.NAME)
-    took = sum(record.read(found)["seconds"].values())
-    assert took / 3 < said < 3 * took
+    seconds = record.read(found)["seconds"]
+    took = sum(seconds.values())
+    most = seconds["evaluate" if system == "simple" else "train"]
+    assert most > 0.7 * took, "an estimate of the other part alone is off by more"
+    assert took / 3 < said < 3 * took, (said, took)
 
 
 def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +444,7 @@ def test_a_status_says_where_and_why(cli: Commands) -> None:
         folder / "seed2", {**record.read(folder / "seed2" / record.NAME), "status": "failed", "reason": "fire"}
     )
     (folder / "seed3" / record.NAME).unlink()
-    with locks.hold(folder / "seed3" / record.LOCK, 0):
+    with locks.hold(folder / "seed3" / LOCK, 0):
         code, out, _ = cli(report, "runs", "--once")
     assert code == 0
     assert out.startswith("1 running, 1 failed, 1 finished")
@@ -433,7 +456,7 @@ def test_a_status_says_where_and_why(cli: Commands) -> None:
 
 def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = []
-    monkeypatch.setattr(train, "run", lambda settings, cell, title, number: numbers.append(number) or "finished")
+    monkeypatch.setattr(train, "run", lambda job: numbers.append(job.number) or "finished")
     cli(train.main, *SMOKE, "seed=1,2,3,4,5")
     assert numbers == [0, 1, 2, 3, 4]
 
@@ -442,17 +465,17 @@ def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest
     """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
     import torch
 
-    from lra import run
+    from lra.runs import machine
 
     taken = []
-    monkeypatch.setattr(run, "gettempdir", lambda: tmp_path)
+    monkeypatch.setattr(machine, "gettempdir", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    with run.placed("cuda", 1):
-        with run.placed("cuda", 4), run.placed("cuda", 7), run.placed("cuda", 11):
+    with machine.placed("cuda", 1):
+        with machine.placed("cuda", 4), machine.placed("cuda", 7), machine.placed("cuda", 11):
             assert taken == [1, 2, 0, 2]
-        with run.placed("cuda", 3), run.placed("cpu", 2):
+        with machine.placed("cuda", 3), machine.placed("cpu", 2):
             assert taken[4:] == [0]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.tasks.tokenise import (
     byte_ids,
     encode,

@@ -11,9 +11,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support import Commands, options
+from support import Commands, options, strip_times
 
-from lra import locks, paths, record, train
+from lra.cli import train
+from lra.core import locks, paths
+from lra.records import provenance, record
+from lra.records.names import ERRORS, LOCK
+from lra.report import figures
 
 SMOKE = ("experiment=smoke", "out=runs")
 SIMPLE = Path("runs/listops/paper/simple/simple")
@@ -24,14 +28,6 @@ def metrics(folder: Path) -> list[dict]:
     for line in lines:
         assert line.pop("seconds") > 0
     return lines
-
-
-def strip_times(value: object) -> object:
-    """A record without what depends on the clock or the machine's memory."""
-    if isinstance(value, dict):
-        gone = ("seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", "metrics.jsonl")
-        return {key: strip_times(item) for key, item in value.items() if key not in gone}
-    return value
 
 
 def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
@@ -71,13 +67,13 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
 
 def test_the_commit_is_that_of_this_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also where git's variables name another repository, as within its hooks; without a checkout it is the version."""
-    expected = record._commit()
+    expected = provenance._commit()
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert record._commit() == expected
+    assert provenance._commit() == expected
     monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "site-packages")
-    assert record._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
+    assert provenance._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
 
 
 def test_the_same_seed_twice_is_the_same_to_the_byte(cli: Commands) -> None:
@@ -126,7 +122,7 @@ def test_a_damaged_record_is_named(cli: Commands) -> None:
 
 def test_two_processes_do_not_share_a_run(cli: Commands) -> None:
     (SIMPLE / "seed1").mkdir(parents=True)
-    with locks.hold(SIMPLE / "seed1" / record.LOCK, 0):
+    with locks.hold(SIMPLE / "seed1" / LOCK, 0):
         code, _, err = cli(train.main, *SMOKE)
     assert code == 75
     assert f"at work elsewhere ({platform.node()}, process {os.getpid()})" in err
@@ -158,17 +154,24 @@ def test_a_sweep_writes_its_report(cli: Commands) -> None:
     assert [cell["seeds"] for cell in json.loads(Path("runs/sweep.json").read_text())["cells"]] == [[1, 2, 3]] * 4
 
 
-def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lra.run
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take seconds."""
+    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
 
-    honest = lra.run.fit
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lra.runs.course
+
+    honest = lra.runs.course.fit
 
     def fails_for_two(*arguments, seed: int, **rest):
         if seed == 2:
             raise RuntimeError("the machine is on fire")
         return honest(*arguments, seed=seed, **rest)
 
-    monkeypatch.setattr(lra.run, "fit", fails_for_two)
+    monkeypatch.setattr(lra.runs.course, "fit", fails_for_two)
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
     assert code == 1
     assert "failed: RuntimeError: the machine is on fire" in err
@@ -176,15 +179,16 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert "2 of 3 runs finished" in err
     found = record.read(SIMPLE / "seed2" / record.NAME)
     assert (found["status"], found["reason"]) == ("failed", "RuntimeError: the machine is on fire")
-    assert "fails_for_two" in (SIMPLE / "seed2" / train.ERRORS).read_text()
-    monkeypatch.setattr(lra.run, "fit", honest)
+    assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
+    monkeypatch.setattr(lra.runs.course, "fit", honest)
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
     assert code == 0
     assert "3/3 |" in out
     assert err.count("nothing to do") == 2
-    assert not (SIMPLE / "seed2" / train.ERRORS).exists()
+    assert not (SIMPLE / "seed2" / ERRORS).exists()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_divergence_is_a_result(cli: Commands) -> None:
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.lr=1e30", "train.eval_every=1")
     assert code == 1
@@ -285,7 +289,7 @@ def test_selection_is_what_the_protocol_says(cli: Commands) -> None:
 
 
 def test_as_a_module_in_another_process(cli: Commands) -> None:
-    command = [sys.executable, "-m", "lra.train", *SMOKE, "train.steps=10"]
+    command = [sys.executable, "-m", "lra", "train", *SMOKE, "train.steps=10"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (SIMPLE / "seed1" / record.NAME).exists()
@@ -295,6 +299,7 @@ def test_as_a_module_in_another_process(cli: Commands) -> None:
     assert again.stderr == "lra-train: error: sed: unknown key; did you mean 'seed'?\n"
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_sweep_whose_runs_are_all_refused_says_so(cli: Commands) -> None:
     assert cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.steps=10")[0] == 0
     code, _, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.steps=12")
@@ -320,7 +325,7 @@ def test_a_mistake_in_a_sweep_is_one_line(cli: Commands, argument: str, message:
 
 
 def test_control_c_and_the_same_command_again(cli: Commands) -> None:
-    command = [sys.executable, "-m", "lra.train", "--multirun", *SMOKE, "seed=1,2", "train.eval_every=1"]
+    command = [sys.executable, "-m", "lra", "train", "--multirun", *SMOKE, "seed=1,2", "train.eval_every=1"]
     patient = subprocess.Popen([*command, "train.steps=100000"], stderr=subprocess.PIPE, text=True)
     lines = SIMPLE / "seed1" / record.METRICS
     deadline = time.monotonic() + 300

@@ -11,9 +11,9 @@ from golden import folder as golden
 from reports import change, complete
 from support import Commands
 
-from lra import record
+from lra.cli import report as command
+from lra.records import record
 from lra.report import Report
-from lra.report import __main__ as command
 from lra.report import verify as receipts
 from lra.report.verify import verify
 

@@ -14,10 +14,11 @@ from reports import declare
 from rich.console import Console
 from support import Commands
 
-from lra import checkpoint, locks, record
-from lra.errors import UserError
-from lra.files import write_json
-from lra.report import __main__ as command
+from lra.cli import report as command
+from lra.core import locks
+from lra.core.errors import UserError
+from lra.core.files import write_json
+from lra.records import checkpoint, record
 from lra.report import watch as view
 
 STEPS = 10 * EVERY
@@ -47,7 +48,7 @@ def states(folder: Path) -> dict[int, str]:
     return {run.seed: run.state for run in view.look(folder)}
 
 
-def shown(runs: list[view.Run], most: int | None = None) -> str:
+def shown(runs: list[view.WatchedRun], most: int | None = None) -> str:
     console = Console(width=100)
     with console.capture() as captured:
         console.print(view.frame(runs, most))
@@ -67,7 +68,7 @@ def test_a_run_is_at_work_while_a_process_holds_its_lock(folder: Path) -> None:
     place = begin(folder, 1, 4)
     end(place, "paused")
     program = (
-        f"import time; from pathlib import Path; from lra.locks import hold; "
+        f"import time; from pathlib import Path; from lra.core.locks import hold; "
         f"lock = hold(Path({str(place / '.run.lock')!r}), 0); lock.__enter__(); "
     )
     other = subprocess.Popen(
@@ -100,19 +101,19 @@ def test_time_left_by_hand(folder: Path) -> None:
 
 
 def test_a_run_that_waits_takes_as_long_as_those_of_its_cell() -> None:
-    quick = view.Run("quick", 1, "running", step=10, steps=100, spent=1.0)
-    slow = view.Run("slow", 1, "finished", step=100, steps=100, spent=90.0)
-    assert view.seconds_left([quick, slow, view.Run("slow", 2, "waiting")]) == pytest.approx(9 + 90)
-    assert view.seconds_left([quick, slow, view.Run("new", 1, "waiting")]) == pytest.approx(9 + (10 + 90) / 2)
-    assert view.seconds_left([view.Run("quick", 1, "running")]) is None
+    quick = view.WatchedRun("quick", 1, "running", step=10, steps=100, spent=1.0)
+    slow = view.WatchedRun("slow", 1, "finished", step=100, steps=100, spent=90.0)
+    assert view.seconds_left([quick, slow, view.WatchedRun("slow", 2, "waiting")]) == pytest.approx(9 + 90)
+    assert view.seconds_left([quick, slow, view.WatchedRun("new", 1, "waiting")]) == pytest.approx(9 + (10 + 90) / 2)
+    assert view.seconds_left([view.WatchedRun("quick", 1, "running")]) is None
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (90, "2 min"), (3600, "1 h 00 min"), (5400, "1 h 30 min")])
 def test_what_the_frame_says(seconds: float, text: str) -> None:
     runs = [
-        view.Run("a/done", 1, "finished", "", 100, 100, 50.0, 36.5),
-        view.Run("b/active", 1, "running", "node3, process 7", 50, 100, seconds, 35.25),
-        view.Run("b/active", 2, "failed", "MemoryError", 10, 100, 10.0),
+        view.WatchedRun("a/done", 1, "finished", "", 100, 100, 50.0, 36.5),
+        view.WatchedRun("b/active", 1, "running", "node3, process 7", 50, 100, seconds, 35.25),
+        view.WatchedRun("b/active", 2, "failed", "MemoryError", 10, 100, 10.0),
     ]
     page = shown(runs)
     assert page.splitlines()[0] == f"1 running, 1 failed, 1 finished; about {text} left"
@@ -127,7 +128,7 @@ def test_what_the_frame_says(seconds: float, text: str) -> None:
 
 
 def test_cells_that_have_no_room_are_counted() -> None:
-    page = shown([view.Run(f"cell{number}", 1, "waiting") for number in range(9)], most=4)
+    page = shown([view.WatchedRun(f"cell{number}", 1, "waiting") for number in range(9)], most=4)
     assert "cell3" in page
     assert "cell4" not in page
     assert "and 5 more cells" in page
@@ -183,7 +184,7 @@ def test_between_two_evaluations_checkpoints_tell_the_progress(folder: Path) -> 
     place = begin(folder, 1, 3)
     with locks.hold(place / ".run.lock", 0):
         for step, left in ((20, 14), (50, 10)):  # the last evaluation was at 30 of 100, two seconds for each ten steps
-            checkpoint.write(place, checkpoint.Checkpoint(step=step, tensors={}, state={}))
+            checkpoint.write(place, checkpoint.Generation(step=step, tensors={}, state={}))
             assert view.seconds_left([view.look(folder)[0]]) == pytest.approx(left)
 
 
@@ -226,7 +227,7 @@ def test_foreign_files_are_no_runs(folder: Path, cli: Commands) -> None:
     ):
         assert f"{folder / CELL}/seed{seed}/{fault}" in out
     assert len(err.splitlines()) == 1
-    assert "other/sweep.json: not what a sweep declares: ValueError: expected a regular file, found a sym" in err
+    assert "other/sweep.json: not what a sweep declares: expected a regular file, found a sym" in err
 
 
 def test_one_frame_breaks_no_path_and_takes_no_name_for_markup(tmp_path: Path, cli: Commands) -> None:

@@ -5,25 +5,31 @@ A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
-from lra.dropout import Dropout
-from lra.errors import UserError
+from lra.attention.contract import check_definition, check_output
+from lra.core import streams
+from lra.core.dropout import Dropout
+from lra.core.errors import UserError
+from lra.core.precision import autocast_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the model tells its mixers; a mixer's own options come from `conf/attention/`."""
+    """What the model tells its mixers; a mixer's own options come from `conf/attention/`.
+
+    `max_positions`: of the longest input, so the task's `max_len` tokens, and one more where there is a CLS.
+    `layer`: from 0.
+    """
 
     dim: int
     qkv_dim: int
     heads: int
-    max_len: int
+    max_positions: int
     bias: bool
     out_proj: bool
     dropout: float
@@ -61,15 +67,21 @@ class Card:
 
 
 class Mixer(nn.Module):
-    """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to max_len; no residual, no norm.
+    """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to the shape's `max_positions`; no
+    residual, no norm.
 
     Outputs at real positions do not depend on what finite numbers stand at padded ones, and outputs there are finite;
     the model puts zeros there before the first mixer.
-    A class says whether it can use a mask (`maskable`), whether it has a form in which an output depends on no later
-    position (`can_be_causal`), which it takes when the shape says so, whether it commutes with a permutation of
-    the positions (`commutes`), whether it has the output projection that the variants switch (`projects_out`), and
-    whether outputs at the first positions alone come cheaper (`reads_few`). A mechanism that is meant to leave pairs of
-    positions out says whether it leaves out none of them at `max_len`, where it is softmax attention (`full_pattern`).
+    A class has a `card`, and says by flags what it can:
+
+    `maskable`: it can use a mask. `can_be_causal`: it has a form in which an output depends on no later position, and
+    takes it when the shape says so. `commutes`: with a permutation of the positions. `projects_out`: it has the output
+    projection that the variants switch. `reads_few`: outputs at the first positions alone come cheaper.
+    `full_pattern`: a mechanism that is meant to leave pairs of positions out leaves out none of them at
+    `max_positions`, where it is softmax attention.
+
+    A class is checked where it is defined; one whose subclasses add what is missing says `abstract=True` there. What a
+    mixer may offer besides stands in `lra.attention.offers`.
     """
 
     card: Card
@@ -79,23 +91,35 @@ class Mixer(nn.Module):
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
+    abstract: ClassVar[bool] = True
+
+    def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.abstract = abstract
+        if not abstract:
+            check_definition(cls, Card)
 
     def __init__(self, shape: Shape) -> None:
+        if self.abstract:
+            raise UserError(f"{type(self).__name__} is what several attentions share: choose one of them")
         super().__init__()
         self.shape = shape
+        self.redraw_every: int | None = None
+        self._drawn: tuple[int, int] | None = None
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Classes with `reads_few` take `reads`, too: how many outputs, from the first on, are wanted."""
 
-    def mix(
-        self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None, reads: int | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """`forward`, cut to the first `reads` outputs if that is a number, for mechanisms that hand a memory
-        [B, M, D] from layer to layer; the others pass it on."""
-        if reads is not None and self.reads_few:
-            return self(x, key_mask, reads), memory
-        return self(x, key_mask)[:, :reads], memory
+    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
+        """`forward`, cut to the first `reads` outputs if that is a number; raises UserError where what it gives is
+        not like x."""
+        few = reads is not None and self.reads_few
+        mixed = self(x, key_mask, reads) if few else self(x, key_mask)
+        expected = x[:, :reads].shape if few else x.shape
+        name, dtypes = type(self).__name__, (x.dtype, autocast_dtype(x))
+        check_output(name, mixed, expected, dtypes, "documents, positions, model.dim")
+        return mixed if few else mixed[:, :reads]
 
     @property
     def causal(self) -> bool:
@@ -108,11 +132,21 @@ class Mixer(nn.Module):
         """Parameters beyond the four projections of the shape, by formula; negative where some are missing."""
 
     def redraw(self, seed: int, step: int) -> None:
-        """Called before every training step: mechanisms with random features draw them anew when it is time, as a
-        function of (seed, step, layer). Evaluation uses the last draw."""
+        """Called before every training step: draws random features anew, as a function of (seed, step, layer), every
+        `redraw_every` steps. Evaluation uses the last draw."""
+        if self.redraw_every is None:
+            return
+        number = step // self.redraw_every
+        if self._drawn != (seed, number):
+            self.draw(streams.generator(seed, "features", number, self.shape.layer))
+            self._drawn = seed, number
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """New random features, in place: what a mixer that sets `redraw_every` defines."""
+        raise NotImplementedError(f"{type(self).__name__} sets redraw_every, but has no draw(self, rng)")
 
 
-class Attention(Mixer):
+class Attention(Mixer, abstract=True):
     """Multi-head shell: projections around `attend`; `out_proj=False` sends the heads straight on (SimpleTRON)."""
 
     projects_out = True
@@ -130,19 +164,16 @@ class Attention(Mixer):
         """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions only."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        q, k, v = self.project(x, reads)
+        mixed = self.attend(q, k, v, key_mask)
+        check_output(f"{type(self).__name__}.attend", mixed, q.shape, (), "documents, heads, positions, head width")
+        return self.out(merge_heads(mixed))
+
+    def project(self, x: Tensor, reads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q [B, H, L or reads, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
-        q, k, v = (split_heads(project(x), self.shape.heads) for project, x in inputs)
-        return self.out(merge_heads(self.attend(q, k, v, key_mask)))
-
-    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q [B, H, n, Dh], k [B, H, L, Dh] -> [B, H, n, L], whose product with v is `attend` without causality, where
-        each token's value has a weight. Raises UserError elsewhere."""
-        raise UserError(f"{type(self).__name__} has no weights between tokens: explain a run of simple or softmax")
-
-    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float | None:
-        """What q_i . k_j is multiplied by, a number or [B, 1, 1, 1], where the weight of token j for token i is a
-        function of that product; None elsewhere."""
-        return None
+        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
+        return q, k, v
 
     @property
     def extra_parameters(self) -> int:
@@ -167,24 +198,3 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, L, Dh] -> [B, L, H Dh]."""
     return x.transpose(1, 2).flatten(2)
-
-
-def full_precision(device: torch.device) -> AbstractContextManager:
-    """No autocast inside: for sums, exponentials and transforms that bf16 would spoil."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
-def autocast_dtype(x: Tensor) -> torch.dtype:
-    """What products of x are computed in."""
-    if x.is_meta or x.dtype == torch.float64:
-        return x.dtype
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision to fp32; fp32 and fp64 as they are."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

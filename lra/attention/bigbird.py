@@ -1,8 +1,8 @@
 """BigBird (Zaheer et al. 2020, section 2): blocks that read their neighbours, two global blocks and random ones.
 
 O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. What a block reads depends on its number alone, for
-inputs as long as `max_len`: the last block is that of `max_len`, and an input that ends before it has none, as if it
-were padded to `max_len` and masked. So outputs do not depend on the padding, which the last block of the batch would
+inputs as long as `max_positions`: the last block is the last of these, and an input that ends before it has none, as
+if it were padded that far and masked. So outputs do not depend on the padding, which the last block of the batch would
 make them do; random blocks beyond the end of an input are not there either. The original pads and masks likewise.
 """
 
@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import Blocks, Part, PatternAttention, band
+from lra.attention.gather import Blocks, KeyPart, PatternAttention, band
 from lra.attention.softmax import Scale
 
 
@@ -36,7 +36,7 @@ class BigBird(PatternAttention):
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
         super().__init__(shape, scale=scale, keys=keys)
         self.block = block
-        self.last = (shape.max_len - 1) // block
+        self.last = (shape.max_positions - 1) // block
         self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
 
     @property
@@ -47,7 +47,7 @@ class BigBird(PatternAttention):
     def width(self, length: int) -> int:
         return self.block
 
-    def parts(self, places: Tensor) -> list[Part]:
+    def parts(self, places: Tensor) -> list[KeyPart]:
         near = Blocks(table=band(places, self.block, causal=False), most=3 * self.block, rule=self._near)
         return [near, Blocks(table=self.table[:, : len(places)], most=self.table.shape[-1] * self.block)]
 

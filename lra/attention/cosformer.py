@@ -35,8 +35,9 @@ class Cosformer(KernelAttention):
         super().__init__(shape, eps=eps)
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        # Angles in float64, rounded once: all positions of a long text lie within a quarter of a turn.
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
-        angle = position * (math.pi / 2 / self.shape.max_len)
+        angle = position * (math.pi / 2 / self.shape.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k

@@ -17,15 +17,16 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
-from lra.attention import Card, Mixer, Shape, at_least_float32, full_precision
-from lra.dropout import Dropout
-from lra.errors import UserError
+from lra.attention import Card, Mixer, Shape
+from lra.core.dropout import Dropout
+from lra.core.errors import UserError
+from lra.core.precision import at_least_float32, full_precision
 
 FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15 taps, FFT from 31 (63 if diagonal)
 
 
 class Extractor(Mixer):
-    """`lags`: l, at most max_len. `one_sided`: no later positions, also where the task allows them.
+    """`lags`: l, at most max_positions. `one_sided`: no later positions, also where the task allows them.
 
     `rank`: r; null: no U and V, so that r = D. `groups`: blocks of G_k; null: r of them, so that G_k is diagonal.
     `adjust`: the gate x W_adj.
@@ -60,7 +61,7 @@ class Extractor(Mixer):
         self.one_sided = one_sided
         self.rank = rank
         self.evaluate = evaluate
-        self.lags = min(lags, shape.max_len)
+        self.lags = min(lags, shape.max_positions)
         self.taps = self.lags if self.causal else 2 * self.lags - 1
         self.width = rank or shape.dim
         self.groups = groups or self.width
@@ -82,7 +83,7 @@ class Extractor(Mixer):
         self.out = linear(shape.dim, shape.dim) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        if key_mask is not None:
+        if key_mask is not None:  # real positions near the end would read padding as their neighbours
             x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
         y = self.up(self.convolve(self.down(x)))
         if self.adjust is not None:

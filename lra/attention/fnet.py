@@ -6,7 +6,8 @@ No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time, noth
 import torch
 from torch import Tensor
 
-from lra.attention import Card, Mixer, at_least_float32, full_precision
+from lra.attention import Card, Mixer
+from lra.core.precision import at_least_float32, full_precision
 
 
 class FNet(Mixer):

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.dropout import Dropout, Numbers, Run
+from lra.core.dropout import ColumnRun, Dropout, Numbers
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
 
@@ -25,7 +25,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class KeyPart:
     """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
 
     `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks(Part):
+class Blocks(KeyPart):
     """The blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; a missing one is none."""
 
     table: Tensor
@@ -76,7 +76,7 @@ class Window(Blocks):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns(Part):
+class Columns(KeyPart):
     """The same `columns` [m] for all queries."""
 
     columns: Tensor
@@ -88,7 +88,7 @@ class Columns(Part):
         return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
 
 
-class Strides(Part):
+class Strides(KeyPart):
     """The place of the query in every block."""
 
     letters = "bhjid"
@@ -119,7 +119,7 @@ def gather_attention(
     key_mask: Tensor | None,
     *,
     places: Tensor,
-    parts: list[Part],
+    parts: list[KeyPart],
     everywhere: Columns,
     causal: bool,
     scale: float,
@@ -135,14 +135,14 @@ def gather_attention(
     readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
     if len(everywhere.columns):
         parts, readable = [*parts, everywhere], [*readable, real]
-    numbers = [Run(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts]
-    seen = [visible(part, places, some, causal) for part, some in zip(parts, readable, strict=True)]
+    numbers = [ColumnRun(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts]
+    seen = [visible(part, places, keys, causal) for part, keys in zip(parts, readable, strict=True)]
     if any(isinstance(part, Strides) for part in parts):
         mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout, numbers)
     else:
         k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
-        outer = torch.broadcast_shapes(*(some.shape[:-1] for some in seen))
-        mask = torch.cat([some.expand(*outer, -1) for some in seen], dim=-1)
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
         mixed = weigh(q, k, v, mask, scale, dropout, numbers)
     return mixed.flatten(2, 3)[:, :, :length]
 
@@ -152,7 +152,7 @@ def _weigh_parts(
     k: Tensor,
     v: Tensor,
     seen: list[Tensor],
-    parts: list[Part],
+    parts: list[KeyPart],
     scale: float,
     dropout: Dropout,
     numbers: Numbers,
@@ -160,9 +160,9 @@ def _weigh_parts(
     """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
     q = q * scale
     scores = []
-    for part, some in zip(parts, seen, strict=True):
+    for part, seen_of_part in zip(parts, seen, strict=True):
         products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
-        scores.append(products.masked_fill(~some, torch.finfo(products.dtype).min))
+        scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
     weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
     shares = weights.split([score.shape[-1] for score in scores], dim=-1)
     mixed = [
@@ -172,7 +172,7 @@ def _weigh_parts(
     return sum(mixed)
 
 
-def visible(part: Part, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
+def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
     """Where the queries may read the keys of a part, broadcastable to [B, H, N, b, m]; `readable` [B or 1, N b]."""
     i, j = places.unsqueeze(-1), part.positions(places)
     seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
@@ -181,7 +181,7 @@ def visible(part: Part, places: Tensor, readable: Tensor, causal: bool) -> Tenso
     return seen & (j <= i) if causal else seen
 
 
-class PatternAttention(Attention):
+class PatternAttention(Attention, abstract=True):
     """The shell of a mechanism with a pattern: `reads` defines it, `parts` says how it is computed.
 
     Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory.
@@ -202,7 +202,7 @@ class PatternAttention(Attention):
         """Positions in a block (b)."""
 
     @abstractmethod
-    def parts(self, places: Tensor) -> list[Part]:
+    def parts(self, places: Tensor) -> list[KeyPart]:
         """What the queries of the blocks `places` [N, b] read; global positions need not be left out."""
 
     @abstractmethod
@@ -219,10 +219,10 @@ class PatternAttention(Attention):
 
     @property
     def full_pattern(self) -> bool:
-        """Whether `pattern(max_len)` leaves out nothing but what causality does. A pattern with gaps has them early."""
-        places = torch.arange(self.shape.max_len, device="cpu")
+        """Whether `pattern(max_positions)` leaves out nothing but what causality does."""
+        places = torch.arange(self.shape.max_positions, device="cpu")
         is_global = torch.isin(places, self.global_places(places))
-        for i in places[~is_global]:
+        for i in places[~is_global]:  # row by row: a pattern with gaps has them early
             seen = self.reads(i, places) | is_global
             if not (seen | (places > i) if self.causal else seen).all():
                 return False
@@ -276,4 +276,4 @@ class PatternAttention(Attention):
 
     def _most_global(self) -> int:
         """How many positions are global in the longest text."""
-        return len(self.global_places(torch.arange(self.shape.max_len)))
+        return len(self.global_places(torch.arange(self.shape.max_positions)))

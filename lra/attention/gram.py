@@ -10,17 +10,17 @@ position, where those of the textbook form's projections average out.
 import torch
 from torch import Tensor
 
-from lra.attention import at_least_float32
+from lra.core.precision import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
 POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
 
 
-def multiply_in_pieces(a: Tensor, b: Tensor, size: int, found: Tensor) -> None:
-    """a [B, M, K] @ b [B, K, N] into `found`, as a sum of sums of `size` terms: rounds less than one chain of K."""
+def multiply_in_pieces(a: Tensor, b: Tensor, size: int, out: Tensor) -> None:
+    """a [B, M, K] @ b [B, K, N] into `out`, as a sum of sums of `size` terms: rounds less than one chain of K."""
     for start in range(0, b.shape[1], size):
         piece = slice(start, start + size)
-        torch.baddbmm(found, a[:, :, piece], b[:, piece], beta=min(start, 1), out=found)
+        torch.baddbmm(out, a[:, :, piece], b[:, piece], beta=min(start, 1), out=out)
 
 
 class Moments(torch.autograd.Function):
@@ -107,9 +107,9 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b; in pieces on a CPU."""
     if a.device.type != "cpu":
         return a @ b
-    found = a.new_empty(1, len(a), b.shape[1])
-    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, found)
-    return found.squeeze(0)
+    product = a.new_empty(1, len(a), b.shape[1])
+    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, product)
+    return product.squeeze(0)
 
 
 class ProductByHead(torch.autograd.Function):
@@ -123,10 +123,10 @@ class ProductByHead(torch.autograd.Function):
         ctx.save_for_backward(a, b)
         if a.device.type != "cpu":
             return a @ b
-        found = a.new_empty(len(a), a.shape[1], b.shape[2])
-        for one, two, both in zip(a, b, found, strict=True):
-            both.copy_(few_rows_first(one.double(), two.double()))
-        return found
+        product = a.new_empty(len(a), a.shape[1], b.shape[2])
+        for a_head, b_head, of_head in zip(a, b, product, strict=True):
+            of_head.copy_(few_rows_first(a_head.double(), b_head.double()))
+        return product
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,10 +134,10 @@ class ProductByHead(torch.autograd.Function):
         if a.device.type != "cpu":
             return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad
         by_a, by_b = torch.empty_like(a), torch.empty_like(b)
-        for one, two, both, by_one, by_two in zip(a, b, grad, by_a, by_b, strict=True):
-            both = both.double()
-            by_one.copy_(few_rows_first(both, two.double().T))
-            by_two.copy_(few_rows_first(one.double().T, both))
+        for a_head, b_head, grad_head, by_a_head, by_b_head in zip(a, b, grad, by_a, by_b, strict=True):
+            grad_head = grad_head.double()
+            by_a_head.copy_(few_rows_first(grad_head, b_head.double().T))
+            by_b_head.copy_(few_rows_first(a_head.double().T, grad_head))
         return by_a, by_b
 
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.attention import Attention, Shape, at_least_float32, full_precision
+from lra.attention import Attention, Shape
+from lra.core.precision import at_least_float32, full_precision
 
 CHUNK = 64
 EVAL_DRAW = "evaluation keeps the last draw of training"
 
 
-class KernelAttention(Attention):
+class KernelAttention(Attention, abstract=True):
     """The shell of a feature map; `eps` is added to the denominator.
 
     Features and sums are in fp32 or higher under autocast. Padded keys get features of zero, after the map.

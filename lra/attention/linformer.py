@@ -36,10 +36,10 @@ class Linformer(Attention):
         super().__init__(shape)
         self.rank = rank
         self.share = share
-        size = (shape.heads if share == "none" else 1, shape.max_len, rank)
-        # A sum over all positions then keeps the variance of a key.
-        self.project_keys = nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
-        self.project_values = None if share == "key_value" else nn.Parameter(torch.randn(size) * shape.max_len**-0.5)
+        size = (shape.heads if share == "none" else 1, shape.max_positions, rank)
+        spread = shape.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
+        self.project_keys = nn.Parameter(torch.randn(size) * spread)
+        self.project_values = None if share == "key_value" else nn.Parameter(torch.randn(size) * spread)
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, rank=rank, values="E" if share == "key_value" else "F")
 
@@ -54,7 +54,7 @@ class Linformer(Attention):
     @property
     def extra_parameters(self) -> int:
         matrices = {"key_value": 1, "heads": 2, "none": 2 * self.shape.heads}[self.share]
-        return matrices * self.shape.max_len * self.rank
+        return matrices * self.shape.max_positions * self.rank
 
 
 def project_positions(matrix: Tensor, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import WIDEST, Blocks, Part, PatternAttention, Window, band
+from lra.attention.gather import WIDEST, Blocks, KeyPart, PatternAttention, Window, band
 from lra.attention.softmax import Scale
 
 
@@ -33,13 +33,13 @@ class Local(PatternAttention):
         near = f"|i − j| ≤ {window}" if kind == "sliding" else f"⌊j/{window}⌋ = ⌊i/{window}⌋"
         super().__init__(shape, scale=scale, keys=near)
         self.sliding = kind == "sliding"
-        self.window = min(window, shape.max_len)
+        self.window = min(window, shape.max_positions)
         self.can_be_causal = self.sliding
 
     def width(self, length: int) -> int:
         return min(self.window, length, *([WIDEST] if self.sliding else []))
 
-    def parts(self, places: Tensor) -> list[Part]:
+    def parts(self, places: Tensor) -> list[KeyPart]:
         if self.sliding:
             table = band(places, self.window, self.causal)
             return [Window(table=table, most=2 * self.window + 1, rule=self.reads)]

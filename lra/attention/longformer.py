@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.gather import WIDEST, Part, PatternAttention, Window, band
+from lra.attention.gather import WIDEST, KeyPart, PatternAttention, Window, band
 from lra.attention.softmax import Scale
-from lra.errors import UserError
+from lra.core.errors import UserError
 
 
 class Longformer(PatternAttention):
@@ -48,7 +48,7 @@ class Longformer(PatternAttention):
                 "attention.global_projections=true: no position uses them, since attention.global_positions=0; "
                 "set attention.global_positions=1 or attention.global_projections=false"
             )
-        self.half = min(window // 2, shape.max_len)
+        self.half = min(window // 2, shape.max_positions)
         self.global_positions = global_positions
         self.global_projections = global_projections
         if global_projections:
@@ -57,7 +57,7 @@ class Longformer(PatternAttention):
     def width(self, length: int) -> int:
         return min(self.half, length, WIDEST)
 
-    def parts(self, places: Tensor) -> list[Part]:
+    def parts(self, places: Tensor) -> list[KeyPart]:
         return [Window(table=band(places, self.half, self.causal), most=2 * self.half + 1, rule=self.reads)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
@@ -69,12 +69,11 @@ class Longformer(PatternAttention):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if not self.global_projections:
             return super().forward(x, key_mask)
-        heads, first = self.shape.heads, x[:, : self.global_positions]
-        q, k, v = (split_heads(project(x), heads) for project in (self.query, self.key, self.value))
-        mixed = self.gather(q, k, v, key_mask)
+        first = x[:, : self.global_positions]
+        mixed = self.gather(*self.project(x), key_mask)
         q, k, v = (
-            split_heads(project(some), heads)
-            for project, some in ((self.global_query, first), (self.global_key, x), (self.global_value, x))
+            split_heads(projection(part), self.shape.heads)
+            for projection, part in ((self.global_query, first), (self.global_key, x), (self.global_value, x))
         )
         rows = torch.arange(first.shape[1], device=x.device)
         return self.out(merge_heads(self.fill_rows(mixed, rows, q, k, v, key_mask)))

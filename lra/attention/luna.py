@@ -13,7 +13,24 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.dropout import Dropout, Numbers
+from lra.core.dropout import Dropout, Numbers
+
+
+class Handover:
+    """Holds the memory between two layers of one forward pass, so that nothing else has to pass it on."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def put(self, memory: Tensor) -> None:
+        self._memory = memory
+
+    def take(self) -> Tensor:
+        """The memory [B, M, H Dh], once: kept longer, it would keep the graph of its pass alive."""
+        if self._memory is None:
+            raise RuntimeError("Luna: the layer before has handed no memory on")
+        memory, self._memory = self._memory, None
+        return memory
 
 
 class Luna(Mixer):
@@ -34,6 +51,7 @@ class Luna(Mixer):
     )
     commutes = True
     projects_out = True
+    reads_few = True
 
     def __init__(self, shape: Shape, *, memory: PositiveInt, share: Literal["key_value", "none"], scale: Scale) -> None:
         super().__init__(shape)
@@ -53,24 +71,29 @@ class Luna(Mixer):
         self.out = project_out(shape)
         self.pack_dropout = Dropout(shape.dropout)
         self.dropout = Dropout(shape.dropout)
+        self._from_earlier: Handover | None = None
+        self._to_later: Handover | None = None
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        return self.mix(x, key_mask, None, None)[0]
+    def follow(self, earlier: "Luna") -> None:
+        self._from_earlier = earlier._to_later = Handover()
 
-    def mix(
-        self, x: Tensor, key_mask: Tensor | None, memory: Tensor | None, reads: int | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if self.shape.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
-        elif memory is None:
-            raise RuntimeError("Luna: a layer after the first needs the memory of the one before it")
+        elif self._from_earlier is None:
+            raise RuntimeError(f"Luna: layer {self.shape.layer} needs the memory of the one before it: call follow")
+        else:
+            memory = self._from_earlier.take()
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(
             self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout, self.slots
         )
+        # The memory is whole in every text, so unpacking needs no mask; packing leaves padded keys out.
         unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout, "order")
-        return self.out(unpacked), memory + packed
+        if self._to_later is not None:
+            self._to_later.put(memory + packed)
+        return self.out(unpacked)
 
     def _attend(
         self,

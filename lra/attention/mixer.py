@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from lra.attention import Card, Mixer, Shape
-from lra.dropout import Dropout
+from lra.core.dropout import Dropout
 
 
 class TokenMixing(Mixer):
@@ -26,9 +26,9 @@ class TokenMixing(Mixer):
     def __init__(self, shape: Shape, *, hidden: PositiveInt) -> None:
         super().__init__(shape)
         self.width = hidden
-        self.hidden = nn.Linear(shape.max_len, hidden, bias=shape.bias)
+        self.hidden = nn.Linear(shape.max_positions, hidden, bias=shape.bias)
         self.dropout = Dropout(shape.dropout)
-        self.out = nn.Linear(hidden, shape.max_len, bias=shape.bias)
+        self.out = nn.Linear(hidden, shape.max_positions, bias=shape.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         length = x.shape[1]
@@ -43,5 +43,5 @@ class TokenMixing(Mixer):
     @property
     def extra_parameters(self) -> int:
         shape = self.shape
-        net = (shape.max_len + shape.bias) * self.width + (self.width + shape.bias) * shape.max_len
+        net = (shape.max_positions + shape.bias) * self.width + (self.width + shape.bias) * shape.max_positions
         return net - shape.projections

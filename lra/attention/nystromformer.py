@@ -10,9 +10,10 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lra.attention import Attention, Card, Shape, at_least_float32, full_precision, merge_heads, split_heads
+from lra.attention import Attention, Card, Shape, merge_heads, split_heads
 from lra.attention.softmax import Scale, card_of, scale_of
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.core.precision import at_least_float32, full_precision
 
 
 class Nystromformer(Attention):
@@ -45,7 +46,7 @@ class Nystromformer(Attention):
         self.landmarks = landmarks
         self.iterations = iterations
         self.conv_kernel = conv_kernel
-        self.full_pattern = landmarks >= shape.max_len
+        self.full_pattern = landmarks >= shape.max_positions
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, landmarks=landmarks, conv="" if conv_kernel is None else " + conv(V)")
         if conv_kernel is not None:
@@ -55,7 +56,7 @@ class Nystromformer(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            if key_mask is not None:
+            if key_mask is not None:  # the convolution reads neighbours, whatever the mask says
                 v = v.masked_fill(~key_mask[:, None, :, None], 0)
             y = self._approximate(q, k, v, key_mask)
             return y if self.conv_kernel is None else y + self.conv(v)

@@ -16,12 +16,12 @@ O(L D M) time. There is no dropout of weights.
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad, relu
 
-from lra import streams
 from lra.attention import Card, Shape
 from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
 from lra.attention.softmax import Scale, card_of, scale_of
@@ -54,25 +54,19 @@ class Performer(KernelAttention):
     ) -> None:
         super().__init__(shape, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
         self.kernel = kernel
-        self.redraw_every = redraw_every
         self.relu_eps = relu_eps
         self.scale = scale_of(shape, scale)
         self.orthogonal = orthogonal
-        self._drawn: tuple[int, int] | None = None
         self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
         if kernel == "favor":
+            self.redraw_every = redraw_every
             self.card = card_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
             self.register_buffer("projection", projection(torch.randn(self.noise_shape), features, orthogonal))
         else:
             formula = f"φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu(x) + {relu_eps:g}"
             self.card = replace(self.card, formula=formula, time="L D Dh", oracle="the explicit L x L weights")
 
-    def redraw(self, seed: int, step: int) -> None:
-        draw = seed, step // self.redraw_every
-        if self.kernel == "relu" or draw == self._drawn:
-            return
-        self._drawn = draw
-        rng = streams.generator(seed, "features", step // self.redraw_every, self.shape.layer)
+    def draw(self, rng: np.random.Generator) -> None:
         noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
         self.projection.copy_(projection(noise, len(self.projection), self.orthogonal))
 

@@ -11,25 +11,16 @@ into another chunk. Under bf16 this makes the gradient differ from that of fp32 
 chunks are; with the same hashes it differs by .5 %.
 """
 
+import numpy as np
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad
 
-from lra import streams
-from lra.attention import (
-    Card,
-    Mixer,
-    Shape,
-    at_least_float32,
-    full_precision,
-    merge_heads,
-    project_in,
-    project_out,
-    split_heads,
-)
+from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.attention.softmax import Scale, card_of, scale_of
-from lra.dropout import Dropout
+from lra.core.dropout import Dropout
+from lra.core.precision import at_least_float32, full_precision
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
 PADDED = -2  # the place of padding: neither that of a real token, nor one before or after it
@@ -67,12 +58,12 @@ class Reformer(Mixer):
         self.value = project_in(shape)
         self.out = project_out(shape)
         self.dropout = Dropout(shape.dropout)
-        self.chunk = min(chunk, shape.max_len)
+        self.chunk = min(chunk, shape.max_positions)
         self.within_bucket = within_bucket
         self.redraw_every = redraw_every
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, hashes=hashes, chunk=self.chunk)
-        half = -(-shape.max_len // self.chunk)  # of the buckets, n = 2 L / c
+        half = -(-shape.max_positions // self.chunk)  # of the buckets, n = 2 L / c
         self.register_buffer("rotations", torch.randn(shape.heads, shape.head_dim, hashes, half))
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket
@@ -81,10 +72,8 @@ class Reformer(Mixer):
     def extra_parameters(self) -> int:
         return -(self.shape.dim + self.shape.bias) * self.shape.qkv_dim
 
-    def redraw(self, seed: int, step: int) -> None:
-        if step % self.redraw_every == 0:
-            rng = streams.generator(seed, "features", step // self.redraw_every, self.shape.layer)
-            self.rotations.copy_(torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape))))
+    def draw(self, rng: np.random.Generator) -> None:
+        self.rotations.copy_(torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape))))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         q, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.value))

@@ -18,17 +18,9 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from lra.attention import (
-    Attention,
-    Card,
-    Shape,
-    at_least_float32,
-    full_precision,
-    merge_heads,
-    project_in,
-    split_heads,
-)
+from lra.attention import Attention, Card, Shape, merge_heads, project_in
 from lra.attention.kernel import causal_product
+from lra.core.precision import at_least_float32, full_precision
 
 
 class Retention(Attention):
@@ -58,6 +50,7 @@ class Retention(Attention):
         deviations = (*self.card.deviations, *backwards)
         self.card = replace(self.card, formula=formula, scale=shape.head_dim**-0.5, deviations=deviations)
         log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
+        # Not kept with the weights, since it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 
     @property
@@ -65,8 +58,7 @@ class Retention(Attention):
         return 0 if self.gate is None else (self.shape.dim + self.shape.bias) * self.shape.qkv_dim
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        q, k, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key, self.value))
-        y = merge_heads(self.attend(q, k, v, key_mask))
+        y = merge_heads(self.attend(*self.project(x), key_mask))
         return self.out(y if self.gate is None else silu(self.gate(x)) * y)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -97,5 +89,5 @@ def rotate(x: Tensor) -> Tensor:
     speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
     angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    one, two, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
-    return torch.cat([one * cos - two * sin, one * sin + two * cos, rest], dim=-1)
+    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)

@@ -20,9 +20,10 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
-from lra.attention import Card, Mixer, Shape, at_least_float32, full_precision
-from lra.dropout import Dropout
-from lra.errors import UserError
+from lra.attention import Card, Mixer, Shape
+from lra.core.dropout import Dropout
+from lra.core.errors import UserError
+from lra.core.precision import at_least_float32, full_precision
 
 CHUNK = 64
 
@@ -97,7 +98,7 @@ class S4D(Mixer):
         no D x N/2 x length numbers are formed. The step s does not depend on the length asked for.
         """
         rate, c = self.modes()
-        step = math.isqrt(self.shape.max_len - 1) + 1
+        step = math.isqrt(self.shape.max_positions - 1) + 1
         steps = torch.arange(-(-length // step), device=c.device)
         coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N/2, a]
         fine = powers(rate, torch.arange(step, device=c.device))
@@ -107,7 +108,7 @@ class S4D(Mixer):
         """Both kernels at once by FFT: y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j."""
         length = x.shape[1]
         earlier, later = self.kernel(length)
-        size = 1 << (2 * length - 2).bit_length()
+        size = 1 << (2 * length - 2).bit_length()  # 2 L - 1 lags at least, so that nothing wraps around
         both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
         y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
         return y[..., :length].transpose(1, 2)

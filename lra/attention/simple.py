@@ -16,17 +16,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Shape, autocast_dtype, full_precision, merge_heads, split_heads
+from lra.attention import Attention, Card, Shape, merge_heads, split_heads
 from lra.attention.gram import Moments, Product, ProductByHead
 from lra.attention.kernel import causal_product
-from lra.errors import UserError
+from lra.core.errors import UserError
+from lra.core.hooks import hooked
+from lra.core.precision import autocast_dtype, full_precision
 
 
 class Simple(Attention):
     """`scale`: 1/sqrt of the padded length (`length`), of the real one (`valid`), of it times Dh, or `none`.
 
     `dropout_on`: the state K^T V (`state`), or the output (`output`).
-    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`).
+    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`). Where a hook waits at a projection,
+    which the Gram form does not call, the form is the textbook's.
     """
 
     card = Card(
@@ -60,12 +63,13 @@ class Simple(Attention):
             raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
         texts = {"length": " / √{}", "valid": " / √n, n real positions", "valid_head": " / √(n Dh), n real positions"}
-        formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_len))
-        number = {"length": shape.max_len**-0.5, "none": 1.0}.get(scale)
+        formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_positions))
+        number = {"length": shape.max_positions**-0.5, "none": 1.0}.get(scale)
         self.card = replace(self.card, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        if self.form == "textbook" or self.causal or (self.form == "auto" and not self._gram_pays(x.shape[1], reads)):
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x.shape[1], reads))
+        if self.causal or not as_gram or hooked(self.query, self.key, self.value, self.out):
             return super().forward(x, key_mask, reads)
         x = x.to(autocast_dtype(x))
         with full_precision(x.device):
@@ -160,7 +164,7 @@ class Simple(Attention):
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
-            return self.shape.max_len**-0.5
+            return self.shape.max_positions**-0.5
         width = self.shape.head_dim if self.scale == "valid_head" else 1
         if key_mask is None:
             return (length * width) ** -0.5

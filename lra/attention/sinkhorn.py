@@ -13,9 +13,10 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lra.attention import Attention, Card, Shape, at_least_float32, full_precision
+from lra.attention import Attention, Card, Shape
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.dropout import Gumbel
+from lra.core.dropout import Gumbel
+from lra.core.precision import at_least_float32, full_precision
 
 LINEAR_FROM = 32  # smaller blocks leave more to N^2 than to the attention at Long Range Arena's lengths
 
@@ -48,7 +49,7 @@ class Sinkhorn(Attention):
         scale: Scale,
     ) -> None:
         super().__init__(shape)
-        self.block = min(block, shape.max_len)
+        self.block = min(block, shape.max_positions)
         self.iterations = iterations
         self.temperature = temperature
         self.scale = scale_of(shape, scale)
@@ -60,7 +61,7 @@ class Sinkhorn(Attention):
 
     @property
     def _blocks(self) -> int:
-        return -(-self.shape.max_len // self.block)
+        return -(-self.shape.max_positions // self.block)
 
     @property
     def extra_parameters(self) -> int:
@@ -70,7 +71,7 @@ class Sinkhorn(Attention):
         length = q.shape[2]
         if key_mask is None:
             key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
-        else:
+        else:  # padding must add nothing to the sum of its block, nor to what is sorted to another
             k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
         fill = -length % self.block
         q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B, H, N, b, Dh]

@@ -13,9 +13,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import Blocks, Columns, Part, PatternAttention, Strides, band
+from lra.attention.gather import Blocks, Columns, KeyPart, PatternAttention, Strides, band
 from lra.attention.softmax import Scale
-from lra.errors import UserError
+from lra.core.errors import UserError
 
 
 class Sparse(PatternAttention):
@@ -57,8 +57,8 @@ class Sparse(PatternAttention):
     def width(self, length: int) -> int:
         return self.stride
 
-    def parts(self, places: Tensor) -> list[Part]:
-        blocks = -(-self.shape.max_len // self.stride)
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        blocks = -(-self.shape.max_positions // self.stride)
         if self.fixed:
             columns = places[:, -self.summary :].flatten()
             elsewhere = Columns(columns=columns, most=blocks * self.summary, rule=self._other_block)

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lra import streams
 from lra.attention import Shape
 from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
 
@@ -56,7 +55,7 @@ class Spectrum(nn.Module):
         """By formula."""
 
 
-class Spectral(KernelAttention):
+class Spectral(KernelAttention, abstract=True):
     """A feature map of random frequencies; `redraw_every`: training steps that one draw serves."""
 
     commutes = True
@@ -67,15 +66,15 @@ class Spectral(KernelAttention):
         self.spectrum = spectrum
         self.redraw_every = redraw_every
 
-    def redraw(self, seed: int, step: int) -> None:
-        self.spectrum.draw(streams.generator(seed, "features", step // self.redraw_every, self.shape.layer))
+    def draw(self, rng: np.random.Generator) -> None:
+        self.spectrum.draw(rng)
 
     @property
     def extra_parameters(self) -> int:
         return self.spectrum.parameter_count
 
 
-class Rks(Spectral):
+class Rks(Spectral, abstract=True):
     """Random kitchen sinks; `samples`: the m of 1 / sqrt(m); `smoothing`: the constant s."""
 
     def __init__(
@@ -93,7 +92,7 @@ class Rks(Spectral):
         return rks(scaled(q), omega, self.samples, self.smoothing), rks(scaled(k), omega, self.samples, self.smoothing)
 
 
-class Prf(Spectral):
+class Prf(Spectral, abstract=True):
     """Positive random features, times factors that cancel in the output; else they underflow where x is large."""
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
@@ -162,7 +161,7 @@ class FastFood(Spectrum):
         self.head_dim, self.size = head_dim, size
         if size != head_dim:
             self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
-        self.register_buffer("hadamard", hadamard(size), persistent=False)
+        self.register_buffer("hadamard", hadamard(size), persistent=False)  # follows from the size alone
         s, g, b = torch.randn(3, size) * size**-0.5
         if init == "classic":
             g, b = torch.randn(size), torch.randint(2, (size,)) * 2.0 - 1.0

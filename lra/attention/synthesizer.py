@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.dropout import Dropout
+from lra.core.dropout import Dropout
 
 
 class Synthesizer(Mixer):
@@ -62,13 +62,13 @@ class Synthesizer(Mixer):
         self.dropout = Dropout(shape.dropout)
         # The scores of a table start with variance 1: weights of different sizes, none of them large.
         if kind == "factorized":
-            self.rows = nn.Parameter(torch.randn(shape.heads, shape.max_len, rank) * rank**-0.25)
-            self.columns = nn.Parameter(torch.randn(shape.heads, shape.max_len, rank) * rank**-0.25)
+            self.rows = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
+            self.columns = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
         elif kind == "random":
-            self.table = nn.Parameter(torch.randn(shape.heads, shape.max_len, shape.max_len))
+            self.table = nn.Parameter(torch.randn(shape.heads, shape.max_positions, shape.max_positions))
         else:
             self.hidden = project_in(shape)
-            self.synthesise = nn.Linear(shape.head_dim, shape.max_len, bias=shape.bias)
+            self.synthesise = nn.Linear(shape.head_dim, shape.max_positions, bias=shape.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         v = split_heads(self.value(x), self.shape.heads)
@@ -122,8 +122,8 @@ class Synthesizer(Mixer):
         shape = self.shape
         projection = (shape.dim + shape.bias) * shape.qkv_dim
         synthetic = {
-            "factorized": 2 * shape.heads * shape.max_len * self.rank,
-            "random": shape.heads * shape.max_len**2,
-            "dense": projection + (shape.head_dim + shape.bias) * shape.max_len,
+            "factorized": 2 * shape.heads * shape.max_positions * self.rank,
+            "random": shape.heads * shape.max_positions**2,
+            "dense": projection + (shape.head_dim + shape.bias) * shape.max_positions,
         }[self.kind]
         return synthetic - (0 if self.dot_product else 2 * projection)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lra import configure
 from lra.attention.simple import Simple
 from lra.bench.layers import shape_of
 from lra.bench.measure import Result
-from lra.bench.settings import Settings
-from lra.errors import UserError
+from lra.bench.settings import BenchSettings
+from lra.config import configure
+from lra.core.errors import UserError
 
 INPUTS = {"noise": 0.0, "noise and a shared vector": 1.0}  # the latter is the harder case of a Gram matrix
 PRECISIONS = ("fp32", "bf16")
@@ -18,7 +18,7 @@ FORMS = ("textbook", "gram")
 PARTS = ("output", "input gradient", "weight gradients")
 
 
-def run(settings: Settings, device: str) -> Iterator[Result]:
+def run(settings: BenchSettings, device: str) -> Iterator[Result]:
     """A result for each length, input, precision and form, with the errors of as many draws as there are rounds."""
     if settings.attention["_target_"] != "lra.attention.simple.Simple":
         raise UserError("what=accuracy: expected attention=simple, which has two forms")
@@ -28,12 +28,12 @@ def run(settings: Settings, device: str) -> Iterator[Result]:
             for precision in PRECISIONS:
                 for form in FORMS:
                     drawn = [errors(settings, length, shared, precision, form, draw, device) for draw in draws]
-                    found = {part: [draw[part] for draw in drawn] for part in PARTS}
-                    yield {"length": length, "inputs": inputs, "precision": precision, "form": form, "errors": found}
+                    by_part = {part: [draw[part] for draw in drawn] for part in PARTS}
+                    yield {"length": length, "inputs": inputs, "precision": precision, "form": form, "errors": by_part}
 
 
 def errors(
-    settings: Settings, length: int, shared: float, precision: str, form: str, draw: int, device: str
+    settings: BenchSettings, length: int, shared: float, precision: str, form: str, draw: int, device: str
 ) -> dict[str, float]:
     """Relative errors (Frobenius norms); `shared` is how long a vector common to all positions is beside the noise."""
     torch.manual_seed(settings.seed + draw)
@@ -43,11 +43,11 @@ def errors(
     tried = _mixer(settings, length, form).to(device)
     tried.load_state_dict(exact.state_dict())
     expected = _passes(exact.double(), x.double(), weights, bf16=False)
-    found = _passes(tried, x.to(device), weights.to(device), bf16=precision == "bf16")
-    return {part: ((found[part] - expected[part]).norm() / expected[part].norm()).item() for part in PARTS}
+    passes = _passes(tried, x.to(device), weights.to(device), bf16=precision == "bf16")
+    return {part: ((passes[part] - expected[part]).norm() / expected[part].norm()).item() for part in PARTS}
 
 
-def _mixer(settings: Settings, length: int, form: str) -> Simple:
+def _mixer(settings: BenchSettings, length: int, form: str) -> Simple:
     node = {**settings.attention, "form": form}
     build = configure.build(node, "attention", settings.packages, supplied=1)
     return build(shape_of(settings, length, dropout=0.0))

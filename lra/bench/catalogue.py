@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 
-from lra import configure, record
 from lra.bench.layers import Layer, layer_of, work
-from lra.bench.measure import Place, Result, side_by_side
+from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
-from lra.bench.settings import Settings, settings_of
-from lra.console import say
-from lra.files import write_atomic, write_json
-from lra.model import Model
-from lra.settings import assemble
+from lra.bench.settings import BenchSettings, settings_of
+from lra.bench.worker import BenchPlace
+from lra.config.compose import compose, options
+from lra.core.console import say
+from lra.core.files import write_atomic, write_json
+from lra.model.model import Model
+from lra.records import provenance
+from lra.runs.system import assemble
 
 TASKS = ("text", "matching", "listops")
 LENGTHS = (1024, 4096)
-PLACE = Place(device="cpu", threads=1, memory_limit=None)
+PLACE = BenchPlace(device="cpu", threads=1, memory_limit=None)
 BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than the Transformer
 
 
@@ -88,9 +90,9 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
     yield measured(costs["where"]) + "\n"
 
 
-def _cost(found: Result) -> tuple[str, str]:
-    middle, least, most = found["ratio"]
-    return f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{found['memory']:.2f}"
+def _cost(result: Result) -> tuple[str, str]:
+    middle, least, most = result["ratio"]
+    return f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{result['memory']:.2f}"
 
 
 def measure(attentions: list[str], rounds: int) -> Costs:
@@ -100,10 +102,10 @@ def measure(attentions: list[str], rounds: int) -> Costs:
         lengths = {}
         for length in LENGTHS:
             say(f"{name}, L = {length}")
-            found = beside_simple(name, length, rounds)
-            lengths[str(length)] = {"ratio": found["ratio"], "memory": found["memory"]}
+            result = beside_simple(name, length, rounds)
+            lengths[str(length)] = {"ratio": result["ratio"], "memory": result["memory"]}
         rows[name] = {"settings": _settings(name), "lengths": lengths}
-    return {"where": record.provenance({}, None, "cpu", "fp32", record.now()), "rows": rows}
+    return {"where": provenance.provenance({}, None, "cpu", "fp32", provenance.now()), "rows": rows}
 
 
 def layer(name: str) -> Layer:
@@ -111,16 +113,19 @@ def layer(name: str) -> Layer:
     return layer_of(f"{name} variant=transformer", settings(), settings)
 
 
-def settings(*overrides: str) -> Settings:
-    return settings_of(configure.compose("bench", "task=text", *overrides))
+def settings(*overrides: str) -> BenchSettings:
+    return settings_of(compose("bench", "task=text", *overrides))
 
 
 def beside_simple(name: str, length: int, rounds: int) -> Result:
     """Every measure of one layer on one document, `memory` beside that of `simple`, too."""
     arguments = (length, 1, "train", "cpu")
     subjects = {"simple": (work, (layer("simple"), *arguments)), "subject": (work, (layer(name), *arguments))}
-    found = side_by_side(subjects, PLACE, rounds, "fp32")
-    return {**found["subject"], "memory": found["subject"]["allocated_bytes"] / found["simple"]["allocated_bytes"]}
+    results = side_by_side(subjects, PLACE, rounds, "fp32")
+    return {
+        **results["subject"],
+        "memory": results["subject"]["allocated_bytes"] / results["simple"]["allocated_bytes"],
+    }
 
 
 def _parameters(name: str, task: str) -> int:
@@ -160,7 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="turns of each pair that is measured")
     arguments = parser.parse_args()
     torch.set_num_threads(PLACE.threads)  # as in the processes that measure
-    attentions, kept = configure.options("attention"), arguments.page.with_suffix(".json")
+    attentions, kept = options("attention"), arguments.page.with_suffix(".json")
     if arguments.measure:
         write_json(kept, measure(attentions, arguments.rounds))
     lines = page(attentions, json.loads(kept.read_text()))

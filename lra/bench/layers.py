@@ -9,17 +9,18 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from lra import configure
 from lra.attention import Shape
 from lra.bench import peers
-from lra.bench.measure import Place, Result, Work, side_by_side
-from lra.bench.settings import Settings
+from lra.bench.measure import Result, side_by_side
+from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import ATTENTIONS
-from lra.console import say
-from lra.dropout import set_keys
-from lra.errors import UserError, did_you_mean
+from lra.bench.worker import BenchPlace, Workload
+from lra.config import configure
+from lra.core.console import say
+from lra.core.dropout import set_keys
+from lra.core.errors import UserError, did_you_mean
 
-Again = Callable[..., Settings]
+Again = Callable[..., BenchSettings]
 """The settings of this command with more overrides."""
 
 
@@ -31,10 +32,10 @@ class Layer:
     kind: str
     name: str
     options: dict[str, Any]
-    settings: Settings
+    settings: BenchSettings
 
 
-def subjects(settings: Settings, again: Again) -> list[Layer]:
+def subjects(settings: BenchSettings, again: Again) -> list[Layer]:
     """What the configuration names."""
     titles = settings.subjects
     twice = next((title for title in titles if titles.count(title) > 1), None)
@@ -43,7 +44,7 @@ def subjects(settings: Settings, again: Again) -> list[Layer]:
     return [layer_of(title, settings, again) for title in titles]
 
 
-def layer_of(title: str, settings: Settings, again: Again) -> Layer:
+def layer_of(title: str, settings: BenchSettings, again: Again) -> Layer:
     """What a subject means: `NAME key=value ...`, `textbook:NAME key=value ...` or `peer:NAME option=value ...`.
 
     A name stands for attention=NAME, which brings its variant.
@@ -62,7 +63,7 @@ def layer_of(title: str, settings: Settings, again: Again) -> Layer:
     return Layer(title=title, kind=kind or "attention", name=name, options={}, settings=again(*chosen))
 
 
-def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> Work:
+def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> Workload:
     """A layer on `batch` documents: its values and, in training, the gradients of its parameters and its input."""
     torch.manual_seed(layer.settings.seed)
     module = module_of(layer, length).to(device)
@@ -90,7 +91,7 @@ def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> 
     if layer.kind == "peer":
         distribution = peers.PEERS[layer.name].distribution
         known["version"] = f"{distribution} {metadata.version(distribution)}"
-    return Work(
+    return Workload(
         step=train if training else infer,
         device=device,
         module=module,
@@ -112,14 +113,14 @@ def module_of(layer: Layer, length: int) -> nn.Module:
     return build(shape_of(layer.settings, length, dropout))
 
 
-def shape_of(settings: Settings, length: int, dropout: float) -> Shape:
+def shape_of(settings: BenchSettings, length: int, dropout: float) -> Shape:
     """What a layer of the configured model is told."""
     model = settings.model
     return Shape(
         dim=model["dim"],
         qkv_dim=model["qkv_dim"],
         heads=model["heads"],
-        max_len=length,
+        max_positions=length,
         bias=model["attention_bias"],
         out_proj=model["out_proj"],
         dropout=dropout,
@@ -128,28 +129,31 @@ def shape_of(settings: Settings, length: int, dropout: float) -> Shape:
     )
 
 
-def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
+def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Result]:
     """A result for each direction, length and subject."""
-    found = subjects(settings, again)
-    for layer in found:
+    layers = subjects(settings, again)
+    for layer in layers:
         for length in settings.lengths:
             module_of(layer, length)  # a mistake shows before anything is measured
-    yield from over_lengths(found, settings, place, work)
+    yield from over_lengths(layers, settings, place, work)
 
 
 def over_lengths(
-    found: list[Layer], settings: Settings, place: Place, build: Callable[[Layer, int, int, str, str], Work]
+    layers: list[Layer],
+    settings: BenchSettings,
+    place: BenchPlace,
+    build: Callable[[Layer, int, int, str, str], Workload],
 ) -> Iterator[Result]:
     """`build(subject, length, batch, direction, device)` of each, in a process of its own: the subjects beside each
     other, or the lengths of a single one, in turns of as many tokens."""
-    together = [settings.lengths] if len(found) == 1 else [[length] for length in settings.lengths]
+    together = [settings.lengths] if len(layers) == 1 else [[length] for length in settings.lengths]
     for direction in settings.directions:
         for lengths in together:
             say(f"{direction}, length {', '.join(map(str, lengths))}")
             works = {
                 (layer.title, length): (build, (layer, length, settings.batch, direction, place.device))
                 for length in lengths
-                for layer in found
+                for layer in layers
             }
             steps = {name: max(lengths) // name[1] for name in works}
             results = side_by_side(works, place, settings.rounds, settings.precision, steps.get)

@@ -6,31 +6,32 @@ from dataclasses import replace
 import torch
 
 from lra.bench.layers import Again, Layer, over_lengths, subjects
-from lra.bench.measure import Place, Result, Work
-from lra.bench.settings import Settings
+from lra.bench.measure import Result
+from lra.bench.settings import BenchSettings
 from lra.bench.steps import ours, straightforward_model, textbook
-from lra.errors import UserError
-from lra.settings import assemble
+from lra.bench.worker import BenchPlace, Workload
+from lra.core.errors import UserError
+from lra.runs.system import assemble
 
 
-def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Work:
+def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Workload:
     """A step of the configured model on `batch` examples, every document `length` tokens long."""
     build = textbook if subject.kind == "textbook" else ours
     return build(_of_batch(subject.settings, batch), device, length, direction)
 
 
-def run(settings: Settings, place: Place, again: Again) -> Iterator[Result]:
+def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Result]:
     """A result for each direction, length and subject."""
     if settings.data != "random":
         raise UserError(f"data={settings.data}: what=model reads random tokens, all of one length; set data=random")
     peer = next((title for title in settings.subjects if title.startswith("peer:")), None)
     if peer:
         raise UserError(f"subjects: {peer!r}: a peer is a layer without a model; use what=layer")
-    found = subjects(settings, again)
-    for subject in found:
+    layers = subjects(settings, again)
+    for subject in layers:
         for length in settings.lengths:
             _check(subject, length)
-    yield from over_lengths(found, settings, place, work)
+    yield from over_lengths(layers, settings, place, work)
 
 
 def _check(subject: Layer, length: int) -> None:
@@ -44,6 +45,6 @@ def _check(subject: Layer, length: int) -> None:
             system.model(facts)
 
 
-def _of_batch(settings: Settings, batch: int) -> Settings:
+def _of_batch(settings: BenchSettings, batch: int) -> BenchSettings:
     cut = min(batch, settings.train["micro_batch"])
     return replace(settings, train={**settings.train, "batch_size": batch, "micro_batch": cut})

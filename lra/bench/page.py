@@ -1,22 +1,16 @@
 """What a benchmark leaves: `bench.json` with every raw measurement, and, made of it alone, a page and figures."""
 
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
-
 from lra.bench.measure import MEASURED, Result
-from lra.files import write_atomic, write_json
-from lra.report.figures import COLOURS, LOOK, MARKERS
+from lra.bench.scaling import CURVES, MB, curve, exponent, exponents_of_rounds, figure, groups, line, number
+from lra.core.files import write_atomic, write_json
 
 NAME, PAGE = "bench.json", "README.md"
 SCHEMA = 2
-MB = 1e6
 
 TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
 TURNS_OF_LENGTHS = (
@@ -31,7 +25,7 @@ def write(folder: Path, record: Record) -> Path:
     """Write the record, its figures and its page; returns the path of the page."""
     write_json(folder / NAME, record)
     if record["what"] in LENGTHS:
-        for direction, results in _groups(record["results"], "direction"):
+        for direction, results in groups(record["results"], "direction"):
             for suffix, data in figure(results).items():
                 write_atomic(folder / f"{direction}.{suffix}", data)
     write_atomic(folder / PAGE, "\n".join(page(record)).encode())
@@ -81,9 +75,9 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
     beside = f"L = {first['length']}" if alone else f"`{first['subject']}`"
     yield TURNS_OF_LENGTHS if alone else TURNS
     yield "Exponents are slopes of a straight line through the logarithms.\n"
-    for direction, results in _groups(record["results"], "direction"):
+    for direction, results in groups(record["results"], "direction"):
         lengths = sorted({result["length"] for result in results})
-        rows = list(_groups(results, "subject"))
+        rows = list(groups(results, "subject"))
         yield f"## {directions[direction]}\n"
         yield f"![Time and memory against length]({direction}.svg)\n"
         for title, cell in (
@@ -101,7 +95,7 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
             yield from _table(["subject", *(f"L = {length}" for length in lengths)], _cells(rows, lengths, cell))
         yield "### Exponents and parameters\n"
         yield "First over all lengths, then over the last two.\n"
-        kinds = [name for name in CURVES if any(_curve(own, name)[1] for _, own in rows)]
+        kinds = [name for name in CURVES if any(curve(of_subject, name)[1] for _, of_subject in rows)]
         titles = [kind.partition(" (")[0] for kind in kinds]
         header = ["subject", *titles, *(f"{title}, last two" for title in titles), "parameters", "version"]
         yield from _table(header, _exponents(rows, kinds))
@@ -118,40 +112,40 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
 
 
 def _steps(record: Record) -> Iterator[str]:
-    base, own = record["results"]
+    base, ours = record["results"]
     model, train = record["config"]["model"], record["config"]["train"]
     yield f"A training step of {record['attention']}, variant {record['variant']}, on {train['batch_size']} examples of"
     yield f"{record['data']} in micro-batches of {train['micro_batch']}, dropout {model['dropout']}. `lra` is ours;"
     yield f"`straightforward` has the same weights and reads the same examples. {TURNS}\n"
     columns = ("time beside the first", "seconds", "real tokens in a second", "GFLOP", "share of the matrix product")
     columns += ("peak of tensors, MB", "tokens computed / real")
-    yield from _table(["step", *columns], [_step(result) for result in (base, own)])
-    for result in (base, own):
+    yield from _table(["step", *columns], [_step(result) for result in (base, ours)])
+    for result in (base, ours):
         if result["status"] != MEASURED:
             yield f"`{result['subject']}`: {result['status']}: {result['reason']}\n"
             return
-    found, floor = own["ratio"][0], own["flops"] / base["flops"]
+    time, floor = ours["ratio"][0], ours["flops"] / base["flops"]
     if record["what"] == "epoch":
-        found = sum(own["seconds"]) / sum(base["seconds"])
-        hours = [fmean(one["seconds"]) * one["examples"] / train["batch_size"] / 3600 for one in (own, base)]
-        yield f"Over {len(own['seconds'])} consecutive batches, the first that seed {record['config']['seed']} sees,"
-        yield f"the ratio of the sums is {found:.3f}; an epoch of {own['examples']} examples would take"
+        time = sum(ours["seconds"]) / sum(base["seconds"])
+        hours = [fmean(step["seconds"]) * step["examples"] / train["batch_size"] / 3600 for step in (ours, base)]
+        yield f"Over {len(ours['seconds'])} consecutive batches, the first that seed {record['config']['seed']} sees,"
+        yield f"the ratio of the sums is {time:.3f}; an epoch of {ours['examples']} examples would take"
         yield f"{hours[0]:.2f} hours beside {hours[1]:.2f}.\n"
-    yield f"**Time {found:.3f}, floor {floor:.3f}.** The floor is the ratio of the counted operations: what the time"
-    yield f"would be if both ran at the same speed. The time is {found / floor:.2f} times the floor.\n"
+    yield f"**Time {time:.3f}, floor {floor:.3f}.** The floor is the ratio of the counted operations: what the time"
+    yield f"would be if both ran at the same speed. The time is {time / floor:.2f} times the floor.\n"
 
 
 def _profiles(record: Record) -> Iterator[str]:
-    base, own = (result["kinds"] for result in record["results"])
-    whole, own_whole = sum(base.values()), sum(own.values())
+    base, ours = (result["kinds"] for result in record["results"])
+    whole, ours_whole = sum(base.values()), sum(ours.values())
     yield "Shares of one step by kind of operation. The last column is in straightforward steps: it adds up to the"
     yield "ratio of the two.\n"
     rows = []
-    for kind in dict.fromkeys([*own, *base]):
-        seconds, others = own.get(kind, 0.0), base.get(kind, 0.0)
-        shares = (f"{100 * others / whole:.1f} %", f"{100 * seconds / own_whole:.1f} %", f"{seconds / whole:.3f}")
+    for kind in dict.fromkeys([*ours, *base]):
+        seconds, others = ours.get(kind, 0.0), base.get(kind, 0.0)
+        shares = (f"{100 * others / whole:.1f} %", f"{100 * seconds / ours_whole:.1f} %", f"{seconds / whole:.3f}")
         rows.append([kind, *shares])
-    rows.append(["all", "100 %", "100 %", f"{own_whole / whole:.3f}"])
+    rows.append(["all", "100 %", "100 %", f"{ours_whole / whole:.3f}"])
     yield from _table(["kind", "straightforward", "lra", "lra, in straightforward steps"], rows)
 
 
@@ -188,100 +182,35 @@ LENGTHS = ("layer", "model")  # which have figures
 FORWARD = "Forward, without gradients"
 
 
-CURVES = {  # what is drawn against the length, and fitted
-    "time (s)": lambda result: median(result["seconds"]),
-    "peak of tensors (MB)": lambda result: result["allocated_bytes"] / MB,
-    "saved (MB)": lambda result: result["saved_bytes"] and result["saved_bytes"] / MB,
-}
-DRAWN = ("time (s)", "peak of tensors (MB)")
-
-
-def exponent(lengths: list[int], values: list[float]) -> float | None:
-    """The slope of the straight line through the logarithms; None below two points."""
-    if len(lengths) < 2:
-        return None
-    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
-
-
-def exponents_of_rounds(results: list[Result]) -> list[float]:
-    """In time, of one subject whose lengths took turns; none below two lengths."""
-    done = [result for result in results if result["status"] == MEASURED]
-    lengths = [result["length"] for result in done]
-    if len(lengths) < 2:
-        return []
-    return [exponent(lengths, list(taken)) for taken in zip(*(result["seconds"] for result in done), strict=True)]
-
-
-def line(lengths: list[int], values: list[float]) -> tuple[float, float, float] | None:
-    """a and b of the line a + b L with the least squares of relative errors, and the largest of these errors; None
-    below three points."""
-    if len(lengths) < 3:
-        return None
-    rows = np.stack([np.ones(len(lengths)), np.asarray(lengths, dtype=float)], axis=1) / np.asarray(values)[:, None]
-    found = np.linalg.lstsq(rows, np.ones(len(lengths)), rcond=None)[0]
-    return float(found[0]), float(found[1]), float(np.abs(rows @ found - 1).max())
-
-
-def figure(results: list[Result]) -> dict[str, bytes]:
-    """Time and the peak of tensors against the length, as SVG and PNG."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
-        subjects = list(_groups(results, "subject"))
-        drawing = Figure(figsize=(6.9, 3 + 0.14 * len(subjects)), layout="constrained")
-        for panel, name in zip(drawing.subplots(1, len(DRAWN)), DRAWN, strict=True):
-            for number, (subject, own) in enumerate(subjects):
-                lengths, values = _curve(own, name)
-                label = f"{subject} ({_number(exponent(lengths, values))})"
-                colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-                panel.plot(lengths, values, label=label, color=colour, marker=marker)
-            panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
-            ticks = sorted({result["length"] for result in results})
-            panel.set_xticks(ticks, labels=[f"{tick}" for tick in ticks])
-            panel.set_xticks([], minor=True)
-            panel.legend(
-                title="subject (exponent)", fontsize=6, title_fontsize=6, loc="upper left", bbox_to_anchor=(0, -0.15)
-            )
-        files = {}
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-            file = io.BytesIO()
-            drawing.savefig(file, format=suffix, metadata=metadata)
-            files[suffix] = file.getvalue()
-    return files
-
-
-def _curve(results: list[Result], name: str) -> tuple[list[int], list[float]]:
-    points = [(one["length"], CURVES[name](one)) for one in results if one["status"] == MEASURED]
-    return [length for length, value in points if value], [value for _, value in points if value]
-
-
 def _exponents(rows: list[tuple[str, list[Result]]], kinds: list[str]) -> list[list[str]]:
-    found = []
+    lines = []
     for subject, results in rows:
-        curves = [_curve(results, name) for name in kinds]
-        slopes = [_number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
-        known = next((one for one in results if one["status"] == MEASURED), {})
+        curves = [curve(results, name) for name in kinds]
+        slopes = [number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
+        known = next((result for result in results if result["status"] == MEASURED), {})
         facts = [f"{known['parameters']:,}", known.get("version", "")] if known else ["", ""]
-        found.append([f"`{subject}`", *slopes, *facts])
-    return found
+        lines.append([f"`{subject}`", *slopes, *facts])
+    return lines
 
 
 def _lines(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
-    found = []
+    lines = []
     for subject, results in rows:
         cells = [f"`{subject}`"]
         for name, fixed, each in (("time (s)", 1e3, 1e6), ("peak of tensors (MB)", 1, 1e3)):
-            fit = line(*_curve(results, name))
+            fit = line(*curve(results, name))
             cells += [f"{fit[0] * fixed:.3g}", f"{fit[1] * each:.3g}", f"{fit[2]:.0%}"] if fit else ["", "", ""]
-        found.append(cells)
-    return found
+        lines.append(cells)
+    return lines
 
 
 def _cells(rows: list[tuple[str, list[Result]]], lengths: list[int], cell: Callable[[Result], str]) -> list[list[str]]:
     lines = []
     for subject, results in rows:
-        found = {one["length"]: cell(one) if one["status"] == MEASURED else one["status"] for one in results}
-        lines.append([f"`{subject}`", *(found[length] for length in lengths)])
+        by_length = {
+            result["length"]: cell(result) if result["status"] == MEASURED else result["status"] for result in results
+        }
+        lines.append([f"`{subject}`", *(by_length[length] for length in lengths)])
     return lines
 
 
@@ -299,12 +228,6 @@ def _step(result: Result) -> list[str]:
         _megabytes(result["allocated_bytes"]),
         f"{tokens['computed'] / tokens['real']:.3f}",
     ]
-
-
-def _groups(results: list[Result], key: str) -> Iterator[tuple[str, list[Result]]]:
-    """The results by the values of one key, in their order."""
-    for value in dict.fromkeys(result[key] for result in results):
-        yield value, [result for result in results if result[key] == value]
 
 
 def _milliseconds(result: Result) -> str:
@@ -326,10 +249,6 @@ def _percent(values: list[float]) -> str:
 
 def _megabytes(count: int | None) -> str:
     return "" if count is None else f"{count / MB:.4g}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> Iterator[str]:

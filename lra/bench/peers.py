@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lra.errors import UserError, did_you_mean
+from lra.core.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ PEERS = {
         "SelfAttention",
     ),
     "nystrom-attention": Peer("nystrom-attention", "nystrom_attention", "NystromAttention", {"head_dim": "dim_head"}),
-    "transformers-nystromformer": Peer("transformers", __name__, "Nystromformer", {"length": "length"}),
+    "transformers-nystromformer": Peer("transformers", __name__, "PeerNystromformer", {"length": "length"}),
 }
 
 
@@ -59,7 +59,7 @@ def build(name: str, options: dict[str, Any], *, dim: int, heads: int, length: i
     return peer.load()(dim=dim, heads=heads, dropout=dropout, **given, **options)
 
 
-class Nystromformer(nn.Module):
+class PeerNystromformer(nn.Module):
     """The self-attention of transformers' Nystromformer and an output projection, without its residual sum and norm."""
 
     def __init__(

@@ -10,8 +10,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, record_function
 
-from lra.bench.measure import Work
-from lra.dropout import Dropout
+from lra.bench.worker import Workload
+from lra.core.dropout import Dropout
 
 DROPOUT, OPTIMISER, REST = "dropout", "optimiser", "the rest"
 KINDS = {  # the first that has a part of an operation's name
@@ -24,7 +24,7 @@ KINDS = {  # the first that has a part of an operation's name
 }
 
 
-def profile(work: Work) -> dict[str, float]:
+def profile(work: Workload) -> dict[str, float]:
     """Seconds of each kind in one step, the largest first; dropout has its masks and both of its passes."""
     work.step(0)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if work.device == "cuda" else [])]
@@ -37,24 +37,24 @@ def by_kind(events: list[FunctionEvent], device: str) -> dict[str, float]:
     """Seconds of each kind. What autograd evaluates is dropout's where the forward operation is."""
     events = [event for event in events if event.device_type == DeviceType.CPU]
     dropped = {event.sequence_nr for event in events if _names(event) & {DROPOUT} and event.sequence_nr >= 0}
-    found: dict[str, float] = defaultdict(float)
+    seconds: dict[str, float] = defaultdict(float)
     for event in events:
-        own = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
-        found[_kind(event, dropped)] += own / 1e6
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        microseconds = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+        seconds[_kind(event, dropped)] += microseconds / 1e6
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _kind(event: FunctionEvent, dropped: set[int]) -> str:
-    for one in _line(event):
-        if one.name == DROPOUT or ("evaluate_function" in one.name and one.sequence_nr in dropped):
+    for ancestor in _line(event):
+        if ancestor.name == DROPOUT or ("evaluate_function" in ancestor.name and ancestor.sequence_nr in dropped):
             return DROPOUT
-        if one.name.startswith("Optimizer."):
+        if ancestor.name.startswith("Optimizer."):
             return OPTIMISER
     return next((kind for kind, parts in KINDS.items() if any(part in event.name for part in parts)), REST)
 
 
 def _names(event: FunctionEvent) -> set[str]:
-    return {one.name for one in _line(event)}
+    return {ancestor.name for ancestor in _line(event)}
 
 
 def _line(event: FunctionEvent) -> Iterator[FunctionEvent]:
@@ -80,13 +80,13 @@ def _marked(module: nn.Module) -> Iterator[None]:
     hooks = [
         hook for drop in drops for hook in (drop.register_forward_pre_hook(enter), drop.register_forward_hook(leave))
     ]
-    own = [drop for drop in drops if isinstance(drop, Dropout)]
-    for drop in own:
+    ours = [drop for drop in drops if isinstance(drop, Dropout)]
+    for drop in ours:
         drop.draw = record_function(DROPOUT)(drop.draw)
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-        for drop in own:
+        for drop in ours:
             del drop.draw

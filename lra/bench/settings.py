@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from lra import configure
-from lra.recipe import Precision
+from lra.config import configure
+from lra.config.settings import Precision
 
 What = Literal["layer", "model", "step", "epoch", "profile", "accuracy"]
 Direction = Literal["forward", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchSettings:
     """The checked configuration; the fields are the keys of `conf/bench.yaml`."""
 
     what: What
@@ -46,8 +46,8 @@ class Settings:
         return None
 
 
-def settings_of(cfg: DictConfig) -> Settings:
+def settings_of(cfg: DictConfig) -> BenchSettings:
     """Check names and types of a composed configuration."""
     values = configure.plain(cfg)
-    configure.check(Settings, values, "")
-    return Settings(**values)
+    configure.check(BenchSettings, values, "")
+    return BenchSettings(**values)

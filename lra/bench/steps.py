@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from lra.batches import Tokens, batches, cuts
 from lra.bench import straightforward
-from lra.bench.measure import Place, Result, Work, Worker, side_by_side
+from lra.bench.measure import Result, side_by_side
 from lra.bench.profile import profile
-from lra.bench.settings import Settings
-from lra.console import Preparation
-from lra.errors import UserError
-from lra.fit import adamw, compile_blocks, evaluate, update
-from lra.run import initial, keep_memory, reproducible
-from lra.settings import System, assemble
+from lra.bench.settings import BenchSettings
+from lra.bench.worker import BenchPlace, Worker, Workload
+from lra.core.console import Preparation
+from lra.core.errors import UserError
+from lra.runs.execute import initial
+from lra.runs.machine import keep_memory, reproducible
+from lra.runs.system import System, assemble
 from lra.tasks import Facts, Split
 from lra.tasks import Place as Data
+from lra.training.batches import Tokens, batches, cuts
+from lra.training.evaluate import evaluate
+from lra.training.update import adamw, compile_blocks, update
 
 KINDS = {"lra.attention.simple.Simple": "simple", "lra.attention.softmax.Softmax": "softmax"}
 ASSUMED = {  # what the straightforward model and its update are
@@ -41,21 +44,21 @@ ASSUMED = {  # what the straightforward model and its update are
 }
 
 
-def run(settings: Settings, place: Place) -> Iterator[Result]:
+def run(settings: BenchSettings, place: BenchPlace) -> Iterator[Result]:
     """Every measure of both, the straightforward one first."""
     works = {name: (build, (settings, place.device)) for name, build in SUBJECTS.items()}
     for subject, result in side_by_side(works, place, settings.rounds, settings.precision).items():
         yield {"subject": subject, **result}
 
 
-def profiles(settings: Settings, place: Place) -> Iterator[Result]:
+def profiles(settings: BenchSettings, place: BenchPlace) -> Iterator[Result]:
     """Where the time of both goes."""
     for subject, build in SUBJECTS.items():
         with Worker(place, build, settings, place.device) as worker:
             yield {"subject": subject, "kinds": worker.ask(profile)}
 
 
-def prepare(settings: Settings) -> tuple[str, str | None]:
+def prepare(settings: BenchSettings) -> tuple[str, str | None]:
     """Check that there is a straightforward step, prepare the data; their name and digest."""
     if settings.what == "epoch" and settings.data != "real":
         raise UserError(f"data={settings.data}: what=epoch reads real examples; set data=real")
@@ -68,8 +71,8 @@ def prepare(settings: Settings) -> tuple[str, str | None]:
     return task.name, task.digest
 
 
-def ours(settings: Settings, device: str, length: int | None = None, direction: str = "train") -> Work:
-    """The step of `lra.fit`, or its evaluation of the same examples; of random tokens where a length is given."""
+def ours(settings: BenchSettings, device: str, length: int | None = None, direction: str = "train") -> Workload:
+    """The step of `lra.training.update`, or its evaluation of the same examples; `length`: of random tokens."""
     reproducible()
     keep_memory()
     system, facts, split, examples = _given(settings, length)
@@ -100,7 +103,7 @@ def ours(settings: Settings, device: str, length: int | None = None, direction: 
         for places, length in cuts(model, split, chosen, system.recipe.micro_batch):
             real = int(split.lengths(chosen[places]).sum())
             tokens += Tokens(real=real, computed=len(places) * facts.documents * length)
-    return Work(
+    return Workload(
         step=step if direction == "train" else read,
         device=device,
         module=model,
@@ -109,7 +112,7 @@ def ours(settings: Settings, device: str, length: int | None = None, direction: 
     )
 
 
-def textbook(settings: Settings, device: str, length: int | None = None, direction: str = "train") -> Work:
+def textbook(settings: BenchSettings, device: str, length: int | None = None, direction: str = "train") -> Workload:
     """The straightforward step, or its forward pass."""
     system, facts, split, examples = _given(settings, length)
     recipe = system.recipe
@@ -143,7 +146,7 @@ def textbook(settings: Settings, device: str, length: int | None = None, directi
     chosen = np.concatenate(examples)
     documents = len(chosen) * facts.documents
     tokens = Tokens(real=int(split.lengths(chosen).sum()), computed=documents * facts.max_len)
-    return Work(
+    return Workload(
         step=step if direction == "train" else read,
         device=device,
         module=model,
@@ -151,7 +154,7 @@ def textbook(settings: Settings, device: str, length: int | None = None, directi
     )
 
 
-def straightforward_model(settings: Settings, facts: Facts) -> straightforward.Straightforward:
+def straightforward_model(settings: BenchSettings, facts: Facts) -> straightforward.Straightforward:
     """The straightforward form of a configuration. Raises UserError where there is none."""
     model, attention = settings.model, settings.attention
     for group, assumed in ASSUMED.items():
@@ -193,7 +196,7 @@ def _compare(group: str, values: dict[str, Any], assumed: dict[str, Any]) -> Non
             )
 
 
-def _given(settings: Settings, length: int | None) -> tuple[System, Facts, Split, list[np.ndarray]]:
+def _given(settings: BenchSettings, length: int | None) -> tuple[System, Facts, Split, list[np.ndarray]]:
     """The system, its facts, the examples there are, and those of each step before it repeats."""
     system = assemble(settings)
     recipe = system.recipe

@@ -3,7 +3,7 @@ given to speed.
 
 Every example is padded to the full length, three projections and two products make the attention, the last block
 computes every position, dropout is `nn.Dropout`, the optimiser is `torch.optim.AdamW` as it comes. The names of the
-parameters are those of `lra.model.Model`, so both can hold the same weights.
+parameters are those of `lra.model.model.Model`, so both can hold the same weights.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 
-class Attention(nn.Module):
+class PlainAttention(nn.Module):
     """Projections and heads around `attend`."""
 
     def __init__(self, dim: int, heads: int, dropout: float, out_proj: bool, scale: float) -> None:
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         return self.out(self.attend(q, k, v, mask).transpose(1, 2).reshape(batch, length, dim))
 
 
-class Simple(Attention):
+class PlainSimple(PlainAttention):
     """Q (K^T V), where padding is masked divided by the root of the number of real positions."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -44,7 +44,7 @@ class Simple(Attention):
         return q @ self.dropout(k.transpose(2, 3) @ v * scale)
 
 
-class Softmax(Attention):
+class PlainSoftmax(PlainAttention):
     """softmax(Q K^T) V, with the weights formed."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -54,11 +54,11 @@ class Softmax(Attention):
         return self.dropout(scores.softmax(dim=-1)) @ v
 
 
-ATTENTIONS = {"simple": Simple, "softmax": Softmax}
+ATTENTIONS = {"simple": PlainSimple, "softmax": PlainSoftmax}
 
 
-class Block(nn.Module):
-    def __init__(self, mixer: Attention, dim: int, hidden: int, dropout: float, skip: bool, eps: float) -> None:
+class PlainBlock(nn.Module):
+    def __init__(self, mixer: PlainAttention, dim: int, hidden: int, dropout: float, skip: bool, eps: float) -> None:
         super().__init__()
         self.skip = skip
         self.mixer_norm = nn.LayerNorm(dim, eps)
@@ -74,7 +74,7 @@ class Block(nn.Module):
         return y + x if self.skip else y
 
 
-class Embedding(nn.Module):
+class PlainEmbedding(nn.Module):
     def __init__(self, vocabulary: int, dim: int, max_len: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, dim, padding_idx=0)
@@ -94,7 +94,7 @@ class Straightforward(nn.Module):
 
     def __init__(
         self,
-        mixer: Callable[[], Attention],
+        mixer: Callable[[], PlainAttention],
         *,
         vocabulary: int,
         max_len: int,
@@ -111,8 +111,10 @@ class Straightforward(nn.Module):
     ) -> None:
         super().__init__()
         self.documents, self.mask = documents, mask
-        self.embedding = Embedding(vocabulary, dim, max_len)
-        self.blocks = nn.ModuleList(Block(mixer(), dim, hidden, dropout, extra_skip, norm_eps) for _ in range(depth))
+        self.embedding = PlainEmbedding(vocabulary, dim, max_len)
+        self.blocks = nn.ModuleList(
+            PlainBlock(mixer(), dim, hidden, dropout, extra_skip, norm_eps) for _ in range(depth)
+        )
         self.final_norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
         if documents == 1:
             self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, classes))

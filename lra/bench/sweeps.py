@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lra import record
 from lra.bench.page import measured
-from lra.console import say
-from lra.files import write_atomic
+from lra.core.console import say
+from lra.core.files import write_atomic
+from lra.records import provenance, record
+from lra.runs.machine import Stopwatch
 from lra.tasks import default_workers
 
 SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
@@ -26,7 +27,7 @@ MANY = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class MeasuredSweep:
     """What was measured of one sweep: seconds, and bytes of the driver after each finished run."""
 
     runs: int
@@ -41,11 +42,11 @@ class Sweep:
         return (self.wall - self.first) / self.runs
 
 
-def measure(seeds: int, overrides: tuple[str, ...]) -> Sweep:
+def measure(seeds: int, overrides: tuple[str, ...]) -> MeasuredSweep:
     """Run a sweep of short runs in a folder that is removed."""
     with TemporaryDirectory() as folder:
         out = Path(folder)
-        command = [sys.executable, "-m", "lra.train", "--multirun", *SHORT, f"seed=range(1,{seeds + 1})"]
+        command = [sys.executable, "-m", "lra", "train", "--multirun", *SHORT, f"seed=range(1,{seeds + 1})"]
         start, first, memory = time.monotonic(), None, []
         driver = subprocess.Popen(
             [*command, f"out={out}", *overrides], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -60,8 +61,8 @@ def measure(seeds: int, overrides: tuple[str, ...]) -> Sweep:
         records = [record.read(path) for path in out.rglob(record.NAME)]
     if driver.returncode or len(records) != 4 * seeds:
         raise RuntimeError(f"{' '.join(command)}: exit code {driver.returncode}, {len(records)} records")
-    training = sum(sum(one["seconds"].values()) for one in records)
-    return Sweep(runs=len(records), first=first, wall=wall, training=training, memory=memory)
+    training = sum(sum(run["seconds"].values()) for run in records)
+    return MeasuredSweep(runs=len(records), first=first, wall=wall, training=training, memory=memory)
 
 
 def _resident(process: int) -> int:
@@ -72,7 +73,7 @@ def _resident(process: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
-def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str, started: str) -> Iterator[str]:
+def page(sweeps: dict[str, MeasuredSweep], few: MeasuredSweep, single: float, plot: str, started: str) -> Iterator[str]:
     """The lines of the page. `few`: a sweep of fewer runs, whose first begins sooner; `single`: one run by itself."""
     basic = sweeps["basic"]
     compose = max(0.0, (basic.first - few.first) / (basic.runs - few.runs))
@@ -110,10 +111,10 @@ def page(sweeps: dict[str, Sweep], few: Sweep, single: float, plot: str, started
     yield "- Several machines may be given the same command on one folder: the lock of a run dies with its holder, and"
     yield "  what one is at work on the others leave (exit code 75 until all is done)."
     yield f"- Files: {MANY:,} runs are {4 * MANY:,} small files; checkpoints are removed when a run is done.\n"
-    yield measured(record.provenance({}, None, "cpu", "fp32", started)) + "\n"
+    yield measured(provenance.provenance({}, None, "cpu", "fp32", started)) + "\n"
 
 
-def draw(sweeps: dict[str, Sweep], path: Path) -> None:
+def draw(sweeps: dict[str, MeasuredSweep], path: Path) -> None:
     """Resident memory of the driver against runs finished."""
     import matplotlib
 
@@ -134,15 +135,15 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     target = parser.parse_args().page
     there = find_spec("hydra_plugins") is not None and find_spec("hydra_plugins.hydra_joblib_launcher") is not None
-    sweeps, started = {}, record.now()
+    sweeps, started = {}, provenance.now()
     for name, overrides in KINDS.items():
         if name != "joblib" or there:
             say(f"{name}: {4 * SEEDS} runs")
             sweeps[name] = measure(SEEDS, overrides)
     few = measure(1, ())
     with TemporaryDirectory() as folder:
-        clock = record.Stopwatch()
-        command = [sys.executable, "-m", "lra.train", "experiment=smoke", "train.steps=10", f"out={folder}"]
+        clock = Stopwatch()
+        command = [sys.executable, "-m", "lra", "train", "experiment=smoke", "train.steps=10", f"out={folder}"]
         subprocess.run(command, check=True, capture_output=True)
         single = clock.read()
     plot = target.with_suffix(".svg")

@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lra import record
-from lra.errors import UserError
-from lra.groups import Group, belongs
-from lra.tasks.sources import sha256
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.model.groups import Group, belongs
+from lra.records import record
 
 if TYPE_CHECKING:  # what a finished run started from is known without torch
     from torch import Tensor
 
-    from lra.model import Model
+    from lra.model.model import Model
     from lra.tasks import Task
 
 NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"

@@ -11,15 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.init import Start, read
-from lra.tasks import sources
+from lra.tasks import hub
 from lra.tasks.tokenise import TOKENIZER, load, vocabulary_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lra.model import Model
+    from lra.model.model import Model
     from lra.tasks import Task
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
@@ -134,8 +134,8 @@ def _from_hub(repository: str, weights: str) -> Path:
         if (kept / weights).is_file():
             return kept
     try:
-        return Path(sources.from_hub(repository, lambda: snapshot_download(repository, allow_patterns=files)))
-    except sources.NotFetched as error:
+        return Path(hub.from_hub(repository, lambda: snapshot_download(repository, allow_patterns=files)))
+    except hub.NotFetched as error:
         raise UserError(
             f"init.folder={HUB}{repository}: it could not be fetched ({error}); put {', '.join(files)} "
             "into a folder and set init.folder to it"

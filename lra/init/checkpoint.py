@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from lra.checkpoint import WEIGHTS
 from lra.init import Start, read_of_run
+from lra.records.names import WEIGHTS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lra.model import Model
+    from lra.model.model import Model
     from lra.tasks import Task
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lra.report.drawing import System, legend, new_figure
+from lra.report.drawing import DrawnSystem, legend, new_figure
 from lra.report.table import Column
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def quartiles(seeds: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(1, windows + 1) * WINDOW, np.quantile(pooled, (0.25, 0.5, 0.75), axis=1)
 
 
-def together(_column: Column, systems: list[System]) -> "Figure | None":
+def together(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Figures 5 and 7."""
     shown = _shown(systems)
     if not shown:
@@ -36,7 +36,7 @@ def together(_column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def each(_column: Column, systems: list[System]) -> "Figure | None":
+def each(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Figures 4, 6 and 8: every batch of every seed; on one scale, which leaves out what is rare."""
     shown = _shown(systems)
     if not shown:
@@ -57,7 +57,7 @@ def each(_column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def _shown(systems: list[System]) -> list[System]:
+def _shown(systems: list[DrawnSystem]) -> list[DrawnSystem]:
     return [system for system in systems if system.costs and min(map(len, system.costs)) >= WINDOW]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lra.report import curves
-from lra.report.drawing import LINE, MARKERS, WIDTH, System, legend, new_figure
+from lra.report.drawing import LINE, MARKERS, WIDTH, DrawnSystem, legend, new_figure
 from lra.report.table import Column
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ PROBES = {
 }
 """What lra/probe.py measures; A = Q Kᵀ, scaled, before any softmax."""
 
-Found = list[tuple[System, np.ndarray, np.ndarray]]
+Found = list[tuple[DrawnSystem, np.ndarray, np.ndarray]]
 """Systems with steps [n] and means over the seeds [n, blocks]."""
 
 
-def found(systems: list[System], probe: str) -> Found:
+def found(systems: list[DrawnSystem], probe: str) -> Found:
     """Of the systems that measured it."""
     measured = [(system, *curves.over_seeds(system.curves, probe)) for system in systems]
     means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
     return [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
 
 
-def by_block(probe: str, _column: Column, systems: list[System]) -> "Figure | None":
+def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """A panel for each system, a line for each block."""
     import matplotlib
 
@@ -63,7 +63,7 @@ def by_block(probe: str, _column: Column, systems: list[System]) -> "Figure | No
     return figure
 
 
-def heat_map(_column: Column, systems: list[System]) -> "Figure | None":
+def heat_map(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """A row for each system, a column for each probe, with one scale of colours; a cell reaches back to the last step
     that was measured."""
     from matplotlib.cm import ScalarMappable
@@ -73,7 +73,7 @@ def heat_map(_column: Column, systems: list[System]) -> "Figure | None":
     probes = {probe: known for probe in PROBES if (known := found(systems, probe))}
     if not probes:
         return None
-    rows = [system for system in systems if any(system is one for known in probes.values() for one, _, _ in known)]
+    rows = [system for system in systems if any(system is other for known in probes.values() for other, _, _ in known)]
     figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
     panels = figure.subplots(len(rows), len(probes), squeeze=False, sharex=True, sharey="row")
     for place, (probe, known) in enumerate(probes.items()):

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lra import record
-from lra.errors import UserError
-from lra.files import parse_json, read_regular
-from lra.report.records import Record, contents
+from lra.core.errors import UserError
+from lra.core.files import parse_json, read_regular
+from lra.records.names import METRICS
+from lra.records.record import CONTENTS_BYTES
+from lra.records.run_files import RunFiles
+from lra.report.beside import Record, beside, contents
 
 Curve = dict[str, list[Any]]
 """One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""
@@ -22,14 +24,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises UserError.
     """
     try:
-        return parsed(path, read_regular(path, record.CONTENTS_BYTES))
+        return parsed(str(path), read_regular(path, CONTENTS_BYTES))
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable: {error}") from None
 
 
-def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
+def parsed(path: str, data: bytes) -> list[dict[str, Any]]:
     """The evaluations in these bytes of `path`."""
     *complete, _ = data.decode(errors="replace").split("\n")
     lines = []
@@ -44,10 +46,9 @@ def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
     return lines
 
 
-def read(folder: Path, run: Record) -> Curve | None:
+def read(files: RunFiles, run: Record) -> Curve | None:
     """The curve of a run that left one; `val_perplexity`, which no line holds, is the exponential of `val_loss`."""
-    path = (folder / run["path"]).with_name(record.METRICS)
-    lines = parsed(path, contents(path, run) or b"")
+    lines = parsed(files.shown(beside(run, METRICS)), contents(files, run, METRICS) or b"")
     if not lines:
         return None
     curve = {

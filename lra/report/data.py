@@ -8,12 +8,12 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from lra.records.run_files import RunFiles
 from lra.report.published import Published
 from lra.report.schema import RULES
-from lra.report.table import Column, Comparison, Row, Section
+from lra.report.table import Column, Comparison, Section, TableRow
 
 SCHEMA = 2  # 1 had no title, and only the names of the figures
 PAIRS = (
@@ -27,10 +27,10 @@ def table_csv(sections: list[Section]) -> str:
     return _csv([_cell(column, row) for column, row in _rows(sections)])
 
 
-def seeds_csv(folder: Path, sections: list[Section]) -> str:
+def seeds_csv(files: RunFiles, sections: list[Section]) -> str:
     """One line per run, declared ones included."""
     return _csv(
-        [_names(column, row) | _seed(folder, row, seed) for column, row in _rows(sections) for seed in row.cell.seeds()]
+        [_names(column, row) | _seed(files, row, seed) for column, row in _rows(sections) for seed in row.cell.seeds()]
     )
 
 
@@ -39,9 +39,9 @@ def pairs_csv(sections: list[Section]) -> str:
     lines = [
         _pair(column, pair)
         | {
-            "only_system_right": sum(one.only_first for one in pair.discordant.values()) if pair.discordant else None,
-            "only_other_right": sum(one.only_second for one in pair.discordant.values()) if pair.discordant else None,
-            "mcnemar_p": " ".join(f"{seed}:{number(one.p)}" for seed, one in pair.discordant.items()),
+            "only_system_right": sum(test.only_first for test in pair.discordant.values()) if pair.discordant else None,
+            "only_other_right": sum(test.only_second for test in pair.discordant.values()) if pair.discordant else None,
+            "mcnemar_p": " ".join(f"{seed}:{number(test.p)}" for seed, test in pair.discordant.items()),
         }
         for section in sections
         for column in section.columns
@@ -50,7 +50,7 @@ def pairs_csv(sections: list[Section]) -> str:
     return _csv(lines, PAIRS)
 
 
-def table_json(folder: Path, sections: list[Section], published: Published, how: dict[str, Any]) -> str:
+def table_json(files: RunFiles, sections: list[Section], published: Published, how: dict[str, Any]) -> str:
     """Everything. `how` the report was built: its title, what --selection asked for, or null, and the SHA-256 of each
     figure by its path."""
     columns = [column for section in sections for column in section.columns]
@@ -63,15 +63,15 @@ def table_json(folder: Path, sections: list[Section], published: Published, how:
             for column in columns
         ],
         "cells": [
-            _cell(column, row) | {"seeds": [_seed(folder, row, seed) for seed in row.cell.seeds()]}
+            _cell(column, row) | {"seeds": [_seed(files, row, seed) for seed in row.cell.seeds()]}
             for column, row in _rows(sections)
         ],
         "pairs": [
             _pair(column, pair)
             | {
                 "mcnemar": [
-                    {"seed": seed, "only_system": one.only_first, "only_other": one.only_second, "p": number(one.p)}
-                    for seed, one in pair.discordant.items()
+                    {"seed": seed, "only_system": test.only_first, "only_other": test.only_second, "p": number(test.p)}
+                    for seed, test in pair.discordant.items()
                 ]
             }
             for column in columns
@@ -85,7 +85,7 @@ def number(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.10g}")
 
 
-def _rows(sections: list[Section]) -> Iterator[tuple[Column, Row]]:
+def _rows(sections: list[Section]) -> Iterator[tuple[Column, TableRow]]:
     return ((column, row) for section in sections for column in section.columns for row in column.rows)
 
 
@@ -94,7 +94,7 @@ def _place(column: Column) -> dict[str, Any]:
     return {"protocol": protocol, "selection": selection, "task": task, "metric": column.metric}
 
 
-def _names(column: Column, row: Row) -> dict[str, Any]:
+def _names(column: Column, row: TableRow) -> dict[str, Any]:
     key = row.cell.key
     return _place(column) | {
         "system": row.name,
@@ -104,7 +104,7 @@ def _names(column: Column, row: Row) -> dict[str, Any]:
     }
 
 
-def _cell(column: Column, row: Row) -> dict[str, Any]:
+def _cell(column: Column, row: TableRow) -> dict[str, Any]:
     summary = row.summary
     low, high = summary.interval or (None, None)
     return _names(column, row) | {
@@ -130,7 +130,7 @@ def _cell(column: Column, row: Row) -> dict[str, Any]:
     }
 
 
-def _seed(folder: Path, row: Row, seed: int) -> dict[str, Any]:
+def _seed(files: RunFiles, row: TableRow, seed: int) -> dict[str, Any]:
     cell, run = row.cell, row.cell.runs.get(seed, {})
     best = run.get("validation", {}).get("best", {})
     provenance = run.get("provenance", {})
@@ -148,22 +148,22 @@ def _seed(folder: Path, row: Row, seed: int) -> dict[str, Any]:
         "commit": provenance.get("commit"),
         "dirty": provenance.get("dirty"),
         "record": run.get("path"),
-        "record_sha256": hashlib.sha256((folder / run["path"]).read_bytes()).hexdigest() if run else None,
+        "record_sha256": hashlib.sha256(files.read(run["path"])).hexdigest() if run else None,
     }
 
 
 def _pair(column: Column, pair: Comparison) -> dict[str, Any]:
-    found = pair.difference
-    low, high = found.interval or (None, None)
+    difference = pair.difference
+    low, high = difference.interval or (None, None)
     return _place(column) | {
         "system": pair.first,
         "other": pair.other,
-        "seeds": found.seeds,
-        "mean_difference": number(found.mean),
-        "sd": number(found.sd),
+        "seeds": difference.seeds,
+        "mean_difference": number(difference.mean),
+        "sd": number(difference.sd),
         "low": number(low),
         "high": number(high),
-        "p": number(found.p),
+        "p": number(difference.p),
         "p_holm": number(pair.holm),
         "seeds_needed": pair.seeds_needed,
     }

@@ -16,9 +16,9 @@ def accuracy_by(runs: Iterable[Record]) -> dict[str, dict[str, dict[str, float]]
     counts: dict[str, dict[str, dict[str, int]]] = {}
     for run in runs:
         for group, values in run.get("diagnostics", {}).items():
-            for value, found in values.items():
+            for value, group_counts in values.items():
                 total = counts.setdefault(group, {}).setdefault(value, {})
-                for name, count in found.items():
+                for name, count in group_counts.items():
                     total[name] = total.get(name, 0) + count
     names = {"correct": "accuracy", "baseline": "baseline"}
     return {
@@ -34,8 +34,8 @@ def reliability(runs: Iterable[Record]) -> list[dict[str, float]]:
     """Mean confidence and accuracy in percent, and examples, of the predictions in each tenth of confidence."""
     bins: dict[int, list[dict[str, float]]] = {}
     for run in runs:
-        for found in run.get("calibration", []):
-            bins.setdefault(math.ceil(found["confidence"] * BINS), []).append(found)
+        for group in run.get("calibration", []):
+            bins.setdefault(math.ceil(group["confidence"] * BINS), []).append(group)
     points = []
     for _, members in sorted(bins.items()):
         examples = sum(member["examples"] for member in members)

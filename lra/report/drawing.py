@@ -11,7 +11,7 @@ import numpy as np
 from lra.report import curves
 from lra.report.curves import Curve
 from lra.report.records import Record
-from lra.report.table import Column, Row
+from lra.report.table import Column, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +44,10 @@ LOOK = {
 
 
 @dataclass(frozen=True)
-class System:
+class DrawnSystem:
     """A row of the table as it is drawn, with the records, curves and costs of its finished seeds."""
 
-    row: Row
+    row: TableRow
     runs: list[Record]
     curves: list[Curve]
     costs: list[np.ndarray]
@@ -56,7 +56,7 @@ class System:
     dash: tuple
 
     @classmethod
-    def of(cls, row: Row, number: int) -> "System":
+    def of(cls, row: TableRow, number: int) -> "DrawnSystem":
         """`number`: of the system among all of the report."""
         return cls(
             row=row,
@@ -118,7 +118,7 @@ def legend(figure: "Figure", panel: "Axes", title: str | None = None) -> None:
     )
 
 
-def course(panel: "Axes", system: System, name: str) -> None:
+def course(panel: "Axes", system: DrawnSystem, name: str) -> None:
     """Mean and range over the seeds."""
     steps, values = curves.over_seeds(system.curves, name)
     if not len(steps):

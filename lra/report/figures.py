@@ -7,16 +7,28 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from lra.files import write_atomic
+from lra.core.files import write_atomic
+from lra.records.names import FIGURES as FOLDER
 from lra.report import batches, blocks, curves, diagnostics
-from lra.report.drawing import COLOURS, DASHES, LOOK, MARKERS, TOGETHER, System, course, legend, new_figure, plain, unit
+from lra.report.drawing import (
+    COLOURS,
+    DASHES,
+    LOOK,
+    MARKERS,
+    TOGETHER,
+    DrawnSystem,
+    course,
+    legend,
+    new_figure,
+    plain,
+    unit,
+)
 from lra.report.table import Column, Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FOLDER = "figures"
 COSTS = {
     "parameters": lambda run: run.get("parameters"),
     "training time (s)": lambda run: run.get("seconds", {}).get("train"),
@@ -35,7 +47,7 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
         for column in columns:
-            systems = [System.of(row, orders.index(row.order)) for row in column.rows]
+            systems = [DrawnSystem.of(row, orders.index(row.order)) for row in column.rows]
             protocol, selection, task = column.key
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
@@ -67,7 +79,7 @@ def _reduced(png: io.BytesIO) -> bytes:
     return data.getvalue()
 
 
-def _learning_curves(column: Column, systems: list[System]) -> "Figure | None":
+def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Figure 2 of the paper, with the spread over the seeds."""
     score = f"val_{column.metric}"
     shown = [system for system in systems if any(score in curve for curve in system.curves)]
@@ -87,7 +99,7 @@ def _learning_curves(column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def _a_panel_each(shown: list[System], score: str, label: str) -> "Figure":
+def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
     figure, panels = new_figure(len(shown), 1.35, across=4, sharex=True, sharey=True)
     means = [(steps, values.mean(axis=0)) for steps, values in (curves.over_seeds(s.curves, score) for s in shown)]
     for panel, system in zip(panels, shown, strict=True):
@@ -100,7 +112,7 @@ def _a_panel_each(shown: list[System], score: str, label: str) -> "Figure":
     return figure
 
 
-def _seed_strips(column: Column, systems: list[System]) -> "Figure | None":
+def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Every seed a ring; below the rings the mean and its interval."""
     shown = [system for system in systems if system.runs]
     if not shown:
@@ -130,7 +142,7 @@ def _seed_strips(column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def _cost(column: Column, systems: list[System]) -> "Figure | None":
+def _cost(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """The mean score of a system and its standard deviation, against what it costs."""
     shown = [system for system in systems if system.runs]
     costs = {
@@ -173,20 +185,20 @@ def _scale(panel: "Axes", spent: list[float]) -> None:
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _by_depth(column: Column, systems: list[System]) -> "Figure | None":
+def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Table 2 of the paper: every seed at every number of blocks, and the means."""
     scores = {
-        name: {depth: list(found.values()) for depth, row in rows.items() if (found := row.cell.scores())}
+        name: {depth: list(by_depth.values()) for depth, row in rows.items() if (by_depth := row.cell.scores())}
         for name, rows in column.by_depth.items()
     }
     if not any(scores.values()):
         return None
     figure, [panel] = new_figure(1, 2.4, across=1)
-    for number, (name, found) in enumerate(scores.items()):
+    for number, (name, by_depth) in enumerate(scores.items()):
         style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        points = [(depth, score) for depth, seeds in found.items() for score in seeds]
+        points = [(depth, score) for depth, seeds in by_depth.items() for score in seeds]
         panel.plot(*zip(*points, strict=True), fillstyle="none", linestyle="", alpha=0.6, **style)
-        means = [(depth, fmean(seeds)) for depth, seeds in found.items()]
+        means = [(depth, fmean(seeds)) for depth, seeds in by_depth.items()]
         panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=plain(name), **style)
         known = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
         if any(value is not None for _, value in known):
@@ -198,7 +210,7 @@ def _by_depth(column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def _diagnostics(column: Column, systems: list[System]) -> "Figure | None":
+def _diagnostics(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Test accuracy by what an example is, all seeds together, beside what a trivial baseline gets."""
     accuracies = [(system, diagnostics.accuracy_by(system.runs)) for system in systems]
     accuracies = [(system, groups) for system, groups in accuracies if groups]
@@ -211,11 +223,11 @@ def _diagnostics(column: Column, systems: list[System]) -> "Figure | None":
         trivial: dict[int, float] = {}
         for number, (system, groups) in enumerate(accuracies):
             offset = 0.8 * ((number + 0.5) / len(accuracies) - 0.5)
-            found = [(values.index(value), one) for value, one in groups.get(group, {}).items()]
-            trivial |= {place: one["baseline"] for place, one in found if "baseline" in one}
+            points = [(values.index(value), result) for value, result in groups.get(group, {}).items()]
+            trivial |= {place: result["baseline"] for place, result in points if "baseline" in result}
             panel.plot(
-                [place + offset for place, _ in found],
-                [one["accuracy"] for _, one in found],
+                [place + offset for place, _ in points],
+                [result["accuracy"] for _, result in points],
                 system.marker,
                 color=system.colour,
                 label=system.name,
@@ -230,7 +242,7 @@ def _diagnostics(column: Column, systems: list[System]) -> "Figure | None":
     return figure
 
 
-def _calibration(column: Column, systems: list[System]) -> "Figure | None":
+def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """How often a prediction of a given confidence is right, all seeds together."""
     shown = [(system, points) for system in systems if (points := diagnostics.reliability(system.runs))]
     if not shown:

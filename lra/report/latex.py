@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from lra.report import layout
-from lra.report.layout import Grid, Text
+from lra.report.layout import Grid, TableText
 from lra.report.table import FULL_PATTERN, Column, Section
 
 SPECIAL = {
@@ -74,7 +74,7 @@ def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:
     yield r"\end{table}"
 
 
-def _text(text: Text) -> str:
+def _text(text: TableText) -> str:
     if ORDER.fullmatch(text.text):
         return _order(text.text)
     shown = re.sub(r"^([+-])(?=\d)", r"$\1$", escape(text.text))
@@ -86,7 +86,7 @@ def _text(text: Text) -> str:
 
 def _order(text: str) -> str:
     """A complexity, as in O(L log L)."""
-    shown = re.sub("|".join(MATHS), lambda found: MATHS[found[0]], text.removeprefix("O"))
+    shown = re.sub("|".join(MATHS), lambda match: MATHS[match[0]], text.removeprefix("O"))
     return f"$\\mathcal{{O}}{shown}$"
 
 

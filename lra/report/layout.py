@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
+from lra.records.names import PAGE
 from lra.report import curves, statistics
-from lra.report.published import Published, Source
-from lra.report.records import Cell
-from lra.report.table import FULL_PATTERN, Column, Comparison, Row, Section, Summary, p_text
+from lra.report.beside import Record, anchor
+from lra.report.published import Published, PublishedTable
+from lra.report.table import FULL_PATTERN, Column, Comparison, Section, Summary, TableRow, p_text
 
 
 @dataclass(frozen=True)
-class Text:
-    """What stands in one place of a table."""
+class TableText:
+    """What stands in one place of a table. `link`: an address."""
 
     text: str
     bold: bool = False
@@ -24,7 +26,7 @@ class Grid:
     """A table: columns from `numbers` on are aligned to the right; the first rows are `baselines`."""
 
     header: list[str]
-    rows: list[list[Text]]
+    rows: list[list[TableText]]
     numbers: int = 1
     baselines: int = 0
 
@@ -36,13 +38,17 @@ def table(column: Column) -> Grid:
     header = ["system", "complexity", best, "mean ± sd", "95 % interval", "seeds"]
     header += ["published", "mean - published"] * compared
     rows = [
-        [Text(f"baseline: {name}", italic=True), *_texts("", "", decimals(value), "", ""), *_texts("", "") * compared]
+        [
+            TableText(f"baseline: {name}", italic=True),
+            *_texts("", "", decimals(value), "", ""),
+            *_texts("", "") * compared,
+        ]
         for name, value in sorted(column.baselines.items())
     ]
     for row in column.rows:
         summary = row.summary
         line = _texts(row.label, row.complexity, decimals(summary.best) or "missing")
-        line.append(Text(mean_sd(summary) or "missing", bold=row.name == column.bold))
+        line.append(TableText(mean_sd(summary) or "missing", bold=row.name == column.bold))
         line += _texts(interval(summary.interval), count(summary))
         line += _texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
         rows.append(line)
@@ -55,7 +61,7 @@ def overview(section: Section) -> Grid:
     header += [column.title + " (perplexity)" * (column.metric == "perplexity") for column in section.columns]
     names = sorted({name for column in section.columns for name in column.baselines})
     rows = [
-        [Text(f"baseline: {name}", italic=True), Text("")]
+        [TableText(f"baseline: {name}", italic=True), TableText("")]
         + _texts(*(decimals(column.baselines.get(name)) for column in section.columns))
         for name in names
     ]
@@ -64,32 +70,42 @@ def overview(section: Section) -> Grid:
         line = _texts(systems[order].name, systems[order].complexity)
         for column in section.columns:
             row = next((row for row in column.rows if row.order == order), None)
-            line.append(_short(row, column) if row else Text(""))
+            line.append(_short(row, column) if row else TableText(""))
         rows.append(line)
     return Grid(header, rows, numbers=2, baselines=len(names))
 
 
-def _short(row: Row, column: Column) -> Text:
-    found = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
+def _short(row: TableRow, column: Column) -> TableText:
+    score = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
     mark = f" {FULL_PATTERN}" if row.full_pattern else ""
-    return Text(found + mark, bold=row.name == column.bold)
+    return TableText(score + mark, bold=row.name == column.bold)
 
 
 def every_seed(column: Column) -> Grid:
     """Each seed's number with a link to its record, or why there is none."""
     seeds = sorted({seed for row in column.rows for seed in row.cell.seeds()})
-    rows = [[Text(row.name), *(_seed(row, seed) for seed in seeds)] for row in column.rows]
+    rows = [[TableText(row.name), *(_seed(row, seed) for seed in seeds)] for row in column.rows]
     return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def _seed(row: Row, seed: int) -> Text:
-    cell: Cell = row.cell
-    link = cell.runs[seed]["path"] if seed in cell.runs else None
+def _seed(row: TableRow, seed: int) -> TableText:
+    cell = row.cell
+    link = record_address(cell.runs[seed]) if seed in cell.runs else None
     if seed not in cell.seeds():
-        return Text("")
+        return TableText("")
     if seed not in cell.scores():
-        return Text(cell.status(seed), link=link)
-    return Text(" ".join([decimals(cell.scores()[seed]), *row.flags[seed]]), link=link)
+        return TableText(cell.status(seed), link=link)
+    return TableText(" ".join([decimals(cell.scores()[seed]), *row.flags[seed]]), link=link)
+
+
+def address(path: str) -> str:
+    """Of a file, by its path below the page that links to it."""
+    return quote(path, safe="/=,+@~!$&*;:")
+
+
+def record_address(run: Record) -> str:
+    """Of a record: of its file, or of where index.html shows it if it is packed."""
+    return f"{PAGE}#{address(anchor(run))}" if run["packed"] else address(run["path"])
 
 
 def spread(column: Column) -> Grid:
@@ -109,23 +125,36 @@ def differences(column: Column) -> Grid:
     header = [f"{column.leader.name} minus", "mean ± sd", "95 % interval", "p", "p (Holm)", "seeds"]
     header += [f"seeds to see {statistics.POINTS}"] + ["McNemar"] * predicted
     rows = []
-    for one in column.against:
-        found = one.difference
-        sd = "" if found.sd is None else f" ± {found.sd:.2f}"
-        line = [Text(f"baseline: {one.other}", italic=True) if one.is_baseline else Text(one.other)]
-        line += _texts(signed(found.mean) + sd, interval(found.interval), _p(found.p), _p(one.holm), str(found.seeds))
-        line += _texts("" if one.is_baseline else _whole(one.seeds_needed)) + _texts(_mcnemar(one)) * predicted
+    for comparison in column.against:
+        difference = comparison.difference
+        sd = "" if difference.sd is None else f" ± {difference.sd:.2f}"
+        line = [
+            TableText(f"baseline: {comparison.other}", italic=True)
+            if comparison.is_baseline
+            else TableText(comparison.other)
+        ]
+        line += _texts(
+            signed(difference.mean) + sd,
+            interval(difference.interval),
+            _p(difference.p),
+            _p(comparison.holm),
+            str(difference.seeds),
+        )
+        line += (
+            _texts("" if comparison.is_baseline else _whole(comparison.seeds_needed))
+            + _texts(_mcnemar(comparison)) * predicted
+        )
         rows.append(line)
     return Grid(header, rows)
 
 
 def _mcnemar(comparison: Comparison) -> str:
     """In how many seeds the test predictions differ, after Holm's correction over the seeds."""
-    found = comparison.discordant.values()
-    if not found:
+    tests = comparison.discordant.values()
+    if not tests:
         return ""
-    clear = sum(p < statistics.ALPHA for p in statistics.holm([one.p for one in found]))
-    return f"{clear}/{len(found)}"
+    clear = sum(p < statistics.ALPHA for p in statistics.holm([test.p for test in tests]))
+    return f"{clear}/{len(tests)}"
 
 
 def by_depth(column: Column) -> Grid:
@@ -135,9 +164,9 @@ def by_depth(column: Column) -> Grid:
     header = ["blocks", *names, *(f"{name}, published" for name in names if compared)]
     rows = []
     for depth in sorted({depth for rows in column.by_depth.values() for depth in rows}):
-        found = [column.by_depth[name].get(depth) for name in names]
-        line = [Text(str(depth)), *(_short(row, column) if row else Text("") for row in found)]
-        rows.append(line + _texts(*(decimals(row and row.summary.published_best) for row in found if compared)))
+        at_depth = [column.by_depth[name].get(depth) for name in names]
+        line = [TableText(str(depth)), *(_short(row, column) if row else TableText("") for row in at_depth)]
+        rows.append(line + _texts(*(decimals(row and row.summary.published_best) for row in at_depth if compared)))
     return Grid(header, rows)
 
 
@@ -151,15 +180,17 @@ def steps(column: Column) -> Grid | None:
     rows = []
     for row in column.rows:
         vanilla = column.vanilla(row)
-        shared = [seed for seed in seeds if vanilla and all(name in one.curves.get(seed, {}) for one in (row, vanilla))]
+        shared = [
+            seed for seed in seeds if vanilla and all(name in other.curves.get(seed, {}) for other in (row, vanilla))
+        ]
         if shared:
             line = {}
             for seed in shared:
                 known = [value for value in vanilla.curves[seed][name] if value is not None]
                 targets = known[-1], (min if lower else max)(known)
-                found = [curves.reached(row.curves[seed], name, target, lower=lower) for target in targets]
+                reached = [curves.reached(row.curves[seed], name, target, lower=lower) for target in targets]
                 shown = [f" ({target:.2f})" if row is vanilla else "" for target in targets]
-                line[seed] = " / ".join(f"{step or 'never'}{text}" for step, text in zip(found, shown, strict=True))
+                line[seed] = " / ".join(f"{step or 'never'}{text}" for step, text in zip(reached, shown, strict=True))
             rows.append(_texts(row.name, *(line.get(seed, "") for seed in seeds)))
     return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows) if len(rows) > 1 else None
 
@@ -172,23 +203,25 @@ def field(columns: list[Column], published: Published) -> Grid:
     others = {row.order: row.name for column in columns for row in column.rows if row.name not in known}
     rows = []
     for name in [*known, *(others[order] for order in sorted(others))]:
-        ours = [next((_short(row, column) for row in column.rows if row.name == name), Text("")) for column in columns]
-        rows.append([Text(name), *ours, *_texts(*(_number(source, name, task) for source in sources))])
+        ours = [
+            next((_short(row, column) for row in column.rows if row.name == name), TableText("")) for column in columns
+        ]
+        rows.append([TableText(name), *ours, *_texts(*(_number(source, name, task) for source in sources))])
     header = [f"ours: {column.key[0]}, {column.key[1]}" for column in columns]
     return Grid(["system", *header, *(source.name for source in sources)], rows)
 
 
-def covering(task: str, published: Published) -> list[Source]:
+def covering(task: str, published: Published) -> list[PublishedTable]:
     return [source for source in published.sources if source.covers(task)]
 
 
-def _number(source: Source, name: str, task: str) -> str:
+def _number(source: PublishedTable, name: str, task: str) -> str:
     best, mean = source.number(name, task), source.number(name, task, "mean")
     return decimals(best) + ("" if mean is None else f" (mean {mean:.2f})")
 
 
-def _texts(*texts: str) -> list[Text]:
-    return [Text(text) for text in texts]
+def _texts(*texts: str) -> list[TableText]:
+    return [TableText(text) for text in texts]
 
 
 def plural(number: int, what: str) -> str:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from lra.report import layout
-from lra.report.layout import Grid, Text
+from lra.report.layout import Grid, TableText
 from lra.report.published import Published
-from lra.report.records import Cell
+from lra.report.records import RecordedCell
 from lra.report.statistics import ENOUGH, OUTLIER, POINTS
 from lra.report.table import FULL_PATTERN, Column, Section
 
@@ -41,20 +40,31 @@ LEGEND = f"""\
   seeds of each of two systems with this sd, or, in a table of differences, pairs of runs with the same seed.
 - `McNemar`: in so many seeds, of those with predictions, the two systems get different test examples right (exact test,
   p < 0.05 after Holm's correction over the seeds).
+"""
+FILES = """\
 - Files: `table1.csv`, `table1.json` and `table1.tex` (the tables), `seeds.csv` (every run), `pairs.csv` (every pair of
   systems), `index.html` (to sort, filter and compare). `lra-report --verify DIR` recomputes this page and the tables.
+"""
+PAGES = """\
+- Files: `index.html` (to sort, filter and compare). `lra-report DIR` writes the tables for other programs and draws the
+  figures. `lra-report --verify DIR` recomputes this page.
 """
 
 
 def page(
     name: str,
     sections: list[Section],
-    cells: list[Cell],
+    cells: list[RecordedCell],
     published: Published,
     figures: Sequence[Path],
+    *,
+    tables: bool,
     left_out: int,
 ) -> Iterator[str]:
-    """The lines of the page. `left_out`: how many files could not be read."""
+    """The lines of the page, which lies beside `figures` and, where `tables`, beside tables for other programs.
+
+    `left_out`: how many files could not be read.
+    """
     yield f"# Results: {escape(name)}\n"
     yield "Test accuracy in percent (perplexity where it says so), by `lra-report` from the records in this folder.\n"
     if left_out:
@@ -86,9 +96,9 @@ def page(
         yield "## Figures\n"
         for path in figures:
             if path.suffix == ".svg":
-                yield f"!{link(path.stem.replace('_', ' '), path.as_posix())}\n"
+                yield f"!{link(path.stem.replace('_', ' '), layout.address(path.as_posix()))}\n"
     yield "## How to read this\n"
-    yield LEGEND
+    yield LEGEND + (FILES if tables else PAGES)
     yield from _receipts([run for cell in cells for run in cell.runs.values()])
 
 
@@ -112,8 +122,8 @@ def _further(column: Column) -> Iterator[str]:
 def _asked_for(section: Section) -> str:
     """Says so where the rule is not the runs' own."""
     runs = [run for column in section.columns for row in column.rows for run in row.cell.runs.values()]
-    own = sorted({run["selection"] for run in runs} - {section.selection})
-    return f" Asked for with `--selection`; these runs' own rule is `{'`, `'.join(own)}`." if own else ""
+    rules = sorted({run["selection"] for run in runs} - {section.selection})
+    return f" Asked for with `--selection`; these runs' own rule is `{'`, `'.join(rules)}`." if rules else ""
 
 
 def _field(sections: list[Section], published: Published) -> Iterator[str]:
@@ -162,7 +172,7 @@ def markdown(grid: Grid) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _text(text: Text) -> str:
+def _text(text: TableText) -> str:
     mark = "**" if text.bold else "*" if text.italic else ""
     shown = f"{mark}{escape(text.text)}{mark}" if text.text else ""
     return link(shown, text.link) if text.link else shown
@@ -180,6 +190,6 @@ def _code(text: str) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
-def link(shown: str, path: str) -> str:
-    """`shown`: Markdown; `path`: of a file."""
-    return f"[{shown}]({quote(path, safe='/=,+@~!$&*;:')})"
+def link(shown: str, address: str) -> str:
+    """`shown`: Markdown; `address`: as `layout.address` gives it."""
+    return f"[{shown}]({address})"

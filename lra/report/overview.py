@@ -1,17 +1,20 @@
-"""The page over many results folders, around words written by hand: `findings.md`."""
+"""The page over many results folders: a row for each, and links to what was measured and found besides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lra.errors import UserError, printable
-from lra.files import read_regular, write_atomic
-from lra.report.layout import Grid, Text
+from lra.core.errors import UserError, printable
+from lra.core.files import write_atomic
+from lra.records.names import README, RECEIPTS, SWEEP
+from lra.records.run_files import RunFiles
+from lra.report.layout import Grid, TableText, address
 from lra.report.markdown import escape, link, markdown
-from lra.report.records import SWEEP, Cell, Tell, load, refuse
+from lra.report.numbers import fill, mismatches, read_page
+from lra.report.quantities import Quantities
+from lra.report.records import RecordedCell, Tell, load, refuse
 
-FINDINGS, README = "findings.md", "README.md"
+FINDINGS = "findings.md"
 HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
-WORDS_BYTES = 2**24  # the most that a page written by hand may have
 NUMBERS = 4  # where the numbers begin in HEAD
 
 
@@ -20,21 +23,59 @@ def write_overview(folder: Path, tell: Tell = refuse) -> Path:
 
     `tell` hears of what cannot be read and is left out.
     """
-    reports = {}
-    for path in sorted(folder.glob(f"*/{SWEEP}")):
-        try:
-            reports[path.parent] = load(path.parent, tell=tell)
-        except UserError as error:
-            tell(str(error))
-    if not reports:
-        raise UserError(f"{folder}: no folder in it has a sweep.json; expected a folder of results folders")
-    write_atomic(folder / README, "\n".join(_page(folder, reports)).encode())
+    write_atomic(folder / README, overview(folder, tell).encode())
     return folder / README
 
 
-def _page(folder: Path, reports: dict[Path, list[Cell]]) -> Iterator[str]:
+def results_folders(folder: Path) -> list[Path]:
+    """The results folders in `folder`."""
+    return sorted({path.parent for name in (SWEEP, RECEIPTS) for path in folder.glob(f"*/{name}")})
+
+
+def is_over_folders(folder: Path) -> bool:
+    """Whether it holds results folders, and is none itself."""
+    return bool(results_folders(folder)) and not any((folder / name).exists() for name in (SWEEP, RECEIPTS))
+
+
+def fill_pages(folder: Path, more: Iterable[Path]) -> Iterator[str]:
+    """Write the numbers of the findings in `folder`, and of `more` pages, as the records say. Raises UserError."""
+    quantities = Quantities(folder)
+    for page in _pages_with_numbers(folder, more):
+        yield f"{page}: {fill(page, quantities)} numbers from the records"
+
+
+def verify_pages(folder: Path, more: Iterable[Path]) -> list[str]:
+    """A line for every number of those pages that is not what the records say, and for another page over them."""
+    quantities = Quantities(folder)
+    faults = [line for page in _pages_with_numbers(folder, more) for line in mismatches(page, quantities)]
+    page = folder / README
+    if page.exists() and read_page(page) != overview(folder, faults.append):
+        faults.append(f"{page}: not what the records give; lra-report --overview writes it")
+    return faults
+
+
+def _pages_with_numbers(folder: Path, more: Iterable[Path]) -> list[Path]:
+    findings = folder / FINDINGS
+    return [*([findings] if findings.is_file() else []), *more]
+
+
+def overview(folder: Path, tell: Tell = refuse) -> str:
+    """The page over the results folders in `folder`. Raises UserError where there is none."""
+    reports = {}
+    for path in results_folders(folder):
+        try:
+            reports[path] = load(RunFiles(path), tell=tell)
+        except UserError as error:
+            tell(str(error))
+    if not reports:
+        raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
+    return "\n".join(_page(folder, reports))
+
+
+def _page(folder: Path, reports: dict[Path, list[RecordedCell]]) -> Iterator[str]:
+    yield "# Results\n"
     if (folder / FINDINGS).exists():
-        yield _words(folder / FINDINGS).rstrip() + "\n"
+        yield f"What these runs show is in [{FINDINGS}]({FINDINGS}).\n"
     yield "## The records\n"
     yield "By `lra-report --overview`. `runs`: finished/declared; `hours`: training and evaluation of all runs.\n"
     yield markdown(Grid(HEAD, [_row(path, cells) for path, cells in reports.items()], numbers=NUMBERS))
@@ -42,10 +83,10 @@ def _page(folder: Path, reports: dict[Path, list[Cell]]) -> Iterator[str]:
     if pages:
         yield "## More measurements\n"
         links = ((path.relative_to(folder).as_posix(), _title(path)) for path in pages)
-        yield "".join(f"- {link(escape(printable(path)), path)}: {title}\n" for path, title in links)
+        yield "".join(f"- {link(escape(printable(path)), address(path))}: {title}\n" for path, title in links)
 
 
-def _row(path: Path, cells: list[Cell]) -> list[Text]:
+def _row(path: Path, cells: list[RecordedCell]) -> list[TableText]:
     runs = [run for cell in cells for run in cell.runs.values()]
     seeds = sorted({seed for cell in cells for seed in cell.seeds()})
     commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
@@ -58,20 +99,15 @@ def _row(path: Path, cells: list[Cell]) -> list[Text]:
         f"{sum(len(cell.scores()) for cell in cells)}/{sum(len(cell.seeds()) for cell in cells)}",
         f"{hours:.1f}",
     ]
-    return [Text(printable(path.name), link=f"{path.name}/{README}"), *(Text(text) for text in texts)]
+    return [
+        TableText(printable(path.name), link=address(f"{path.name}/{README}")),
+        *(TableText(text) for text in texts),
+    ]
 
 
-def _a_page_of_its_own(path: Path, folder: Path, reports: dict[Path, list[Cell]]) -> bool:
+def _a_page_of_its_own(path: Path, folder: Path, reports: dict[Path, list[RecordedCell]]) -> bool:
     return path.is_file() and path.parent not in reports and path not in (folder / README, folder / FINDINGS)
 
 
 def _title(path: Path) -> str:
-    return escape(printable(_words(path).split("\n", 1)[0].lstrip("# ")))
-
-
-def _words(path: Path) -> str:
-    """What somebody wrote by hand. Raises UserError."""
-    try:
-        return read_regular(path, WORDS_BYTES, follow=True).decode()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable text: {error}") from None
+    return escape(printable(read_page(path).split("\n", 1)[0].lstrip("# ")))

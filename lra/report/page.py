@@ -1,6 +1,7 @@
 """index.html: one page of a results folder, for reading and comparing; it needs no network and no server."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
@@ -11,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from lra.records.run_files import RunFiles
 from lra.report import curves, diagnostics, layout
+from lra.report.beside import Record, anchor
 from lra.report.blocks import PROBES
-from lra.report.records import Record
 from lra.report.schema import RULES, cleaned
 from lra.report.statistics import LEVEL
-from lra.report.table import FULL_PATTERN, Column, Row, Section
+from lra.report.table import FULL_PATTERN, Column, Section, TableRow
 
 ASSETS = Path(__file__).with_name("assets")
 POINTS = 60  # of a curve: as many as a small chart can show
@@ -28,12 +30,12 @@ Steps = dict[tuple[int, ...], int]
 """Each list of steps with its number; most runs share one."""
 
 
-def page(folder: Path, title: str, sections: Sequence[Section], figures: Sequence[Path]) -> str:
-    """The text of the page; `figures` are paths below `folder`. Raises UserError."""
+def page(files: RunFiles, title: str, sections: Sequence[Section], figures: Sequence[Path]) -> str:
+    """The text of the page; `figures` are paths below the folder. Raises UserError."""
     columns = [column for section in sections for column in section.columns]
     rows = [(number, column, row) for number, column in enumerate(columns) for row in column.rows]
     steps: Steps = {}
-    cells = [{"column": number, **_cell(folder, column, row, steps)} for number, column, row in rows]
+    cells = [{"column": number, **_cell(files, column, row, steps)} for number, column, row in rows]
     data = {
         "cells": cells,
         "probes": PROBES,
@@ -53,6 +55,7 @@ def page(folder: Path, title: str, sections: Sequence[Section], figures: Sequenc
         headings=headings,
         rows=lines,
         notes="".join(f"<p>{escape(note)}</p>\n" for note in _notes(columns)),
+        records=_records(files, rows),
         figures=_figures([path for path in figures if path.suffix == ".svg"]),
         data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
         licence=_asset("uPlot.LICENSE"),
@@ -80,7 +83,7 @@ def _quantiles(seeds: int) -> list[float]:
 # The data that the page's script reads.
 
 
-def _cell(folder: Path, column: Column, row: Row, steps: Steps) -> dict[str, Any]:
+def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[str, Any]:
     """A cell; what all its runs share stands once."""
     key = row.cell.key
     runs = list(row.cell.runs.values())
@@ -102,7 +105,7 @@ def _cell(folder: Path, column: Column, row: Row, steps: Steps) -> dict[str, Any
         "calibration": diagnostics.reliability(finished),
         "config": cleaned({name: value for name, value in runs[0]["config"].items() if name != "seed"}) if runs else {},
         "provenance": shared,
-        "runs": [_run(folder, row, seed, shared, steps) for seed in row.cell.seeds()],
+        "runs": [_run(files, row, seed, shared, steps) for seed in row.cell.seeds()],
     }
 
 
@@ -111,7 +114,7 @@ def _shared(provenance: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
-def _run(folder: Path, row: Row, seed: int, shared: dict[str, Any], steps: Steps) -> dict[str, Any]:
+def _run(files: RunFiles, row: TableRow, seed: int, shared: dict[str, Any], steps: Steps) -> dict[str, Any]:
     """One seed; a declared one that never ran has no `path`. `right`: a bit for each test example, packed."""
     shown: dict[str, Any] = {"seed": seed, "status": row.cell.status(seed), "flags": row.flags.get(seed, [])}
     run = row.cell.runs.get(seed)
@@ -122,6 +125,7 @@ def _run(folder: Path, row: Row, seed: int, shared: dict[str, Any], steps: Steps
     best = run.get("validation", {}).get("best", {})
     return shown | {
         "path": run["path"],
+        **({"packed": True} if run["packed"] else {}),
         "score": row.cell.scores().get(seed),
         "reason": run.get("reason"),
         "test": {rule: run["test"][rule][row.cell.metric] for rule in RULES if rule in run.get("test", {})},
@@ -129,19 +133,19 @@ def _run(folder: Path, row: Row, seed: int, shared: dict[str, Any], steps: Steps
         "best_val_step": best.get("step"),
         **{name: run.get(name) for name in ("steps", "seconds", "tokens_per_second", "peak_memory_bytes", "resumes")},
         "provenance": {name: value for name, value in run["provenance"].items() if name not in shared},
-        "curve": _curve(folder, run, steps),
+        "curve": _curve(files, run, steps),
     }
 
 
-def _curve(folder: Path, run: Record, steps: Steps) -> dict[str, Any]:
+def _curve(files: RunFiles, run: Record, steps: Steps) -> dict[str, Any]:
     """The curve of a run at no more than POINTS of its evaluations, the first and the last among them."""
-    curve = curves.read(folder, run)
+    curve = curves.read(files, run)
     if not curve:
         return {}
     count = len(curve["step"])
     kept = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int)).tolist()
-    found: dict[str, Any] = {"step": steps.setdefault(tuple(curve["step"][place] for place in kept), len(steps))}
-    return found | {name: [_rounded(curve[name][place]) for place in kept] for name in CURVES if name in curve}
+    shown: dict[str, Any] = {"step": steps.setdefault(tuple(curve["step"][place] for place in kept), len(steps))}
+    return shown | {name: [_rounded(curve[name][place]) for place in kept] for name in CURVES if name in curve}
 
 
 def _rounded(value: Any) -> Any:
@@ -153,7 +157,7 @@ def _rounded(value: Any) -> Any:
 # The table.
 
 
-def _columns(column: Column, row: Row) -> dict[str, tuple[float | None, str]]:
+def _columns(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
     """What the table shows of a cell: by heading, the number that sorts it, if one does, and the text."""
     summary, key = row.summary, row.cell.key
     runs = [row.cell.runs[seed] for seed in row.cell.scores()]
@@ -179,7 +183,7 @@ def _columns(column: Column, row: Row) -> dict[str, tuple[float | None, str]]:
 def _table(cells: list[dict[str, Any]], lines: list[dict[str, tuple[float | None, str]]]) -> tuple[str, str]:
     """Headings and rows in HTML, without the columns that say nothing: empty, or a filter with one choice."""
     texts = {name: {line[name][1] for line in lines} for name in lines[0]}
-    kept = [name for name, found in texts.items() if len(found) > 1 or not (found == {""} or name in FILTERS)]
+    kept = [name for name, shown in texts.items() if len(shown) > 1 or not (shown == {""} or name in FILTERS)]
     headings = "\n".join(_heading(name) for name in ("system", *kept))
     rows = (
         _row(number, cell, {name: line[name] for name in kept})
@@ -214,6 +218,34 @@ def _row(number: int, cell: dict[str, Any], columns: dict[str, tuple[float | Non
 def _filter(name: str, values: list[str]) -> str:
     options = "".join(f"<option>{escape(value)}</option>" for value in values)
     return f'<label>{name} <select name="{name}"><option value="">all</option>{options}</select></label>'
+
+
+def _records(files: RunFiles, rows: Sequence[tuple[int, Column, TableRow]]) -> str:
+    """Where each packed record lies, in a line that links lead to; empty where none is packed."""
+    lines = [
+        _record(files, number, row, seed, run)
+        for number, _, row in rows
+        for seed, run in row.cell.runs.items()
+        if run["packed"]
+    ]
+    if not lines:
+        return ""
+    headings = "".join(f'<th scope="col">{name}</th>' for name in ("system", "seed", "status", "record", "SHA-256"))
+    caption = "Records that are packed; their metrics, configurations and predictions lie beside them there"
+    return (
+        f'<section class="scroll" aria-label="Records" tabindex="0"><table id="records"><caption>{caption}</caption>'
+        f"<thead><tr>{headings}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></section>"
+    )
+
+
+def _record(files: RunFiles, number: int, row: TableRow, seed: int, run: Record) -> str:
+    receipts, member = files.member(run["path"])
+    sha256 = hashlib.sha256(files.read(run["path"])).hexdigest()
+    place = f'<a href="{escape(layout.address(receipts))}">{escape(receipts)}</a>: {escape(member)}'
+    return (
+        f'<tr id="{escape(anchor(run))}"><th scope="row"><a href="#cell/{number}">{escape(row.name)}</a></th>'
+        f"<td>{seed}</td><td>{escape(row.cell.status(seed))}</td><td>{place}</td><td><code>{sha256}</code></td></tr>\n"
+    )
 
 
 def _figures(paths: list[Path]) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from lra.errors import UserError, printable
-from lra.files import read_regular
-from lra.report.records import Key
+from lra.core.errors import UserError, printable
+from lra.core.files import read_regular
+from lra.core.paths import table1_file
+from lra.report.records import CellKey
 from lra.report.schema import fault
 
 NAME = "published.yaml"
@@ -25,16 +26,17 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class System(_Strict):
-    """A row: its name in tables, and which of our runs stand there, if any do."""
+class PublishedSystem(_Strict):
+    """A row: its name in tables, and which of our runs stand there, if any do; `system=option` chooses them."""
 
     name: Text
+    option: Text | None = None
     attention: Text | None = None
     variant: Text | None = None
     complexity: Annotated[str, AfterValidator(printable)] = ""
 
 
-class Source(_Strict):
+class PublishedTable(_Strict):
     """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too.
 
     `settings`: by task, with what the numbers were obtained; keys and values as in our configurations.
@@ -56,8 +58,8 @@ class Source(_Strict):
 
 class _File(_Strict):
     tasks: dict[Text, Text] = {}
-    systems: list[System] = []
-    sources: list[Source] = []
+    systems: list[PublishedSystem] = []
+    sources: list[PublishedTable] = []
 
 
 class Published:
@@ -65,33 +67,33 @@ class Published:
 
     def __init__(self, *files: Path) -> None:
         self._tasks: dict[str, str] = {}
-        self._systems: dict[str, System] = {}
-        self.sources: list[Source] = []
-        for path in (OWN, *files):
-            found = _read(path)
-            self._tasks |= found.tasks
-            for system in found.systems:
+        self._systems: dict[str, PublishedSystem] = {}
+        self.sources: list[PublishedTable] = []
+        for path in (table1_file(), OWN, *files):
+            file = _read(path)
+            self._tasks |= file.tasks
+            for system in file.systems:
                 if system.name in self._systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
                 self._systems[system.name] = system
-            for source in found.sources:
+            for source in file.sources:
                 if source.name in (known.name for known in self.sources):
                     raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
         self._order = list(self._rows)
 
-    def name(self, key: Key) -> str:
+    def name(self, key: CellKey) -> str:
         row = self._rows.get((key.attention, key.variant))
         name = row.name if row else f"{key.attention}, {key.variant}"
         return f"{name} ({key.settings})" if key.settings else name
 
-    def complexity(self, key: Key) -> str:
+    def complexity(self, key: CellKey) -> str:
         """Of the attention; the variants do not change it."""
         rows = [row for (attention, _), row in self._rows.items() if attention == key.attention]
         return rows[0].complexity if rows else ""
 
-    def order(self, key: Key) -> tuple:
+    def order(self, key: CellKey) -> tuple:
         """Sorts rows as the paper does, others after them."""
         place = (key.attention, key.variant)
         return (self._order.index(place) if place in self._order else len(self._order), *place, _natural(key.settings))
@@ -105,11 +107,11 @@ class Published:
         base = task.split(" (")[0]
         return (known.index(base) if base in known else len(known), task)
 
-    def source(self, task: str) -> Source | None:
+    def source(self, task: str) -> PublishedTable | None:
         """The first source that has numbers for this task: the one that Table 1 is compared with."""
         return next((source for source in self.sources if source.covers(task)), None)
 
-    def value(self, key: Key, which: str) -> float | None:
+    def value(self, key: CellKey, which: str) -> float | None:
         """`which`: best or mean."""
         source = self.source(key.task)
         return source.number(self.name(key), key.task, which) if source else None
@@ -123,8 +125,8 @@ class Published:
 
 def files(folder: Path, more: Iterable[Path]) -> list[Path]:
     """A user's own files of published numbers: that of the results folder, where there is one, and `more`."""
-    own = folder / NAME
-    return [*([own] if own.exists() else []), *more]
+    of_folder = folder / NAME
+    return [*([of_folder] if of_folder.exists() else []), *more]
 
 
 def _natural(text: str) -> tuple[str | float, ...]:

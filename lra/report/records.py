@@ -1,32 +1,28 @@
 """Reading a results folder: the records, what the sweeps declared, and the cells they make together."""
 
-import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
-import numpy as np
-
-from lra import record
-from lra.errors import UserError, printable
+from lra.core.errors import UserError
+from lra.core.files import JSON_BYTES
+from lra.records import record
+from lra.records.names import COSTS, METRICS, PREDICTIONS, RECORD, SAMPLE, SWEEP
+from lra.records.run_files import RunFiles
 from lra.report import schema
+from lra.report.beside import Record, beside
 
-Record = dict[str, Any]
 Tell = Callable[[str], object]
 """Takes one line on what cannot be read, and is left out."""
 
-SWEEP = "sweep.json"
-PREDICTIONS = "predictions.npy"
-COSTS = "costs.npy"
-SAMPLE = "sample.txt"
-BESIDE = (record.METRICS, PREDICTIONS, COSTS, SAMPLE)  # what a report reads beside a record
+BESIDE = (METRICS, PREDICTIONS, COSTS, SAMPLE)  # what a report reads beside a record
 LARGEST = 1e15  # a perplexity beyond is taken for infinite
 
 
 @dataclass(frozen=True, order=True)
-class Key:
+class CellKey:
     """Everything that a table shows of a cell; whatever is not here must not vary inside a cell."""
 
     protocol: str
@@ -42,10 +38,10 @@ class Key:
 
 
 @dataclass
-class Cell:
+class RecordedCell:
     """The runs of one cell. `declared`: the seeds that a sweep announced, or None where no sweep is known."""
 
-    key: Key
+    key: CellKey
     runs: dict[int, Record] = field(default_factory=dict)
     declared: set[int] | None = None
     metric: str = "accuracy"
@@ -88,21 +84,19 @@ def refuse(fault: str) -> NoReturn:
     raise UserError(fault)
 
 
-def load(folder: Path, selection: str | None = None, tell: Tell = refuse) -> list[Cell]:
-    """The cells of all records below `folder`, each by its own selection rule or all by `selection`.
+def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> list[RecordedCell]:
+    """The cells of all records among `files`, each by its own selection rule or all by `selection`.
 
     `tell` hears of each record, sweep.json and file beside a record that is not what it should be; it is left out.
     Raises UserError where pooling the others would hide a difference.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
-    runs = list(_runs(folder, selection, tell))
-    declared = list(_declarations(folder, selection, tell))
+    runs = list(_runs(files, selection, tell))
+    declared = list(_declarations(files, selection, tell))
     keys = _keys(runs, declared)
-    cells: dict[Key, Cell] = {}
+    cells: dict[CellKey, RecordedCell] = {}
     for place, key, run in runs:
         key = replace(key, task=run["task"]) if _with_data(run) else replace(key, task=keys[place].task)
-        cell = cells.setdefault(key, Cell(key, metric=run["metric"]))
+        cell = cells.setdefault(key, RecordedCell(key, metric=run["metric"]))
         seed = run["seed"]
         if seed in cell.runs:
             raise UserError(
@@ -110,72 +104,83 @@ def load(folder: Path, selection: str | None = None, tell: Tell = refuse) -> lis
             )
         cell.runs[seed] = run
     for place, _, seeds in declared:
-        cell = cells.setdefault(keys[place], Cell(keys[place]))
+        cell = cells.setdefault(keys[place], RecordedCell(keys[place]))
         cell.declared = {*(cell.declared or ()), *seeds}
     if not cells:
-        raise UserError(f"{folder}: no {record.NAME} below it that can be read; train something first")
+        raise UserError(f"{files.folder}: no {RECORD} below it that can be read; train something first")
     if selection and not any(selection in run.get("test", {}) for cell in cells.values() for run in cell.runs.values()):
-        raise UserError(f"--selection {selection}: no record below {folder} has it; leave the option out")
+        raise UserError(f"--selection {selection}: no record below {files.folder} has it; leave the option out")
     _refuse_hidden_differences(cells.values())
     return [cells[key] for key in sorted(cells)]
 
 
-def _runs(folder: Path, selection: str | None, tell: Tell) -> Iterator[tuple[Path, Key, Record]]:
+def _runs(files: RunFiles, selection: str | None, tell: Tell) -> Iterator[tuple[PurePosixPath, CellKey, Record]]:
     """The folder of the cell, the key and the record of every run."""
-    for path in sorted(folder.rglob(record.NAME)):
+    for path in files.find(RECORD):
         try:
-            run = _read(path)
+            run = read_record(files, path)
         except ValueError as error:
             tell(str(error))
             continue
-        run["path"] = path.relative_to(folder).as_posix()
-        run["damaged"] = list(_damaged(path.parent, run, tell))
-        yield path.parent.parent, _key(run, run["task"], selection), run
+        run |= {"path": path, "packed": files.is_packed(path)}
+        run["damaged"] = list(_damaged(files, run, tell))
+        yield PurePosixPath(path).parent.parent, _key(run, run["task"], selection), run
 
 
-def _read(path: Path) -> Record:
-    """Its names are printable; the configuration is as it was written. Raises ValueError."""
-    run = record.read(path)
+def read_record(files: RunFiles, path: str) -> Record:
+    """Its names are printable; the configuration is as it was written. Raises ValueError with its name."""
+    try:
+        run = record.parse(files.read(path, JSON_BYTES))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{files.shown(path)}: not a readable record: {error}") from None
     try:
         schema.check(schema.Record, run)
     except ValueError as error:
-        raise ValueError(f"{path}: not a record: {error}") from None
+        raise ValueError(f"{files.shown(path)}: not a record: {error}") from None
     return {name: value if name == "config" else schema.cleaned(value) for name, value in run.items()}
 
 
-def _damaged(folder: Path, run: Record, tell: Tell) -> Iterator[str]:
+def _damaged(files: RunFiles, run: Record, tell: Tell) -> Iterator[str]:
     """The names of files beside a record that are not what it says."""
     for name in BESIDE:
+        path = beside(run, name)
         try:
-            if (folder / name).exists():
-                record.contents(folder / name, run)
+            if files.exists(path):
+                record.check_contents(name, files.read(path), run)
         except (OSError, ValueError) as error:
-            tell(str(error) if name in str(error) else f"{folder / name}: {error}")
+            tell(f"{files.shown(path)}: {_why(error)}")
             yield name
 
 
-def _declarations(folder: Path, selection: str | None, tell: Tell) -> Iterator[tuple[Path, Key, list[int]]]:
+def _why(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _declarations(
+    files: RunFiles, selection: str | None, tell: Tell
+) -> Iterator[tuple[PurePosixPath, CellKey, list[int]]]:
     """The folder, the key and the seeds of every cell that a sweep announced."""
-    for path in sorted(folder.rglob(SWEEP)):
+    for path in files.find(SWEEP):
         try:
-            for entry in declared_cells(path):
-                yield path.parent / entry["folder"], _key(entry, entry["task_name"], selection), entry["seeds"]
+            for entry in declared_cells(files, path):
+                place = PurePosixPath(path).parent / entry["folder"]
+                yield place, _key(entry, entry["task_name"], selection), entry["seeds"]
         except ValueError as error:
             tell(str(error))
 
 
-def declared_cells(path: Path) -> list[dict[str, Any]]:
+def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:
     """The cells that a `sweep.json` declares, with printable names. Raises ValueError with its name."""
-    cells = record.declared(path)
+    cells = files.declared(path)
     try:
-        schema.check(schema.Sweep, {"cells": cells})
+        schema.check(schema.SweepFile, {"cells": cells})
     except ValueError as error:
-        raise ValueError(f"{path}: not what a sweep declares: {error}") from None
+        raise ValueError(f"{files.shown(path)}: not what a sweep declares: {error}") from None
     return schema.cleaned(cells)
 
 
-def _key(known: dict[str, Any], task: str, selection: str | None) -> Key:
-    return Key(
+def _key(known: dict[str, Any], task: str, selection: str | None) -> CellKey:
+    return CellKey(
         known["protocol"],
         selection or known["selection"],
         task,
@@ -185,7 +190,9 @@ def _key(known: dict[str, Any], task: str, selection: str | None) -> Key:
     )
 
 
-def _keys(runs: list[tuple[Path, Key, Record]], declared: list[tuple[Path, Key, list[int]]]) -> dict[Path, Key]:
+def _keys(
+    runs: list[tuple[PurePosixPath, CellKey, Record]], declared: list[tuple[PurePosixPath, CellKey, list[int]]]
+) -> dict[PurePosixPath, CellKey]:
     """The key of the cell in each folder.
 
     A task has its final name once its data are read. A cell without such a run takes the name from the other cells
@@ -209,51 +216,7 @@ def _with_data(run: Record) -> bool:
     return run["provenance"]["data_sha256"] is not None
 
 
-def predictions(folder: Path, run: Record, selection: str) -> np.ndarray | None:
-    """Predicted classes and labels [2, n] of the test split under a selection rule, where the run kept them.
-
-    They are kept for the checkpoint that the run's own rule selects. Raises UserError.
-    """
-    path = (folder / run["path"]).with_name(PREDICTIONS)
-    shown = run["test"].get(selection)
-    if shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
-        return None
-    found = _array(path, run)
-    if found is not None and found.shape != (2, shown["examples"]):
-        raise UserError(f"{path}: expected an array of shape (2, {shown['examples']}), found {found.shape}")
-    return found
-
-
-def costs(folder: Path, run: Record) -> np.ndarray | None:
-    """The training cost of every batch, where the run kept them. Raises UserError."""
-    return _array((folder / run["path"]).with_name(COSTS), run)
-
-
-def text(folder: Path, run: Record) -> str | None:
-    """What a language model wrote, in one line, where the run kept it. Raises UserError."""
-    data = contents((folder / run["path"]).with_name(SAMPLE), run)
-    return None if data is None else printable(" ".join(data.decode(errors="replace").split()))
-
-
-def _array(path: Path, run: Record) -> np.ndarray | None:
-    data = contents(path, run)
-    try:
-        return None if data is None else np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a readable array: {error}") from None
-
-
-def contents(path: Path, run: Record) -> bytes | None:
-    """A file beside a record; None where there is none, or where it is not what the record says. Raises UserError."""
-    if path.name in run.get("damaged", ()) or not path.exists():
-        return None
-    try:
-        return record.contents(path, run)
-    except (OSError, ValueError) as error:
-        raise UserError(str(error)) from None
-
-
-def _refuse_hidden_differences(cells: Iterable[Cell]) -> None:
+def _refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
     """Runs of a cell differ in the seed alone; those of a column share task version, data and protocol."""
     columns: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for cell in cells:
@@ -264,8 +227,8 @@ def _refuse_hidden_differences(cells: Iterable[Cell]) -> None:
     for runs in columns.values():
         for run in runs[1:]:
             varied = {f"config.{key}" for other in (runs[0], run) for key in other["settings"]}
-            found = record.differences(_compared(runs[0]), _compared(run))
-            _refuse([change for change in found if change[0] not in varied], runs[0], run, "a column")
+            changes = record.differences(_compared(runs[0]), _compared(run))
+            _refuse([change for change in changes if change[0] not in varied], runs[0], run, "a column")
         digests = {run["provenance"]["data_sha256"]: run["path"] for run in runs if run["provenance"]["data_sha256"]}
         if len(digests) > 1:
             raise UserError(f"column {runs[0]['task']!r}: {' and '.join(digests.values())} were run on different data")

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from lra import record
-from lra.errors import printable
+from lra.core.errors import printable
+from lra.records import record
 
 METRICS = ("accuracy", "perplexity")
 RULES = ("last", "best_val", "best_test")
@@ -85,7 +85,7 @@ class Config(Checked):
     init: dict[str, Any] | None = None
 
 
-class Tokens(Checked):
+class TokenCounts(Checked):
     computed: Count
 
 
@@ -110,7 +110,7 @@ class Record(Checked):
     diagnostics: dict[Name, dict[str, Group]] = {}
     calibration: list[Bin] = []
     seconds: dict[Name, Measure] = {}
-    tokens: Tokens | None = None
+    tokens: TokenCounts | None = None
     tokens_per_second: Measure | None = None
     parameters: Count = 0
     peak_memory_bytes: Count | None = None
@@ -165,7 +165,7 @@ class Evaluation(Checked):
     seconds: Measure = 0.0
 
 
-class Sweep(Checked):
+class SweepFile(Checked):
     cells: list[Declared]
 
 

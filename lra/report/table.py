@@ -4,30 +4,21 @@ A column is one task under one protocol and selection rule; a section is all col
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import combinations, groupby
-from pathlib import Path
-from statistics import fmean, stdev
-from typing import TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
-from lra.errors import UserError, printable
-from lra.report import curves, records, statistics
+from lra.core.errors import printable
+from lra.report import statistics
 from lra.report.curves import Curve
-from lra.report.published import Published, Source
-from lra.report.records import Cell, Record
+from lra.report.published import PublishedTable
+from lra.report.records import RecordedCell
 from lra.report.statistics import Discordant, Paired
 
-T = TypeVar("T")
-MAJORITY = "majority class"
 VANILLA = ("softmax", "transformer")
 CASE, DEPTH = re.compile(r"\bcase=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
-COLLAPSED = "collapsed"
-OUTLIER = "outlier"
 FULL_PATTERN = "= softmax here"
 SIZES = ("window", "block", "stride", "summary", "chunk", "landmarks", "rank")  # of what an attention reads
 
@@ -67,31 +58,12 @@ class Summary:
         return None if self.sd is None else statistics.seeds_needed(self.sd, pairs=False)
 
 
-def _minus(own: float | None, other: float | None) -> float | None:
-    return None if own is None or other is None else own - other
-
-
-def summarise(cell: Cell, published: Published) -> Summary:
-    values = list(cell.scores().values())
-    best = min if cell.metric == "perplexity" else max
-    states = Counter(cell.status(seed) for seed in cell.seeds())
-    return Summary(
-        best=best(values, default=None),
-        mean=fmean(values) if values else None,
-        sd=stdev(values) if len(values) > 1 else None,
-        interval=statistics.mean_interval(values),
-        minimum=min(values, default=None),
-        maximum=max(values, default=None),
-        done=len(values),
-        declared=None if cell.declared is None else len(cell.seeds()),
-        problems={state: count for state, count in sorted(states.items()) if state != "finished"},
-        published_best=published.value(cell.key, "best"),
-        published_mean=published.value(cell.key, "mean"),
-    )
+def _minus(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A cell in its column, and by seed what its finished runs left beside their records.
 
     `predictions`: classes and labels [2, n]; `costs`: of every batch; `text`: from a language model; `flags`: what is
@@ -101,7 +73,7 @@ class Row:
     name: str
     order: tuple
     complexity: str
-    cell: Cell
+    cell: RecordedCell
     summary: Summary
     predictions: dict[int, np.ndarray]
     curves: dict[int, Curve]
@@ -170,8 +142,8 @@ class Column:
     title: str
     metric: str
     baselines: dict[str, float]
-    rows: list[Row]
-    source: Source | None
+    rows: list[TableRow]
+    source: PublishedTable | None
     against: list[Comparison] = field(default_factory=list)
 
     @property
@@ -179,24 +151,24 @@ class Column:
         return self.key[2]
 
     @cached_property
-    def leader(self) -> Row | None:
+    def leader(self) -> TableRow | None:
         """The row with the best mean, the first of equals."""
         sign = -1 if self.metric == "perplexity" else 1
         rows = [row for row in self.rows if row.summary.mean is not None]
         return max(rows, key=lambda row: sign * row.summary.mean, default=None)
 
     @cached_property
-    def by_depth(self) -> dict[str, dict[int, Row]]:
+    def by_depth(self) -> dict[str, dict[int, TableRow]]:
         """Systems of several depths, by their name without the depth; empty where no sweep varied it (Table 2)."""
-        found: dict[str, dict[int, Row]] = {}
+        systems: dict[str, dict[int, TableRow]] = {}
         for row in self.rows:
             settings = row.cell.key.settings
             depth = DEPTH.search(settings)
             if depth:
                 name = row.name.removesuffix(f" ({settings})")
                 rest = DEPTH.sub("", settings).strip()
-                found.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
-        return {name: dict(sorted(rows.items())) for name, rows in found.items() if len(rows) > 1}
+                systems.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
+        return {name: dict(sorted(rows.items())) for name, rows in systems.items() if len(rows) > 1}
 
     @property
     def published(self) -> str:
@@ -211,13 +183,13 @@ class Column:
             ours = {printable(str(part[name])) for part in groups if name in part and part[name] != theirs}
             if ours:
                 others.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
-        found = f"Published: {self.source.name} ({self.source.numbers})."
-        return f"{found} Other settings here: {'; '.join(others)}." if others else found
+        source = f"Published: {self.source.name} ({self.source.numbers})."
+        return f"{source} Other settings here: {'; '.join(others)}." if others else source
 
-    def vanilla(self, row: Row) -> Row | None:
+    def vanilla(self, row: TableRow) -> TableRow | None:
         """The one Transformer from scratch that a row stands beside: of its settings, whatever its case."""
-        found = [other for other in self.rows if other.is_vanilla and other.without_case == row.without_case]
-        return found[0] if len(found) == 1 else None
+        beside = [other for other in self.rows if other.is_vanilla and other.without_case == row.without_case]
+        return beside[0] if len(beside) == 1 else None
 
     @property
     def not_tested(self) -> str | None:
@@ -250,21 +222,25 @@ class Column:
         if self.not_tested:
             return f"No row is bold: {self.not_tested}."
         weakest = max(self.against, key=lambda comparison: (not self._won(comparison), comparison.holm))
-        found = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.holm)} after Holm"
+        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.holm)} after Holm"
         if self.bold:
-            return f"{self.bold} is better than every other row (the closest call: {found})."
-        return f"No row is bold: {self.leader.name} has the best mean, but {found}."
+            return f"{self.bold} is better than every other row (the closest call: {closest})."
+        return f"No row is bold: {self.leader.name} has the best mean, but {closest}."
 
     @cached_property
     def pairs(self) -> list[Comparison]:
         """All pairs of rows; those that the table tests carry Holm's p."""
-        tested = {(one.first, one.other): one for one in self.against if not one.is_baseline}
-        found = []
+        tested = {
+            (comparison.first, comparison.other): comparison
+            for comparison in self.against
+            if not comparison.is_baseline
+        }
+        pairs = []
         for first, other in combinations(self.rows, 2):
             if (other.name, first.name) in tested:
                 first, other = other, first
-            found.append(tested.get((first.name, other.name)) or _compare(first, other))
-        return found
+            pairs.append(tested.get((first.name, other.name)) or compare(first, other))
+        return pairs
 
 
 @dataclass(frozen=True)
@@ -274,117 +250,16 @@ class Section:
     columns: list[Column]
 
 
-def sections(folder: Path, cells: list[Cell], published: Published) -> list[Section]:
-    """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
-    found = []
-    for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
-        by_task: dict[str, list[Cell]] = {}
-        for cell in group:
-            by_task.setdefault(cell.key.task, []).append(cell)
-        columns = [_column(folder, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
-        found.append(Section(protocol, selection, _corrected(columns)))
-    return found
-
-
-def _column(folder: Path, cells: list[Cell], published: Published) -> Column:
-    task = cells[0].key.task
-    trivial = baselines(cells)
-    cells = sorted(cells, key=lambda cell: published.order(cell.key))
-    column = Column(
-        key=cells[0].key.column,
-        title=published.title(task),
-        metric=next((cell.metric for cell in cells if cell.runs), cells[0].metric),
-        baselines=trivial,
-        rows=[_row(folder, cell, published, trivial.get(MAJORITY)) for cell in cells],
-        source=published.source(task),
-    )
-    _refuse_other_labels(column.rows)
-    if column.leader is None:
-        return column
-    others = [_compare(column.leader, row) for row in column.rows if row is not column.leader]
-    return replace(
-        column, against=others + [_beside(column.leader, name, value) for name, value in sorted(trivial.items())]
-    )
-
-
-def _row(folder: Path, cell: Cell, published: Published, majority: float | None) -> Row:
-    def beside(read: Callable[[Path, Record], T | None]) -> dict[int, T]:
-        found = {seed: read(folder, cell.runs[seed]) for seed in cell.scores()}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    known = beside(partial(records.predictions, selection=cell.key.selection))
-    return Row(
-        name=published.name(cell.key),
-        order=published.order(cell.key),
-        complexity=published.complexity(cell.key),
-        cell=cell,
-        summary=summarise(cell, published),
-        predictions=known,
-        curves=beside(curves.read),
-        costs=beside(records.costs),
-        texts=beside(records.text),
-        flags=_flags(cell.scores(), known, majority),
-    )
-
-
-def _flags(
-    scores: dict[int, float], predictions: dict[int, np.ndarray], majority: float | None
-) -> dict[int, list[str]]:
-    """Runs at the majority class to two decimals or with one answer for all, and outliers among the seeds."""
-    flags = {}
-    odd = statistics.outliers(list(scores.values()))
-    for (seed, score), is_outlier in zip(scores.items(), odd, strict=True):
-        at_majority = majority is not None and abs(score - majority) < 0.005
-        one_answer = seed in predictions and np.ptp(predictions[seed][0]) == 0
-        flags[seed] = [COLLAPSED] * bool(at_majority or one_answer) + [OUTLIER] * is_outlier
-    return flags
-
-
-def _refuse_other_labels(rows: list[Row]) -> None:
-    known = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
-    for path, labels in known[1:]:
-        if not np.array_equal(labels, known[0][1]):
-            raise UserError(f"{path} and {known[0][0]} were tested on different labels, yet share a column")
-
-
-def _compare(first: Row, other: Row) -> Comparison:
-    one, two = first.cell.scores(), other.cell.scores()
-    seeds = [seed for seed in one if seed in two]
+def compare(first: TableRow, other: TableRow) -> Comparison:
+    scores, other_scores = first.cell.scores(), other.cell.scores()
+    seeds = [seed for seed in scores if seed in other_scores]
     discordant = {
         seed: statistics.mcnemar(first.correct(seed), other.correct(seed))
         for seed in seeds
         if seed in first.predictions and seed in other.predictions
     }
-    difference = statistics.paired([one[seed] for seed in seeds], [two[seed] for seed in seeds])
+    difference = statistics.paired([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
     return Comparison(first.name, other.name, False, difference, discordant)
-
-
-def _beside(row: Row, name: str, value: float) -> Comparison:
-    scores = list(row.cell.scores().values())
-    return Comparison(row.name, name, True, statistics.paired(scores, [value] * len(scores)), {})
-
-
-def _corrected(columns: list[Column]) -> list[Column]:
-    """Holm's correction over every test that decides about bold in these columns: one family a table."""
-    family = [comparison for column in columns if not column.not_tested for comparison in column.against]
-    adjusted = iter(statistics.holm([comparison.difference.p for comparison in family]))
-    return [
-        column
-        if column.not_tested
-        else replace(column, against=[replace(comparison, holm=next(adjusted)) for comparison in column.against])
-        for column in columns
-    ]
-
-
-def baselines(cells: Iterable[Cell]) -> dict[str, float]:
-    """The trivial baselines that the records of one column carry; they must agree."""
-    found: dict[str, float] = {}
-    for cell in cells:
-        for run in cell.runs.values():
-            for name, value in run.get("baselines", {}).items():
-                if found.setdefault(name, value) != value:
-                    raise UserError(f"{run['path']}: baseline {name!r} is {value}, elsewhere {found[name]}")
-    return found
 
 
 def p_text(p: float) -> str:

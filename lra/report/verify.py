@@ -5,41 +5,37 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
-from lra import record
-from lra.errors import UserError
-from lra.files import digest, read_json, read_regular
-from lra.report import JSON, PAGE, Report, curves, schema
+from lra.core.errors import UserError
+from lra.core.files import JSON_BYTES, digest, parse_json, read_regular
+from lra.records import record
+from lra.records.names import CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, WEIGHTS
+from lra.records.run_files import RunFiles
+from lra.report import Report, built, curves
+from lra.report.beside import Record, beside, predictions
+from lra.report.built import JSON
 from lra.report.figures import write_figures
-from lra.report.records import BESIDE, COSTS, PREDICTIONS, SAMPLE, Record, predictions
+from lra.report.records import BESIDE
 
 TEXT_BYTES = 2**28  # the most that a file of a report may have
-WEIGHTS = "weights.safetensors"  # too large to be handed on with every results folder: may be missing
-LEFT = {"accuracy": (record.METRICS, PREDICTIONS), "perplexity": (record.METRICS, COSTS, SAMPLE)}  # by a finished run
+LEFT = {"accuracy": (METRICS, PREDICTIONS), "perplexity": (METRICS, COSTS, SAMPLE)}  # by a finished run
 
 
-class _Built(schema.Checked):
-    """How a report was built, as its table1.json says."""
-
-    title: str
-    selection: Literal[schema.RULES] | None
-    figures: dict[Annotated[str, Field(pattern=r"^figures/\w+\.(svg|png)$")], str]
-
-
-def verify(folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> tuple[int, list[str]]:
-    """How many records were read, and a line for everything in `folder` that is not as they say.
+def verify(root: Path, selection: str | None = None, published: Iterable[Path] = ()) -> tuple[int, list[str]]:
+    """How many records were read, and a line for everything in a results folder, or in the folder of a receipts file,
+    that is not as they say.
 
     `selection`: None for the rule that the report was built with. Raises UserError where there is no record.
     """
     faults: list[str] = []
-    built = _built(folder / JSON, faults)
+    how = _built(RunFiles(root).folder, faults)
     known = len(faults)
     try:
-        report = Report(folder, selection or built.get("selection"), published, faults.append, built.get("title"))
+        rule = selection or (how.selection if how else None)
+        report = Report(root, rule, published, faults.append, how.title if how else None)
     except UserError as error:
         if len(faults) == known:
             raise
@@ -47,64 +43,81 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
     runs = [run for cell in report.cells for run in cell.runs.values()]
     for run in runs:
         try:
-            faults += [f"{run['path']}: {fault}" for fault in _of_run(folder, run)]
+            faults += [f"{run['path']}: {fault}" for fault in _of_run(report.run_files, run)]
         except UserError as error:
             faults.append(str(error))
-    drawn = _drawn(report)
-    figures = built.get("figures", record.sha256(folder, *drawn))
-    faults += _of_figures(folder, figures, drawn)
-    for name, text in {**report.files(figures), PAGE: report.page(figures)}.items():
-        faults += _of_text(folder / name, text)
+    faults += _of_report(report, how)
     return len(runs), list(dict.fromkeys(faults))
 
 
-def _built(path: Path, faults: list[str]) -> dict[str, Any]:
-    """How the report was built; empty, and a fault, where that cannot be read."""
+def _built(folder: Path, faults: list[str]) -> built.Built | None:
+    """How the report was built; None where it is README.md and index.html alone, and, with a fault, where that cannot
+    be read."""
     try:
-        built = read_json(path)
-        schema.check(_Built, built)
-        return built
+        return built.read(folder)
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
-        faults.append(f"{path.name}: {error}; lra-report writes it anew")
-        return {}
+        faults.append(f"{JSON}: {error}; lra-report writes it anew")
+        return None
 
 
-def _of_run(folder: Path, run: Record) -> Iterator[str]:
+def _of_report(report: Report, how: built.Built | None) -> Iterator[str]:
+    """What in the files of the report is not as the records say."""
+    texts = report.pages()
+    if (report.folder / JSON).exists():
+        drawn = _drawn(report)
+        figures = how.figures if how else record.sha256(report.folder, *drawn)
+        yield from _of_figures(report.folder, figures, drawn)
+        texts = {**report.files(figures), PAGE: report.page(figures)}
+    for name, text in texts.items():
+        yield from _of_text(report.folder / name, text)
+
+
+def _of_run(files: RunFiles, run: Record) -> Iterator[str]:
     """What in a record contradicts itself or the files beside it. Raises UserError."""
-    place = (folder / run["path"]).parent
     if run["provenance"]["config_sha256"] != digest(run["config"]):
         yield "config_sha256 is not that of its config"
-    yield from _of_config(place / record.CONFIG, run)
-    yield from _of_files(place, run)
+    yield from _of_config(files, run)
+    yield from _of_files(files, run)
     for kind in ("test", "validation"):
         for name, entry in run.get(kind, {}).items():
             yield from _of_entry(f"{kind}.{name}", entry)
-    if "val_accuracy" in (curve := curves.read(folder, run) or {}):
+    if "val_accuracy" in (curve := curves.read(files, run) or {}):
         yield from _of_validation(run, curve)
     if run["status"] == "finished" and run["metric"] == "accuracy":
-        yield from _of_predictions(folder, run)
+        yield from _of_predictions(files, run)
 
 
-def _of_config(path: Path, run: Record) -> Iterator[str]:
+def _of_config(files: RunFiles, run: Record) -> Iterator[str]:
     try:
-        changes = record.differences(read_json(path), run["config"])
+        changes = record.differences(parse_json(files.read(beside(run, CONFIG), JSON_BYTES)), run["config"])
     except (OSError, ValueError) as error:
-        yield f"{path.name} beside it is not readable: {_reason(error)}"
+        yield f"{CONFIG} beside it is not readable: {_reason(error)}"
         return
     for key, there, recorded in changes:
-        yield f"{path.name} beside it has {key}: {there!r}, the record {recorded!r}"
+        yield f"{CONFIG} beside it has {key}: {there!r}, the record {recorded!r}"
 
 
-def _of_files(place: Path, run: Record) -> Iterator[str]:
+def _of_files(files: RunFiles, run: Record) -> Iterator[str]:
     listed = run.get("files", {})
     if run["status"] == "finished":
         yield from (f"it lists no {name}" for name in LEFT[run["metric"]] if name not in listed)
-    for name, sha in listed.items():
-        if not (place / name).is_file():
+    for name in listed:
+        path = beside(run, name)
+        if not files.exists(path):
             if name != WEIGHTS:
                 yield f"{name}, which it lists, is not beside it"
-        elif name not in BESIDE and record.sha256(place, name)[name] != sha:
-            yield f"{name} has another SHA-256 than it says"
+        elif name not in BESIDE:
+            yield from _of_other_file(files, path, run)
+
+
+def _of_other_file(files: RunFiles, path: str, run: Record) -> Iterator[str]:
+    name = Path(path).name
+    try:
+        record.check_contents(name, files.read(path), run)
+    except (OSError, ValueError):
+        yield f"{name} has another SHA-256 than it says"
 
 
 def _of_entry(name: str, entry: dict[str, Any]) -> Iterator[str]:
@@ -123,15 +136,15 @@ def _of_validation(run: Record, curve: curves.Curve) -> Iterator[str]:
         stated = entry["accuracy"], entry["loss"]
         if measured.get(entry["step"]) != stated:
             there = measured.get(entry["step"], "nothing")
-            yield f"validation.{name} is {stated} at step {entry['step']}, {record.METRICS} has {there}"
+            yield f"validation.{name} is {stated} at step {entry['step']}, {METRICS} has {there}"
 
 
-def _of_predictions(folder: Path, run: Record) -> Iterator[str]:
+def _of_predictions(files: RunFiles, run: Record) -> Iterator[str]:
     """Counts that the predictions contradict, all of them and class by class; and those of other groups, all in all."""
-    found = predictions(folder, run, run["selection"])
-    if found is None:
+    pair = predictions(files, run, run["selection"])
+    if pair is None:
         return
-    entry, (predicted, labels) = run["test"][run["selection"]], found
+    entry, (predicted, labels) = run["test"][run["selection"]], pair
     counts = {"examples": len(labels), "correct": int((predicted == labels).sum())}
     if counts["correct"] != entry["correct"]:
         yield f"test.{run['selection']}.correct is {entry['correct']}, its predictions have {counts['correct']}"
@@ -140,7 +153,7 @@ def _of_predictions(folder: Path, run: Record) -> Iterator[str]:
         if totals != counts:
             yield f"diagnostics.{group}: all in all {totals}, its predictions have {counts}"
         if group == "class":
-            stated = {value: {name: one[name] for name in counts} for value, one in values.items()}
+            stated = {value: {name: counted[name] for name in counts} for value, counted in values.items()}
             there = {
                 str(label): {
                     "examples": int((labels == label).sum()),
@@ -152,8 +165,8 @@ def _of_predictions(folder: Path, run: Record) -> Iterator[str]:
                 if stated.get(label) != there.get(label):
                     yield f"diagnostics.class.{label} is {stated.get(label)}, its predictions have {there.get(label)}"
     bins = run.get("calibration", [])
-    right = round(sum(one["accuracy"] * one["examples"] / 100 for one in bins))
-    totals = {"examples": sum(one["examples"] for one in bins), "correct": right}
+    right = round(sum(part["accuracy"] * part["examples"] / 100 for part in bins))
+    totals = {"examples": sum(part["examples"] for part in bins), "correct": right}
     if bins and totals != counts:
         yield f"calibration: all in all {totals}, its predictions have {counts}"
 
@@ -187,26 +200,26 @@ def _of_figures(folder: Path, listed: dict[str, str], drawn: dict[str, str]) -> 
 def _of_text(path: Path, expected: str) -> Iterator[str]:
     """The first line of a file that is not what the records give."""
     try:
-        found = read_regular(path, TEXT_BYTES).decode()
+        text = read_regular(path, TEXT_BYTES).decode()
     except (OSError, ValueError) as error:
         yield f"{path.name}: not readable ({_reason(error)}); lra-report writes it"
         return
-    pairs = enumerate(zip_longest(found.split("\n"), expected.split("\n")), start=1)
-    wrong = [(line, one, other) for line, (one, other) in pairs if one != other]
+    pairs = enumerate(zip_longest(text.split("\n"), expected.split("\n")), start=1)
+    wrong = [(line, written, given) for line, (written, given) in pairs if written != given]
     if wrong:
-        line, one, other = wrong[0]
+        line, written, given = wrong[0]
         more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
-        one, other = _around(one, other)
-        yield f"{path.name}, line {line}: found {one!r}, the records give {other!r}{more}"
+        written, given = _around(written, given)
+        yield f"{path.name}, line {line}: found {written!r}, the records give {given!r}{more}"
 
 
-def _around(one: str | None, other: str | None, most: int = 160) -> tuple[str | None, str | None]:
+def _around(text: str | None, other: str | None, most: int = 160) -> tuple[str | None, str | None]:
     """Both from a little before the place where they differ, where the lines are long: those of the page are."""
-    if max(len(one or ""), len(other or "")) <= most:
-        return one, other
-    place = next((n for n, (a, b) in enumerate(zip(one or "", other or "", strict=False)) if a != b), 0)
+    if max(len(text or ""), len(other or "")) <= most:
+        return text, other
+    place = next((n for n, (a, b) in enumerate(zip(text or "", other or "", strict=False)) if a != b), 0)
     start = max(0, place - 40)
-    return tuple(text and text[start : start + most] for text in (one, other))
+    return tuple(line and line[start : start + most] for line in (text, other))
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import fmean
 
 from rich.console import Console, Group
@@ -16,15 +16,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lra import checkpoint, outcome, record
-from lra.errors import UserError, printable
-from lra.files import read_json
+from lra.core.errors import UserError, printable
+from lra.core.files import read_json
+from lra.records import checkpoint, outcome
+from lra.records.names import CONFIG, METRICS, RECORD, SWEEP, seed_folder
+from lra.records.run_files import RunFiles
 from lra.report import curves, schema
-from lra.report.records import SWEEP, Tell, declared_cells, refuse
+from lra.report.records import Tell, declared_cells, read_record, refuse
 
 SECONDS = 2.0  # between two looks
 WIDEST = 100_000  # characters of a line
-SEED = re.compile(r"seed-?\d{1,18}")  # the name of a run's folder
+SEED = re.compile(r"seed(-?\d{1,18})")  # the name of a run's folder
 ENDED = ("finished", "diverged", "failed", "refused")
 STATES = {
     "running": "bold cyan",
@@ -36,12 +38,12 @@ STATES = {
     "waiting": "dim",
     "finished": "green",
 }
-"""Of lra.outcome, in the order in which cells are shown."""
+"""Of lra.records.outcome, in the order in which cells are shown."""
 SILENT = ("waiting", "finished")
 
 
 @dataclass(frozen=True)
-class Run:
+class WatchedRun:
     """One seed as it stands. `note`: where it runs, or why it does not; `step`: of the last evaluation; `spent`:
     seconds up to there; `accuracy`: what was found; `saved`: the step of the checkpoint."""
 
@@ -95,43 +97,64 @@ def _print_whole(console: Console, shown: Group) -> None:
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def look(folder: Path, tell: Tell = refuse) -> list[Run]:
+def look(folder: Path, tell: Tell = refuse) -> list[WatchedRun]:
     """Every run below `folder` that was declared or has begun; other files may lie there, too. `tell`: as in `watch`.
 
     Raises UserError.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    begun = {path.parent for path in folder.rglob(record.CONFIG) if SEED.fullmatch(path.parent.name)}
-    places = (begun - {folder}) | set(_declared(folder, tell))
-    if not places:
-        raise UserError(f"{folder}: no run and no sweep.json below it; start lra-train with out={folder} first")
-    found = [_run(folder, place) for place in places]
-    return sorted(found, key=lambda run: (run.cell, run.seed))
+    files = RunFiles(folder)
+    begun = {path.parent for path in folder.rglob(CONFIG) if SEED.fullmatch(path.parent.name)}
+    packed = {
+        folder / path: path
+        for path in files.find(RECORD)
+        if files.is_packed(path) and SEED.fullmatch(PurePosixPath(path).parent.name)
+    }
+    places = (begun - {folder}) | set(_declared(files, tell)) - {path.parent for path in packed}
+    if not places and not packed:
+        raise UserError(f"{folder}: no run and no {SWEEP} below it; start lra-train with out={folder} first")
+    runs = [_run(folder, place) for place in places] + [_packed(files, path) for path in packed.values()]
+    return sorted(runs, key=lambda run: (run.cell, run.seed))
 
 
-def _declared(folder: Path, tell: Tell) -> Iterator[Path]:
-    for path in folder.rglob(SWEEP):
+def _declared(files: RunFiles, tell: Tell) -> Iterator[Path]:
+    for path in files.find(SWEEP):
         try:
-            cells = declared_cells(path)
+            cells = declared_cells(files, path)
         except ValueError as error:
             tell(str(error))
             continue
         for cell in cells:
-            yield from (path.parent / cell["folder"] / f"seed{seed}" for seed in cell["seeds"])
+            place = (files.folder / path).parent / cell["folder"]
+            yield from (place / seed_folder(seed) for seed in cell["seeds"])
 
 
-def _run(folder: Path, place: Path) -> Run:
+def _packed(files: RunFiles, path: str) -> WatchedRun:
+    """One whose record is in a receipts file; it has ended."""
+    place = PurePosixPath(path).parent
+    cell, seed = place.parent.as_posix(), int(SEED.fullmatch(place.name)[1])
+    try:
+        run = read_record(files, path)
+    except ValueError as error:
+        return WatchedRun(cell, seed, "refused", str(error))
+    accuracy = run.get("validation", {}).get("last", {}).get("accuracy")
+    return WatchedRun(
+        cell, seed, run["status"], run.get("reason", ""), run.get("steps", 0), run.get("steps", 0), accuracy=accuracy
+    )
+
+
+def _run(folder: Path, place: Path) -> WatchedRun:
     """One that cannot be read is shown as refused, with the file."""
-    cell, seed = place.parent.relative_to(folder).as_posix(), int(place.name.removeprefix("seed"))
-    metrics = place / record.METRICS
+    cell, seed = place.parent.relative_to(folder).as_posix(), int(SEED.fullmatch(place.name)[1])
+    metrics = place / METRICS
     try:
         state, note = outcome.state(place)
         step, spent, accuracy = _progress(metrics, metrics.stat().st_mtime_ns) if metrics.exists() else (0, 0.0, None)
-        steps, saved = _steps(place / record.CONFIG), checkpoint.newest(place)
+        steps, saved = _steps(place / CONFIG), checkpoint.newest(place)
     except (UserError, OSError) as error:
-        return Run(cell, seed, "refused", str(error))
-    return Run(cell, seed, state, str(note), step, steps, spent, accuracy, saved)
+        return WatchedRun(cell, seed, "refused", str(error))
+    return WatchedRun(cell, seed, state, str(note), step, steps, spent, accuracy, saved)
 
 
 def _steps(config: Path) -> int:
@@ -163,7 +186,7 @@ def _progress(metrics: Path, changed: int) -> tuple[int, float, float | None]:
     return lines[-1]["step"], sum(line["seconds"] for line in lines), lines[-1]["val_accuracy"]
 
 
-def seconds_left(runs: list[Run]) -> float | None:
+def seconds_left(runs: list[WatchedRun]) -> float | None:
     """Until all have ended, if as many as now go on side by side; None where nothing runs or no pace is known.
 
     A run without a pace of its own takes as long as those of its cell do, or else as all do.
@@ -180,7 +203,7 @@ def seconds_left(runs: list[Run]) -> float | None:
     return left / at_once
 
 
-def frame(runs: list[Run], most: int | None = None) -> Group:
+def frame(runs: list[WatchedRun], most: int | None = None) -> Group:
     """What is shown: a line for all; a line for each cell, those at work first; a line for each run that is at work or
     did not get to its end. `most` of either, where there is a limit."""
     cells = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
@@ -215,7 +238,7 @@ def _hidden(lines: list, most: int | None, what: str) -> list[Text]:
     return [Text(f"and {number} more {what}", style="dim")] if number else []
 
 
-def _counts(runs: list[Run]) -> Text:
+def _counts(runs: list[WatchedRun]) -> Text:
     counts = Counter(run.state for run in runs)
     parts = [Text(f"{counts[state]} {state}", style=style) for state, style in STATES.items() if counts[state]]
     return Text(", ").join(parts)

@@ -10,13 +10,14 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.tasks.groups import Group, by_size, by_value
 
 PADDING = 0
@@ -25,9 +26,13 @@ Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
 
+def unheard(done: int, total: int) -> None:
+    """The progress that nobody hears."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a model has to know of a task; no data is needed to know it.
+    """What a model has to know of a task, and the name under which its results stand.
 
     `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
     `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity.
@@ -165,7 +170,7 @@ class Place:
     verify: bool = False
 
     @classmethod
-    def of(cls, settings: Any, progress: Progress) -> "Place":
+    def of(cls, settings: Any, progress: Progress = unheard) -> "Place":
         """From the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
 
         Raises UserError where `data_dir` is named, but is no folder.
@@ -187,10 +192,18 @@ class Place:
 class Builder(ABC):
     """Makes one task. Its constructor's keywords are the task's options in `conf/task/`."""
 
+    place: Place | None = None
+
+    def at(self, place: Place) -> Self:
+        """A copy whose facts are those of the task that `build` makes of the data of this place."""
+        builder = copy(self)
+        builder.place = place
+        return builder
+
     @property
     @abstractmethod
     def facts(self) -> Facts:
-        """Facts that hold before any data is read."""
+        """The facts of the data at `place`; without a place those of the published data. No data are parsed."""
 
     @abstractmethod
     def build(self, place: Place) -> Task:
@@ -209,9 +222,10 @@ class Builder(ABC):
         raise UserError(f"export={folder}: {task.name} has no official layout to write")
 
 
-def titled(name: str, notes: list[str]) -> str:
-    """The published name of a task where its data and settings are the published ones, else with what differs."""
-    return f"{name} ({', '.join(notes)})" if notes else name
+def titled(name: str, notes: dict[str, bool]) -> str:
+    """The published name of a task and, in parentheses, the notes that hold: how it differs from what was published."""
+    differences = [note for note, holds in notes.items() if holds]
+    return f"{name} ({', '.join(differences)})" if differences else name
 
 
 def default_workers() -> int:

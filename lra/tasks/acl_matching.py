@@ -1,12 +1,13 @@
 """ACL matching: does one paper cite the other? As `matching`, but not its data, its size or its numbers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from lra.errors import UserError
-from lra.tasks import Place, sources
-from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of, with_siblings
+from lra.core.errors import UserError
+from lra.tasks import Place, fingerprints, hub, sources
+from lra.tasks.finding import Source, together
+from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 from lra.tasks.storage import SPLITS
 
 LICENCE = "texts Creative Commons (CC BY 4.0 for the CL-SciSumm part); graph: ACL Anthology Network"
@@ -30,27 +31,24 @@ class AclMatching(Pairs):
     DOCUMENTS = "docs.jsonl.xz"
     FILES = tuple(f"pairs.{part}.tsv.xz" for part in FILE_SPLITS)
 
-    def find(self, place: Place) -> list[Path]:
-        return with_siblings(sources.find(place, f"acl_pairs/{self.DOCUMENTS}"), self.FILES)
+    def find(self, place: Place) -> Source:
+        files = together(place, [tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES))])
+        if not files:
+            return Source(name="", read=lambda: _absent(place))
+        [documents], *parts = files
+        pairs = {split: path for split, [path] in zip(SPLITS, parts, strict=True)}
+        return Source(
+            name=documents.name,
+            paths=[documents, *pairs.values()],
+            read=lambda: _read(documents, pairs),
+            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in pairs.items()})},
+        )
 
-    def read(self, files: list[Path]) -> Iterator[tuple[str, Iterable[Pair]]]:
-        papers = _papers(files[0])
-
-        def pairs(path: Path) -> Iterator[Pair]:
-            for where, label, *names in _id_pairs(path):
-                for name in names:
-                    if name not in papers:
-                        raise UserError(f"{where}: paper {name!r:.80} is not in {files[0].name}")
-                yield label, papers[names[0]], papers[names[1]]
-
-        for split, path in zip(SPLITS, files[1:], strict=True):
-            yield split, pairs(path)
-
-    def origin(self, files: list[Path]) -> dict[str, Any]:
+    def origin(self, source: Source) -> dict[str, Any]:
         """Also counts the papers, and makes sure that no two splits share a pair, in either order."""
         splits: dict[frozenset[str], str] = {}
         papers: dict[str, set[str]] = {split: set() for split in SPLITS}
-        for split, path in zip(SPLITS, files[1:], strict=True):
+        for split, path in zip(SPLITS, source.paths[1:], strict=True):
             for where, _, *names in _id_pairs(path):
                 other = splits.setdefault(frozenset(names), split)
                 if other != split:
@@ -66,21 +64,36 @@ class AclMatching(Pairs):
             "pairs in two splits": 0,
         }
 
-    def absent(self, place: Place) -> UserError:
-        return sources.absent(
-            place,
-            "pairs of ACL papers",
-            size="10 MB",
-            wants=f"the folder acl_pairs with {self.DOCUMENTS} and {', '.join(self.FILES)}",
-            reason="they are not on the Hugging Face hub",
-        )
+
+def _absent(place: Place) -> NoReturn:
+    raise hub.absent(
+        place,
+        "pairs of ACL papers",
+        size="10 MB",
+        wants=f"the folder acl_pairs with {AclMatching.DOCUMENTS} and {', '.join(AclMatching.FILES)}",
+        reason="they are not on the Hugging Face hub",
+    )
+
+
+def _read(documents: Path, files: dict[str, Path]) -> Iterator[tuple[str, Iterator[Pair]]]:
+    """Each split and its pairs."""
+    papers = _papers(documents)
+
+    def pairs(path: Path) -> Iterator[Pair]:
+        for where, label, *names in _id_pairs(path):
+            for name in names:
+                if name not in papers:
+                    raise UserError(f"{where}: paper {name!r:.80} is not in {documents.name}")
+            yield label, papers[names[0]], papers[names[1]]
+
+    return ((split, pairs(path)) for split, path in files.items())
 
 
 def _id_pairs(path: Path) -> Iterator[tuple[str, int, str, str]]:
     for where, line in sources.lines(path):
         label, *names = fields_of(where, line, 3)
-        one, two = (name.decode("utf-8", errors="backslashreplace") for name in names)
-        yield where, label_of(where, label), one, two
+        citing, other = (name.decode("utf-8", errors="backslashreplace") for name in names)
+        yield where, label_of(where, label), citing, other
 
 
 def _papers(path: Path) -> dict[str, bytes]:

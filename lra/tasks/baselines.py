@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.errors import UserError
+from lra.core.errors import UserError
 from lra.tasks import Split, Windows
 from lra.tasks.tokenise import text_of
 

@@ -6,20 +6,24 @@ the rest validates, the other half tests. The books of a split follow each other
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.errors import UserError, did_you_mean
-from lra.files import write_json
-from lra.tasks import Builder, Facts, Place, Task, fingerprints, sources, titled
+from lra.core.errors import UserError, did_you_mean
+from lra.core.files import opened, sha256, write_json
+from lra.tasks import Facts, Place, fingerprints, hub, sources, titled
 from lra.tasks.baselines import bigram, unigram
+from lra.tasks.building import FromSource
+from lra.tasks.finding import Content, Source, first
+from lra.tasks.fingerprints import Stamp
 from lra.tasks.sampling import shuffled
-from lra.tasks.storage import NUL, SPLITS, Splits, Writer, prepared
+from lra.tasks.storage import NUL, SPLITS, Identity, Splits
 from lra.tasks.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
+from lra.tasks.writer import Writer
 
 VERSION = 1
 CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
@@ -51,16 +55,7 @@ class Book:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the books are: its name, its file or folder, and a way to read all of them."""
-
-    name: str
-    path: Path
-    read: Callable[[], list[Book]]
-
-
-class Books(Builder):
+class Books(FromSource):
     """Windows of `context` tokens of a BPE of `vocabulary` tokens that is trained on the training split.
 
     `groups`: the groups of books that are read. `limit`: at most this many BOOKS in all, for quick checks.
@@ -76,10 +71,17 @@ class Books(Builder):
         self.groups = sorted(set(groups))
         self.limit = limit
 
-    @property
-    def facts(self) -> Facts:
+    def facts_of(self, content: Content) -> Facts:
+        origin, count = content.get("from", COLLECTION), content.get("books", {"found": BOOKS})["found"]
+        notes = {
+            f"{count} books from {origin}": (origin, count) != (COLLECTION, BOOKS),
+            ", ".join(self.groups): self.groups != sorted(GROUPS),
+            f"context {self.context}": self.context != CONTEXT,
+            f"vocabulary {self.vocabulary}": self.vocabulary != VOCABULARY,
+            f"limit {self.limit}": self.limit is not None,
+        }
         return Facts(
-            name=self._name([]),
+            name=titled("books", notes),
             version=VERSION,
             vocab_size=self.vocabulary,
             max_len=self.context,
@@ -88,24 +90,8 @@ class Books(Builder):
             objective="next_token",
         )
 
-    def _name(self, notes: list[str]) -> str:
-        """`books` for the paper's vocabulary and context over all books; other data say in what they differ."""
-        own = list(notes)
-        if self.groups != sorted(GROUPS):
-            own += self.groups
-        if self.context != CONTEXT:
-            own.append(f"context {self.context}")
-        if self.vocabulary != VOCABULARY:
-            own.append(f"vocabulary {self.vocabulary}")
-        if self.limit is not None:
-            own.append(f"limit {self.limit}")
-        return titled("books", own)
-
-    def build(self, place: Place) -> Task:
-        source = find(place)
-        paths = [source.path] if source else []
-        stamps = fingerprints.stamps(place, paths, inside=IN_FOLDER)
-        identity = {
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
             "task": "books",
             "version": VERSION,
             "context": self.context,
@@ -115,42 +101,52 @@ class Books(Builder):
             "raw": stamps or None,
         }
 
-        def make(writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-            if source is None:
-                raise sources.absent(
-                    place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published"
-                )
-            found = source.read()
-            splits = _split(self._chosen(found))
-            self._write(writers, splits, staging, place)
-            write_json(staging / LISTING, {split: [book.path for book in books] for split, books in splits.items()})
-            return {
-                "from": source.name,
-                "sha256": fingerprints.confirmed(place, paths, stamps, inside=IN_FOLDER)[source.path.name],
-                "books": {"found": len(found), **{split: len(books) for split, books in splits.items()}},
-                "tokenizer": {"kind": "BPE", "size": self.vocabulary, "sha256": sources.sha256(staging / TOKENIZER)},
-                NUL: sum("\0" in book.text for book in found),
-                "licence": LICENCE,
-            }
+    def find(self, place: Place) -> Source:
+        """The first of: the collection of children's books, a folder of Project Gutenberg's files."""
 
-        def baselines(splits: Splits) -> dict[str, float]:
-            train, val, test = (splits[split] for split in SPLITS)
-            return {
-                "unigram": unigram(train, test, self.vocabulary),
-                "bigram": bigram(train, val, test, self.vocabulary),
-            }
+        def of(name: str, path: Path, read: Callable[[], list[Book]], count: Callable[[], int]) -> Source:
+            return Source(
+                name=name,
+                paths=[path],
+                inside=IN_FOLDER,
+                read=read,
+                content=lambda: {"from": name, "books": {"found": count()}},
+            )
 
-        task = prepared(place, self.facts, identity, make, baselines)
-        found = task.source["books"]["found"]
-        if (task.source["from"], found) == (COLLECTION, BOOKS):
-            return task
-        return replace(task, name=self._name([f"{found} books from {task.source['from']}"]))
+        if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
+            count = lambda: fingerprints.counted(place, collection, sources.count)  # noqa: E731
+            return of(COLLECTION, collection, lambda: read_collection(collection), count)
+        if book := first(place, *(f"{folder}/*.txt" for folder in FOLDERS)):
+            folder = book.parent
+            files = sorted(file for pattern in IN_FOLDER for file in folder.glob(pattern))
+            return of(f"{folder.name}/", folder, lambda: list(map(read_gutenberg, files)), lambda: len(files))
+        return Source(name="", read=lambda: _absent(place))
 
-    def _chosen(self, found: list[Book]) -> list[Book]:
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        every_book = source.read()
+        splits = _split(self._chosen(every_book))
+        self._write(writers, splits, staging, place)
+        write_json(staging / LISTING, {split: [book.path for book in books] for split, books in splits.items()})
+        return {
+            "books": {"found": len(every_book), **{split: len(books) for split, books in splits.items()}},
+            "tokenizer": {"kind": "BPE", "size": self.vocabulary, "sha256": sha256(staging / TOKENIZER)},
+            NUL: sum("\0" in book.text for book in every_book),
+            "licence": LICENCE,
+        }
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test perplexity of the frequencies of tokens, and of pairs of tokens."""
+        train, val, test = (splits[split] for split in SPLITS)
+        return {
+            "unigram": unigram(train, test, self.vocabulary),
+            "bigram": bigram(train, val, test, self.vocabulary),
+        }
+
+    def _chosen(self, every_book: list[Book]) -> list[Book]:
         """The books of the groups, without LEFT_OUT_YEAR, in the fixed order at random; at most `limit` of them."""
-        if self.groups != sorted(GROUPS) and any(book.group is None for book in found):
+        if self.groups != sorted(GROUPS) and any(book.group is None for book in every_book):
             raise UserError(f"task.groups={self.groups}: .txt files belong to no group; leave out task.groups")
-        books = [book for book in found if book.group in (*self.groups, None) and book.year != LEFT_OUT_YEAR]
+        books = [book for book in every_book if book.group in (*self.groups, None) and book.year != LEFT_OUT_YEAR]
         return [books[row] for row in shuffled(len(books))[: self.limit]]
 
     def _write(self, writers: dict[str, Writer], splits: dict[str, list[Book]], staging: Path, place: Place) -> None:
@@ -188,15 +184,8 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
     return {"train": books[:first], "val": books[first:second], "test": books[second:]}
 
 
-def find(place: Place) -> Source | None:
-    """The first of: the collection of children's books, a folder of Project Gutenberg's files."""
-    if collection := sources.find(place, f"{COLLECTION}.xz", COLLECTION):
-        return Source(name=COLLECTION, path=collection, read=lambda: read_collection(collection))
-    if first := sources.find(place, *(f"{folder}/*.txt" for folder in FOLDERS)):
-        folder = first.parent
-        files = sorted(file for pattern in IN_FOLDER for file in folder.glob(pattern))
-        return Source(name=f"{folder.name}/", path=folder, read=lambda: [read_gutenberg(path) for path in files])
-    return None
+def _absent(place: Place) -> NoReturn:
+    raise hub.absent(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
 
 
 def read_collection(path: Path) -> list[Book]:
@@ -214,7 +203,7 @@ def read_collection(path: Path) -> list[Book]:
 
 def read_gutenberg(path: Path) -> Book:
     """The text between the START and END markers of a Project Gutenberg file, line ends as \n."""
-    with sources.opened(path) as file:
+    with opened(path) as file:
         data = sources.contents(str(path), file, MOST_BYTES)
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")

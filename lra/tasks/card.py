@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lra.errors import UserError
-from lra.files import read_regular, write_atomic
+from lra.core.errors import UserError
+from lra.core.files import read_regular, write_atomic
 from lra.tasks import Split, Task, Windows
 from lra.tasks.doubts import contradictions, repeats
 from lra.tasks.storage import SPLITS

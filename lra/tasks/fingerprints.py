@@ -5,19 +5,20 @@ costs another reading and nothing else.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from glob import iglob
 from pathlib import Path
+from typing import Any
 
-from lra.console import say
-from lra.errors import UserError
-from lra.files import digest, read_json, write_json
-from lra.tasks import Place
-from lra.tasks.sources import sha256
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import digest, read_json, sha256, write_json
+from lra.tasks import Place, sources
 
 MEMORY = "raw"  # a folder beside those of the tasks
-SUFFIX = ".stamp"
+SUFFIX, ROWS_SUFFIX = ".stamp", ".rows"
 SETTLED_NS = 2_000_000_000  # a file that changed more recently may change again within the resolution of its times
 
 Stamp = dict[str, str]
@@ -50,18 +51,49 @@ def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:
         names = (name for pattern in inside for name in iglob(pattern, root_dir=path, include_hidden=True))
         files = {name: path / name for name in names}
     state, changed = _state(path, files)
-    memory = place.cache / MEMORY / f"{digest(str(path.resolve()))[:16]}{SUFFIX}"
-    remembered = _remembered(memory, state)
+    memory = _memory(place, path, SUFFIX)
+    remembered = _remembered(memory, state, "sha256")
     if remembered and not place.verify:
         return remembered
     each = {name: sha256(file) for name, file in files.items()}
-    found = digest(each) if inside and path.is_dir() else each[path.name]
-    if remembered not in (None, found):
+    actual = digest(each) if inside and path.is_dir() else each[path.name]
+    if remembered not in (None, actual):
         say(f"{path}: its content changed, though its size and its times did not; what was remembered is corrected")
-    if remembered != found and _state(path, files)[0] == state and time.time_ns() - changed > SETTLED_NS:
-        with suppress(UserError, OSError):  # where the cache is read-only, the files are read at every start
-            write_json(memory, {"state": state, "sha256": found, "check": digest([state, found])})
-    return found
+    if remembered != actual and _state(path, files)[0] == state:
+        _remember(memory, state, changed, sha256=actual)
+    return actual
+
+
+def counted(place: Place, path: Path, count: Callable[[Path], Any]) -> Any:
+    """The JSON value that `count` makes of a file, remembered as its SHA-256 is."""
+    files = {path.name: path}
+    state, changed = _state(path, files)
+    memory = _memory(place, path, ROWS_SUFFIX)
+    remembered = _remembered(memory, state, "rows")
+    if remembered is not None and not place.verify:
+        return remembered
+    rows = count(path)
+    if remembered != rows and _state(path, files)[0] == state:
+        _remember(memory, state, changed, rows=rows)
+    return rows
+
+
+def rows(place: Place, files: dict[str, list[Path]]) -> dict[str, int]:
+    """How many rows the files of each split have."""
+    return {split: sum(counted(place, path, sources.count) for path in paths) for split, paths in files.items()}
+
+
+def _memory(place: Place, path: Path, suffix: str) -> Path:
+    return place.cache / MEMORY / f"{digest(str(path.resolve()))[:16]}{suffix}"
+
+
+def _remember(memory: Path, state: str, changed: int, **value: Any) -> None:
+    """Write down one value, by its name, unless the file is so new that it may change unnoticed."""
+    if time.time_ns() - changed <= SETTLED_NS:
+        return
+    [content] = value.values()
+    with suppress(UserError, OSError):  # where the cache is read-only, the files are read at every start
+        write_json(memory, {"state": state, **value, "check": digest([state, content])})
 
 
 def _state(path: Path, files: dict[str, Path]) -> tuple[str, int]:
@@ -77,11 +109,11 @@ def _state(path: Path, files: dict[str, Path]) -> tuple[str, int]:
     return digest([str(path.resolve()), rows]), changed
 
 
-def _remembered(memory: Path, state: str) -> str | None:
-    """The SHA-256 that was written down for this state; None where there is none, or where it is damaged."""
+def _remembered(memory: Path, state: str, name: str) -> Any:
+    """The value of this name that was written down for this state; None where there is none, or where it is damaged."""
     try:
         entry = read_json(memory)
-        whole = entry["check"] == digest([state, entry["sha256"]])
-        return entry["sha256"] if whole and entry["state"] == state else None
+        whole = entry["check"] == digest([state, entry[name]])
+        return entry[name] if whole and entry["state"] == state else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -5,20 +5,22 @@ which trains on the first nine tenths of its loader's order. Its loader stores t
 that its validation split holds other images than ours.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Progress, Task, fingerprints, sources, titled
+from lra.core.errors import UserError
+from lra.tasks import Facts, Place, Progress, hub, sources, titled
 from lra.tasks.baselines import majority
+from lra.tasks.building import FromSource
+from lra.tasks.finding import Content, Source, first
+from lra.tasks.fingerprints import Stamp
 from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import Splits, Writer, prepared
+from lra.tasks.storage import Identity, Splits
 from lra.tasks.tokenise import BYTE_VOCABULARY
+from lra.tasks.writer import Writer
 
 VERSION = 1
 PIXELS = 1_024
@@ -30,45 +32,22 @@ TEST_BATCH = "test_batch.bin"
 BINARY, PICKLES, COPIES, HUB = "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz", "cifar10_gray", "uoft-cs/cifar10"
 SIZE = "162 MB"
 LICENCE = "none stated; cite Krizhevsky 2009"
+COPIES_KINDS = ("images.u8.xz", "labels.u8")  # of files, for each split
 COPIES_NOTE = "lossy JPEG copies, order not the original"
 
 Images = tuple[np.ndarray, np.ndarray]
 """Grey pixels [n, 1024] uint8 and labels [n] uint8."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the images are: its name, its files (none for the hub), and a way to read train and test."""
-
-    name: str
-    files: list[Path]
-    read: Callable[[], dict[str, Images]]
-    copies: bool
-
-    def splits(self) -> dict[str, Images]:
-        """Train, validation and test. The last tenth of train validates; of copies, whose order is not the original,
-        a seeded tenth of each class.
-        """
-        read = self.read()
-        pixels, labels = read["train"]
-        held = held_out(labels) if self.copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
-        return {
-            "train": (pixels[~held], labels[~held]),
-            "val": (pixels[held], labels[held]),
-            "test": read["test"],
-        }
-
-
-class Image(Builder):
+class Image(FromSource):
     """Grey values 0 to 255, id = value + 1: no pixel is padding. `limit`: at most so many examples of each split."""
 
     def __init__(self, *, limit: PositiveInt | None) -> None:
         self.limit = limit
 
-    @property
-    def facts(self) -> Facts:
+    def facts_of(self, content: Content) -> Facts:
         return Facts(
-            name=self._name(),
+            name=titled("image", {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=PIXELS,
@@ -76,24 +55,35 @@ class Image(Builder):
             documents=1,
         )
 
-    def _name(self, *notes: str) -> str:
-        own = [*notes, *([] if self.limit is None else [f"limit {self.limit}"])]
-        return titled("image", own)
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {"task": "image", "version": VERSION, "limit": self.limit, "raw": stamps or None}
 
-    def build(self, place: Place) -> Task:
-        source = find(place)
-        stamps = fingerprints.stamps(place, source.files)
-        identity = {"task": "image", "version": VERSION, "limit": self.limit, "raw": stamps or None}
+    def find(self, place: Place) -> Source:
+        """The first of: the official binary archive, the folder of grey copies, the hub."""
+        if binary := first(place, BINARY, f"cifar10/{BINARY}"):
+            return Source(name=BINARY, paths=[binary], read=lambda: _read_binary(binary))
+        if pickles := first(place, PICKLES, f"cifar10/{PICKLES}"):
+            raise UserError(
+                f"{pickles}: pickled Python objects, which may run any code, are not read; "
+                f"put the binary version there: {BINARY} ({SIZE})"
+            )
+        if folder := first(place, COPIES):
+            files = [folder / f"{split}.{kind}" for split in ("train", "test") for kind in COPIES_KINDS]
+            for path in files:
+                if not path.is_file():
+                    raise UserError(
+                        f"{path}: no such file; {folder} must hold {', '.join(file.name for file in files)}"
+                    )
+            return Source(
+                name=COPIES, paths=files, read=lambda: _read_copies(folder), content=lambda: {"note": COPIES_NOTE}
+            )
+        return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(place))
 
-        def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
-            for split, images in source.splits().items():
-                self._write(writers[split], *images, place.progress)
-            digests = fingerprints.confirmed(place, source.files, stamps)
-            note = {"note": COPIES_NOTE} if source.copies else {}
-            return {"from": source.name, "sha256": digests, "licence": LICENCE, **note}
-
-        task = prepared(place, self.facts, identity, make, baselines)
-        return replace(task, name=self._name("JPEG copies")) if "note" in task.source else task
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        content = source.content()
+        for split, images in _splits(source.read(), copies="note" in content).items():
+            self._write(writers[split], *images, place.progress)
+        return {"licence": LICENCE, **content}
 
     def _write(self, writer: Writer, pixels: np.ndarray, labels: np.ndarray, progress: Progress) -> None:
         rows = limited(len(labels), self.limit, writer.split)
@@ -102,10 +92,18 @@ class Image(Builder):
             if number % 1000 == 0:
                 progress(number, len(rows))
 
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of the most frequent class."""
+        return {"majority class": majority(splits["train"], splits["test"])}
 
-def baselines(splits: Splits) -> dict[str, float]:
-    """Test accuracy (percent) of the most frequent class."""
-    return {"majority class": majority(splits["train"], splits["test"])}
+
+def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:
+    """Train, validation and test. The last tenth of train validates; of copies, whose order is not the original, a
+    seeded tenth of each class.
+    """
+    pixels, labels = read["train"]
+    held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
+    return {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
@@ -116,24 +114,6 @@ def grey(rgb: np.ndarray) -> np.ndarray:
     """
     red, green, blue = (rgb[..., channel, :].astype(np.uint32) for channel in range(3))
     return ((2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000).astype(np.uint8)
-
-
-def find(place: Place) -> Source:
-    """The first of: the official binary archive, the folder of grey copies, the hub."""
-    if binary := sources.find(place, BINARY, f"cifar10/{BINARY}"):
-        return Source(name=BINARY, files=[binary], read=lambda: _read_binary(binary), copies=False)
-    if pickles := sources.find(place, PICKLES, f"cifar10/{PICKLES}"):
-        raise UserError(
-            f"{pickles}: pickled Python objects, which may run any code, are not read; "
-            f"put the binary version there: {BINARY} ({SIZE})"
-        )
-    if folder := sources.find(place, COPIES):
-        files = [folder / f"{split}.{kind}" for split in ("train", "test") for kind in ("images.u8.xz", "labels.u8")]
-        for path in files:
-            if not path.is_file():
-                raise UserError(f"{path}: no such file; {folder} must hold {', '.join(file.name for file in files)}")
-        return Source(name=COPIES, files=files, read=lambda: _read_copies(folder), copies=True)
-    return Source(name=f"the hub: {HUB}", files=[], read=lambda: _read_hub(place), copies=False)
 
 
 def _read_binary(path: Path) -> dict[str, Images]:
@@ -180,7 +160,7 @@ def _checked(labels: np.ndarray, where: str) -> np.ndarray:
 def _read_hub(place: Place) -> dict[str, Images]:
     read = {}
     for split, rows in (("train", len(TRAIN_BATCHES) * BATCH_ROWS), ("test", BATCH_ROWS)):
-        data = sources.hub(place, HUB, split=split, size=SIZE, wants=BINARY)
+        data = hub.rows(place, HUB, split=split, size=SIZE, wants=BINARY)
         if len(data) != rows:
             raise UserError(f"{HUB}: {len(data):,} images in {split}, expected {rows:,}")
         pixels, labels = np.empty((rows, PIXELS), dtype=np.uint8), np.empty(rows, dtype=np.uint8)

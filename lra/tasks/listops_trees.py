@@ -14,8 +14,8 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from lra import streams
-from lra.errors import UserError
+from lra.core import streams
+from lra.core.errors import UserError
 from lra.tasks import Progress
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")

@@ -6,20 +6,23 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Split, Task, fingerprints, sources, titled
+from lra.core.errors import UserError
+from lra.tasks import Facts, Place, Split, fingerprints, hub, sources, titled
 from lra.tasks.baselines import Overlap, majority, pair_cosine
+from lra.tasks.building import FromSource
+from lra.tasks.finding import Content, Source, first, together
+from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_size
 from lra.tasks.sampling import sampled
-from lra.tasks.storage import NUL, SPLITS, Splits, Writer, prepared
+from lra.tasks.storage import NUL, SPLITS, Identity, Splits
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
+from lra.tasks.writer import Writer
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -30,10 +33,11 @@ Pair = tuple[int, bytes, bytes]
 """A label and two texts."""
 
 
-class Pairs(Builder):
+class Pairs(FromSource):
     """Pairs of documents, each cut at the right to `max_length` bytes, id = byte + 1, in the order of their files.
 
-    `limit`: at most this many examples of each split, for quick checks.
+    `limit`: at most this many examples of each split, for quick checks. `read` of the source gives each split and its
+    pairs; a split is read before the next is asked for.
     """
 
     name: ClassVar[str]
@@ -44,25 +48,19 @@ class Pairs(Builder):
         self.limit = limit
 
     @abstractmethod
-    def find(self, place: Place) -> list[Path]:
-        """The raw files; none where there are no data."""
-
-    @abstractmethod
-    def read(self, files: list[Path]) -> Iterator[tuple[str, Iterable[Pair]]]:
-        """Each split and its pairs; a split is read before the next is asked for."""
-
-    @abstractmethod
-    def origin(self, files: list[Path]) -> dict[str, Any]:
+    def origin(self, source: Source) -> dict[str, Any]:
         """What is to be said of the data besides names, digests and rows of the files."""
 
-    @abstractmethod
-    def absent(self, place: Place) -> UserError:
-        """The message where there are no data."""
-
-    @property
-    def facts(self) -> Facts:
+    def facts_of(self, content: Content) -> Facts:
+        complete = dict(zip(SPLITS, self.rows, strict=True))
+        rows = content.get("rows", complete)
+        notes = {
+            f"{'/'.join(str(rows[split]) for split in SPLITS)} examples": rows != complete,
+            f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
+            f"limit {self.limit}": self.limit is not None,
+        }
         return Facts(
-            name=self._name(),
+            name=titled(self.name, notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=self.max_length,
@@ -70,19 +68,8 @@ class Pairs(Builder):
             documents=2,
         )
 
-    def _name(self, *notes: str) -> str:
-        """The plain name for complete data at the papers' length; other data say in what they differ."""
-        own = list(notes)
-        if self.max_length != PUBLISHED_LENGTH:
-            own.append(f"length {self.max_length}")
-        if self.limit is not None:
-            own.append(f"limit {self.limit}")
-        return titled(self.name, own)
-
-    def build(self, place: Place) -> Task:
-        files = self.find(place)
-        stamps = fingerprints.stamps(place, files)
-        identity = {
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
             "task": self.name,
             "version": VERSION,
             "max_length": self.max_length,
@@ -90,32 +77,29 @@ class Pairs(Builder):
             "raw": stamps or None,
         }
 
-        def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
-            if not files:
-                raise self.absent(place)
-            rows = dict.fromkeys(SPLITS, 0)
-            nul = 0
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        rows = dict.fromkeys(SPLITS, 0)
+        nul = 0
 
-            def encoded(split: str, pairs: Iterable[Pair]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-                nonlocal nul
-                for label, one, two in pairs:
-                    rows[split] += 1
-                    nul += (b"\0" in one) + (b"\0" in two)
-                    done = sum(rows.values())
-                    if done % 1000 == 0:
-                        place.progress(done, max(done, sum(self.rows)))
-                    yield label, byte_ids(one, self.max_length), byte_ids(two, self.max_length)
+        def encoded(split: str, pairs: Iterable[Pair]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+            nonlocal nul
+            for label, left, right in pairs:
+                rows[split] += 1
+                nul += (b"\0" in left) + (b"\0" in right)
+                done = sum(rows.values())
+                if done % 1000 == 0:
+                    place.progress(done, max(done, sum(self.rows)))
+                yield label, byte_ids(left, self.max_length), byte_ids(right, self.max_length)
 
-            for split, pairs in self.read(files):
-                for example in sampled(encoded(split, pairs), self.limit, split):
-                    writers[split].add(*example)
-            origin = self.origin(files)
-            digests = fingerprints.confirmed(place, files, stamps)
-            return {"from": files[0].name, "sha256": digests, "rows": rows, NUL: nul, **origin}
+        for split, pairs in source.read():
+            for example in sampled(encoded(split, pairs), self.limit, split):
+                writers[split].add(*example)
+        return {"rows": rows, NUL: nul, **self.origin(source)}
 
-        task = prepared(place, self.facts, identity, make, baselines)
-        found = tuple(task.source["rows"][split] for split in SPLITS)
-        return task if found == self.rows else replace(task, name=self._name(f"{'/'.join(map(str, found))} examples"))
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of the larger class, and of how alike the words of the two documents are."""
+        train, test = splits["train"], splits["test"]
+        return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
     def groups(self, split: Split) -> dict[str, Group]:
         """Also by the overlap of the two documents, in percent."""
@@ -147,57 +131,50 @@ class Matching(Pairs):
         f"new_aan_pairs.{part}.tsv": split for part, split in zip(FILE_SPLITS, SPLITS, strict=True)
     }
 
-    def find(self, place: Place) -> list[Path]:
-        if archive := sources.find(place, self.ARCHIVE):
-            return [archive]
-        first, *others = self.FILES
-        train = sources.find(place, *(f"{folder}/{first}" for folder in self.FOLDERS))
-        return with_siblings(train, others)
+    def find(self, place: Place) -> Source:
+        """The first of: the archive, a folder with its three files."""
+        if archive := first(place, self.ARCHIVE):
+            count = lambda: {"rows": fingerprints.counted(place, archive, self._count)}  # noqa: E731
+            return Source(name=archive.name, paths=[archive], read=lambda: self._from_archive(archive), content=count)
+        layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
+        files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
+        if not files:
+            return Source(name="", read=lambda: _absent(place))
+        return Source(
+            name=files["train"].name,
+            paths=list(files.values()),
+            read=lambda: ((split, _rows(sources.lines(path))) for split, path in files.items()),
+            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in files.items()})},
+        )
 
-    def read(self, files: list[Path]) -> Iterator[tuple[str, Iterable[Pair]]]:
-        if files[0].name == self.ARCHIVE:
-            yield from self._from_archive(files[0])
-        else:
-            for path in files:
-                yield self.FILES[path.name], _rows(sources.lines(path))
-
-    def _from_archive(self, archive: Path) -> Iterator[tuple[str, Iterable[Pair]]]:
-        """The first member of each name, wherever its folder stands; what follows the last of them is not read."""
+    def _members(self, archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
+        """Each split and its lines, of the first member of each name, wherever its folder stands; what follows the last
+        of them is not read."""
         missing = dict(self.FILES)
         for name, stream in sources.members(archive, lambda name: Path(name).name in missing):
-            yield missing.pop(Path(name).name), _rows(sources.stream_lines(f"{archive}: {name}", stream))
+            yield missing.pop(Path(name).name), sources.stream_lines(f"{archive}: {name}", stream)
             if not missing:
                 return
         raise UserError(f"{archive}: no member {next(iter(missing))}, expected {', '.join(self.FILES)}")
 
-    def origin(self, files: list[Path]) -> dict[str, Any]:
+    def _from_archive(self, archive: Path) -> Iterator[tuple[str, Iterator[Pair]]]:
+        return ((split, _rows(lines)) for split, lines in self._members(archive))
+
+    def _count(self, archive: Path) -> dict[str, int]:
+        return {split: sum(1 for _ in lines) for split, lines in self._members(archive)}
+
+    def origin(self, source: Source) -> dict[str, Any]:
         return {"licence": "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"}
 
-    def absent(self, place: Place) -> UserError:
-        return sources.absent(
-            place,
-            "the AAN pairs of Long Range Arena",
-            size="an archive of 7.7 GB",
-            wants=f"{self.ARCHIVE} or its folder tsv_data; or use task=acl_matching, a smaller task with other papers",
-            reason="it is not on the Hugging Face hub",
-        )
 
-
-def baselines(splits: Splits) -> dict[str, float]:
-    """Test accuracy (percent) of the larger class, and of how alike the words of the two documents are."""
-    train, test = splits["train"], splits["test"]
-    return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
-
-
-def with_siblings(first: Path | None, others: Iterable[str]) -> list[Path]:
-    """`first` and the files beside it, all of which must be there; nothing where there is no `first`."""
-    if first is None:
-        return []
-    files = [first, *(first.with_name(name) for name in others)]
-    for path in files:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; it belongs beside {first.name}")
-    return files
+def _absent(place: Place) -> NoReturn:
+    raise hub.absent(
+        place,
+        "the AAN pairs of Long Range Arena",
+        size="an archive of 7.7 GB",
+        wants=f"{Matching.ARCHIVE} or its folder tsv_data; or use task=acl_matching, a smaller task with other papers",
+        reason="it is not on the Hugging Face hub",
+    )
 
 
 def _rows(lines: Iterable[tuple[str, bytes]]) -> Iterator[Pair]:
@@ -220,6 +197,6 @@ def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
 def label_of(where: str, label: bytes) -> int:
     """0 or 1, also where it is written as 0.0 or 1.0."""
     if label not in LABELS:
-        found = label[:40].decode("utf-8", errors="backslashreplace")
-        raise UserError(f"{where}: label {found!r}, expected 0 or 1")
+        shown = label[:40].decode("utf-8", errors="backslashreplace")
+        raise UserError(f"{where}: label {shown!r}, expected 0 or 1")
     return LABELS[label]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lra import streams
+from lra.core import streams
 
 Row = TypeVar("Row")
 

@@ -1,4 +1,4 @@
-"""Raw data: finding them in a folder, reading archives and line files without trusting them, fetching from the hub.
+"""Raw data: archives, files of lines and columnar files are read without trusting them.
 
 Nothing here is believed: only regular files are opened; lines, members, their headers and what comes out of compressed
 files have limits; members of archives are streamed, never extracted by their own names; links, devices and names that
@@ -7,7 +7,6 @@ leave the folder are errors; every error names the file and the line or member.
 
 import bz2
 import gzip
-import hashlib
 import io
 import lzma
 import os
@@ -17,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from lra.errors import UserError
-from lra.files import open_regular, parse_json
-from lra.tasks import Place
+from lra.core.errors import UserError
+from lra.core.files import opened, parse_json
 
 MAX_LINE_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 2**20  # of all that stands between the contents of two members of an archive
@@ -27,34 +25,8 @@ MAX_NAME_CHARACTERS = 1_000  # of a member
 MAX_EXPANSION = 100  # bytes that may come out of a compressed file for each of its own; texts have less than 10
 SMALL_BYTES = 2**28  # as many may come out of any file
 READ_AHEAD_BYTES = 2**16
+COLUMNAR = (".parquet", ".arrow")
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
-
-
-def find(place: Place, *names: str) -> Path | None:
-    """The first of these paths, relative to the data folder, that exists there; `*` may stand for a part of a name."""
-    if place.data_dir is None:
-        return None
-    for name in names:
-        found = sorted(place.data_dir.glob(name))
-        if found:
-            return found[0]
-    return None
-
-
-def sha256(path: Path) -> str:
-    """Of a whole file, in hexadecimal."""
-    with opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def opened(path: Path) -> BinaryIO:
-    """A regular file, or the one that a link leads to, to be read. Raises UserError for anything else."""
-    try:
-        return open_regular(path, follow=True)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 class Limited(io.RawIOBase):
@@ -139,6 +111,22 @@ def stream_lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         raise UserError(f"{name}: {error.strerror or error}") from None
 
 
+def count(path: Path) -> int:
+    """The rows of a parquet or arrow file, the lines of any other."""
+    if path.suffix not in COLUMNAR:
+        return sum(1 for _ in lines(path))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with opened(path) as file:
+            if path.suffix == ".parquet":
+                return pq.read_metadata(file).num_rows
+            return sum(batch.num_rows for batch in pa.ipc.open_stream(file))
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise _not_readable(path, error) from None
+
+
 def contents(where: str, file: IO[bytes], most: int) -> bytes:
     """All bytes of an open file or member. Raises UserError for more than `most`, and for damaged ones."""
     try:
@@ -161,9 +149,17 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
             raise UserError(f"{where}: not JSON: {error}") from None
         for name, kind in fields.items():
             if not isinstance(row, dict) or not isinstance(row.get(name), kind) or isinstance(row[name], bool):
-                found = row.get(name) if isinstance(row, dict) else row
-                raise UserError(f"{where}: field {name!r} is {found!r:.80}, expected {kind.__name__}")
+                value = row.get(name) if isinstance(row, dict) else row
+                raise UserError(f"{where}: field {name!r} is {value!r:.80}, expected {kind.__name__}")
         yield where, row
+
+
+def rows(paths: list[Path], /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`columnar_rows` or, of the only path, `json_rows`, by how the first name ends."""
+    if paths[0].suffix in COLUMNAR:
+        return columnar_rows(paths, **fields)
+    [path] = paths
+    return json_rows(path, **fields)
 
 
 def checked_text(where: str, text: str) -> str:
@@ -200,7 +196,11 @@ def columnar_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[st
                         raise _too_large(path, most)
                     yield f"{path}: row {number}", row
         except (pa.ArrowException, OSError, MemoryError) as error:
-            raise UserError(f"{path}: not readable: {' '.join(str(error).split())}") from None
+            raise _not_readable(path, error) from None
+
+
+def _not_readable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: not readable: {' '.join(str(error).split())}")
 
 
 def _rows(path: Path, file: BinaryIO, most: int, fields: dict[str, type]) -> Iterator[dict[str, Any]]:
@@ -284,73 +284,3 @@ def _decompressor(path: Path) -> Callable[[BinaryIO], IO[bytes]] | None:
     with opened(path) as file:
         start = file.read(2)
     return {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}.get(start)
-
-
-def hub(place: Place, dataset: str, *, split: str, size: str, wants: str, config: str | None = None) -> Any:
-    """A split of a data set on the Hugging Face hub, through `datasets`; says what it fetches before it does.
-
-    Raises UserError with `absent`'s message where the hub cannot be reached.
-    """
-
-    def load() -> Any:
-        import datasets
-
-        return datasets.load_dataset(dataset, config, split=split, cache_dir=str(place.cache / "hub"))
-
-    return _fetched(load, place, f"{dataset} ({split})", size=size, wants=wants)
-
-
-def hub_file(place: Place, repository: str, name: str, *, size: str, wants: str) -> Path:
-    """A file of a repository on the Hugging Face hub; says so, and fails, as `hub` does."""
-
-    def load() -> Path:
-        from huggingface_hub import hf_hub_download
-
-        return Path(hf_hub_download(repository, name, cache_dir=str(place.cache / "hub")))
-
-    return _fetched(load, place, f"{name} of {repository}", size=size, wants=wants)
-
-
-class NotFetched(Exception):
-    """The hub did not give what it was asked for; the message says why, in one line."""
-
-
-def from_hub(what: str, load: Callable[[], Any]) -> Any:
-    """What `load` fetches from the hub; says so before it does. Raises NotFetched."""
-    from lra.console import say
-
-    say(f"fetching {what} from the Hugging Face hub")
-    try:
-        _refuse_unless_reachable()
-        return load()
-    except Exception as error:
-        raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-
-
-def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
-    try:
-        return from_hub(f"{what}, {size},", load)
-    except NotFetched as error:
-        raise absent(place, what, size=size, wants=wants, reason=str(error)) from None
-
-
-def _refuse_unless_reachable() -> None:
-    """Ask the hub once, briefly; its own client would try again for half a minute."""
-    import os
-    import urllib.request
-
-    from huggingface_hub import constants
-
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        raise ConnectionError("HF_HUB_OFFLINE is set")
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    urllib.request.urlopen(request, timeout=5).close()
-
-
-def absent(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
-    """The message for data that are neither in the data folder nor on the network."""
-    if place.data_dir:
-        looked, where = f"not in {place.data_dir}", "Put there"
-    else:
-        looked, where = "no data folder is set", "Name a folder (LRA_DATA=... or data_dir=...) and put there"
-    return UserError(f"{what} ({size}): {looked}, and it could not be fetched ({reason}). {where}: {wants}")

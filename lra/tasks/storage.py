@@ -6,32 +6,28 @@ everything that decides its content, the SHA-256 of raw data included. So neithe
 share one, and the identity in the manifest is compared, too.
 """
 
-import hashlib
-import os
 import platform
 import secrets
 import shutil
-from array import array
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lra import __version__, locks
-from lra.console import say
-from lra.errors import UserError
-from lra.files import digest, read_json, write_json
+from lra import __version__
+from lra.core import locks
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import digest, read_json, sha256, write_json
 from lra.tasks import Facts, Place, Split, Task, Windows
 from lra.tasks.doubts import contradictions
-from lra.tasks.sources import sha256
+from lra.tasks.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; a part of the folder's name
 SCHEMA = 3  # of the manifest; 2 had no SHA-256 of its own, nor of other files than arrays
 MANIFEST = "manifest.json"
-ARRAY = ".bin"
 DTYPES = ("|u1", "<u2", "<i4", "<i8")
 SPLITS = ("train", "val", "test")
 LOCK_PATIENCE_SECONDS = 3600
@@ -41,70 +37,6 @@ NUL = "texts with a NUL byte"  # a key of the source, with their number
 Splits = dict[str, Split]
 Manifest = dict[str, Any]
 Identity = dict[str, Any]
-
-
-class Writer:
-    """Streams the examples of one split to disk; memory holds offsets, labels and a digest per document.
-
-    A document that was seen before in the split is stored once and referred to.
-    """
-
-    def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
-        self.split = split
-        self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
-        self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
-        self._sha = hashlib.sha256()
-        self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
-        self._seen: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def add(self, label: int, *documents: np.ndarray) -> None:
-        """One example: its label and its documents' token ids."""
-        for document in documents:
-            data = np.ascontiguousarray(document, dtype=self._dtype).tobytes()
-            name = hashlib.blake2b(data, digest_size=16).digest()
-            row = self._seen.setdefault(name, len(self._seen))
-            if row == len(self._offsets) - 1:
-                self._append(data, [len(document)])
-            self._index.append(row)
-        self._labels.append(label)
-
-    def extend(self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> None:
-        """Many examples of one document each, known to be different."""
-        first = len(self._offsets) - 1
-        self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), lengths)
-        self._index.extend(range(first, first + len(labels)))
-        self._labels.extend(labels.tolist())
-
-    def _append(self, data: bytes, lengths: Any) -> None:
-        self._file.write(data)
-        self._sha.update(data)
-        self._offsets.extend((self._offsets[-1] + np.cumsum(lengths)).tolist())
-
-    def discard(self) -> None:
-        """Let go of the file; after `close` there is nothing to do."""
-        with suppress(OSError):  # what is still to be written does not fit, or is not wanted
-            self._file.close()
-
-    def close(self) -> dict[str, dict[str, Any]]:
-        """Finish the files; returns their entries for the manifest."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        tokens = {"dtype": self._dtype.str, "size": self._offsets[-1], "sha256": self._sha.hexdigest()}
-        arrays = {"offsets": ("<i8", self._offsets), "index": ("<i4", self._index), "labels": ("<u2", self._labels)}
-        entries = {f"{self.split}.tokens": tokens}
-        for name, (dtype, values) in arrays.items():
-            data = np.asarray(values).astype(dtype).tobytes()
-            with open(self._folder / f"{self.split}.{name}{ARRAY}", "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            sha = hashlib.sha256(data).hexdigest()
-            entries[f"{self.split}.{name}"] = {"dtype": dtype, "size": len(values), "sha256": sha}
-        return entries
 
 
 Make = Callable[[dict[str, Writer], Path], Any]
@@ -127,14 +59,13 @@ def prepared(
     same options serves instead, and its raw data are said.
     Parallel jobs build once: the others wait for the lock, which dies with the process that holds it.
     """
-    name = digest({"schema": LAYOUT, **identity})[:12]
-    folder = place.cache / identity["task"] / name
+    folder = _folder(place, identity)
     if place.data_dir is None and identity.get("raw", ...) is None and not (folder / MANIFEST).exists():
         folder, identity = _without_raw_data(folder, identity)
     if not (folder / MANIFEST).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with locks.hold(folder.parent / f".{name}.lock", LOCK_PATIENCE_SECONDS):
+            with locks.hold(folder.parent / f".{folder.name}.lock", LOCK_PATIENCE_SECONDS):
                 if not (folder / MANIFEST).exists():
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except locks.Held as other:
@@ -144,13 +75,33 @@ def prepared(
     return open_cache(folder, facts, identity)
 
 
+def described(place: Place, identity: Identity) -> Any:
+    """What the cache says of the source of the data that `prepared` would open without raw data; None where it would
+    have to fetch them, and where caches of different data have these options."""
+    folder = _folder(place, identity)
+    if (folder / MANIFEST).exists():
+        return _manifest(folder)["source"]
+    without_raw_data = place.data_dir is None and identity.get("raw", ...) is None
+    manifests = list(_same_options(folder, identity).values()) if without_raw_data else []
+    return manifests[0]["source"] if len({manifest["digest"] for manifest in manifests}) == 1 else None
+
+
+def _folder(place: Place, identity: Identity) -> Path:
+    return place.cache / identity["task"] / digest({"schema": LAYOUT, **identity})[:12]
+
+
+def _same_options(folder: Path, identity: Identity) -> dict[Path, Manifest]:
+    """The caches beside `folder` that have these options and any raw data, with their manifests."""
+    manifests = {path.parent: _manifest(path.parent) for path in sorted(folder.parent.glob(f"[!.]*/{MANIFEST}"))}
+    return {path: manifest for path, manifest in manifests.items() if {**manifest["identity"], "raw": None} == identity}
+
+
 def _without_raw_data(folder: Path, identity: Identity) -> tuple[Path, Identity]:
     """The cache of the same options and any raw data, and its identity; those given where there is none.
 
     Raises UserError where caches of different data have these options: only the raw data could tell which is meant.
     """
-    manifests = {path.parent: _manifest(path.parent) for path in sorted(folder.parent.glob(f"[!.]*/{MANIFEST}"))}
-    same = {path: manifest for path, manifest in manifests.items() if {**manifest["identity"], "raw": None} == identity}
+    same = _same_options(folder, identity)
     if not same:
         return folder, identity
     said = [f"{path} from {_flat(manifest['identity']['raw'])}" for path, manifest in same.items()]
@@ -308,9 +259,9 @@ def _map(path: Path, entry: dict[str, Any]) -> np.ndarray:
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"{path.name} has the type {entry['dtype']!r}, expected one of {', '.join(DTYPES)}")
     expected = entry["size"] * np.dtype(entry["dtype"]).itemsize
-    found = path.stat().st_size if path.exists() else 0
-    if found != expected:
-        raise UserError(f"{path}: {found} bytes, expected {expected}; delete {path.parent} and prepare again")
+    size = path.stat().st_size if path.exists() else 0
+    if size != expected:
+        raise UserError(f"{path}: {size} bytes, expected {expected}; delete {path.parent} and prepare again")
     return np.memmap(path, dtype=entry["dtype"], mode="r", shape=(entry["size"],))
 
 
@@ -319,6 +270,6 @@ def verify(folder: Path) -> None:
     manifest = _manifest(folder)
     arrays = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()}
     for name, expected in {**arrays, **manifest.get("files", {})}.items():
-        found = sha256(folder / name)
-        if found != expected:
-            raise UserError(f"{folder / name}: SHA-256 {found}, expected {expected}; delete {folder}")
+        actual = sha256(folder / name)
+        if actual != expected:
+            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {expected}; delete {folder}")

@@ -5,8 +5,8 @@ Data: Maas et al. 2011, 25,000 reviews for training and 25,000 for test; as a ta
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +14,17 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.errors import UserError
-from lra.tasks import Builder, Facts, Place, Progress, Split, Task, fingerprints, sources, titled
+from lra.core.errors import UserError
+from lra.core.files import opened
+from lra.tasks import Facts, Place, Progress, Split, fingerprints, hub, sources, titled
 from lra.tasks.baselines import bag_of_words, majority
+from lra.tasks.building import FromSource
+from lra.tasks.finding import Content, Source, first, together
+from lra.tasks.fingerprints import Stamp
 from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import NUL, Splits, Writer, prepared
+from lra.tasks.storage import NUL, Identity, Splits
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.tasks.writer import Writer
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -30,6 +35,7 @@ SIZE = "84 MB"
 WANTS = f"{ARCHIVE}, the folder {FOLDER}, or train and test as .jsonl[.xz] or .parquet with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
 PLACES = ("imdb/", "")  # below the data folder
+LAYOUTS = ("{}-*.parquet", "plain_text/{}-*.parquet", "imdb-{}*.arrow", "{}.jsonl.xz", "{}.jsonl")  # of a split
 MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/[^/]+\.txt")
 CLASSES = ("neg", "pos")
 READ_SPLITS = ("train", "test")
@@ -40,7 +46,7 @@ Examples = list[tuple[bytes, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Review:
     """One review as a source gives it; `where` names it in errors."""
 
     split: str
@@ -59,27 +65,7 @@ class Row:
         return self.text, self.label
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the reviews are: its name, its files or folder (none for the hub), and a way to read its rows."""
-
-    name: str
-    paths: list[Path]
-    rows: Callable[[], Iterator[Row]]
-
-    def read(self, progress: Progress) -> dict[str, Examples]:
-        """All examples of train and test, sorted by text and label: the same for every source of the same data."""
-        splits: dict[str, Examples] = {split: [] for split in READ_SPLITS}
-        for number, row in enumerate(self.rows(), start=1):
-            splits[row.split].append(row.checked())
-            if number % 500 == 0:
-                progress(number, max(number, 4 * ROWS_PER_CLASS))
-        for examples in splits.values():
-            examples.sort()
-        return splits
-
-
-class Text(Builder):
+class Text(FromSource):
     """Reviews cut at the right to `max_length` bytes, id = byte + 1, sorted by their bytes.
 
     `validation`: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` on a tenth of
@@ -91,32 +77,28 @@ class Text(Builder):
     ) -> None:
         self.max_length = max_length
         self.validation = validation
+        self.validates_on_test = validation == "test"
         self.limit = limit
 
-    @property
-    def facts(self) -> Facts:
+    def facts_of(self, content: Content) -> Facts:
+        complete = dict.fromkeys(READ_SPLITS, len(CLASSES) * ROWS_PER_CLASS)
+        rows = content.get("rows", complete)
+        notes = {
+            f"{rows['train']}/{rows['test']} examples": rows != complete,
+            f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
+            f"limit {self.limit}": self.limit is not None,
+        }
         return Facts(
-            name=self._name(),
+            name=titled("text", notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=self.max_length,
-            classes=2,
+            classes=len(CLASSES),
             documents=1,
         )
 
-    def _name(self, *notes: str) -> str:
-        """`text` for the published data at the papers' length; other data say in what they differ."""
-        own = list(notes)
-        if self.max_length != PUBLISHED_LENGTH:
-            own.append(f"length {self.max_length}")
-        if self.limit is not None:
-            own.append(f"limit {self.limit}")
-        return titled("text", own)
-
-    def build(self, place: Place) -> Task:
-        source = find(place)
-        stamps = fingerprints.stamps(place, source.paths, inside=REVIEWS)
-        identity = {
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
             "task": "text",
             "version": VERSION,
             "max_length": self.max_length,
@@ -125,26 +107,42 @@ class Text(Builder):
             "raw": stamps or None,
         }
 
-        def make(writers: dict[str, Writer], _: Path) -> dict[str, Any]:
-            read = source.read(place.progress)
-            rows = {split: len(examples) for split, examples in read.items()}
-            for split, examples in self._splits(read).items():
-                for row in limited(len(examples), self.limit, split):
-                    text, label = examples[row]
-                    writers[split].add(label, byte_ids(text, self.max_length))
-            return {
-                "from": source.name,
-                "sha256": fingerprints.confirmed(place, source.paths, stamps, inside=REVIEWS),
-                "rows": rows,
-                NUL: sum(b"\0" in text for examples in read.values() for text, _ in examples),
-                "licence": LICENCE,
-            }
+    def find(self, place: Place) -> Source:
+        """The first of: the original archive, its unpacked folder, columnar or JSON-lines files, the hub."""
+        if archive := first(place, *(f"{folder}{ARCHIVE}" for folder in PLACES)):
+            return Source(name=ARCHIVE, paths=[archive], read=lambda: _complete(str(archive), _archive_rows(archive)))
+        if folder := first(place, *(f"{folder}{FOLDER}" for folder in PLACES)):
+            read = lambda: _complete(str(folder), _folder_rows(folder))  # noqa: E731
+            return Source(name=FOLDER, paths=[folder], inside=REVIEWS, read=read)
+        layouts = product(PLACES, LAYOUTS)
+        if files := together(place, (tuple(a + b.format(split) for split in READ_SPLITS) for a, b in layouts)):
+            return Source(
+                name=" and ".join(path.name for paths in files for path in paths),
+                paths=[path for paths in files for path in paths],
+                read=lambda: _file_rows(files),
+                content=lambda: {"rows": fingerprints.rows(place, dict(zip(READ_SPLITS, files, strict=True)))},
+            )
+        return Source(name=f"the hub: {HUB}", read=lambda: _complete(HUB, _hub_rows(place)))
 
-        task = prepared(place, self.facts, identity, make, baselines, validates_on_test=self.validation == "test")
-        counts = [task.source["rows"][split] for split in READ_SPLITS]
-        if counts == [2 * ROWS_PER_CLASS] * 2:
-            return task
-        return replace(task, name=self._name(f"{counts[0]}/{counts[1]} examples"))
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        examples_of = _sorted(source.read(), place.progress)
+        for split, examples in self._splits(examples_of).items():
+            for row in limited(len(examples), self.limit, split):
+                text, label = examples[row]
+                writers[split].add(label, byte_ids(text, self.max_length))
+        return {
+            "rows": {split: len(examples) for split, examples in examples_of.items()},
+            NUL: sum(b"\0" in text for examples in examples_of.values() for text, _ in examples),
+            "licence": LICENCE,
+        }
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of the larger class, and of the words of the texts as they are stored."""
+        train, test = splits["train"], splits["test"]
+        return {
+            "majority class": majority(train, test),
+            "bag of words": bag_of_words(_words(train), train.labels, _words(test), test.labels),
+        }
 
     def _splits(self, read: dict[str, Examples]) -> dict[str, Examples]:
         if self.validation == "test":
@@ -155,94 +153,63 @@ class Text(Builder):
         return {"train": train, "val": val, "test": read["test"]}
 
 
-def baselines(splits: Splits) -> dict[str, float]:
-    """Test accuracy (percent) of the larger class, and of the words of the texts as they are stored."""
-    train, test = splits["train"], splits["test"]
-    return {
-        "majority class": majority(train, test),
-        "bag of words": bag_of_words(_words(train), train.labels, _words(test), test.labels),
-    }
-
-
 def _words(split: Split) -> list[str]:
     return [text_of(split.document(row)).decode("utf-8", errors="replace") for row in range(len(split))]
 
 
-def find(place: Place) -> Source:
-    """The first of: the original archive, its unpacked folder, columnar or JSON-lines files, the hub."""
-    if archive := sources.find(place, *(f"{folder}{ARCHIVE}" for folder in PLACES)):
-        return Source(name=ARCHIVE, paths=[archive], rows=lambda: _complete(archive, _archive_rows(archive)))
-    if folder := sources.find(place, *(f"{folder}{FOLDER}" for folder in PLACES)):
-        return Source(name=FOLDER, paths=[folder], rows=lambda: _complete(folder, _folder_rows(folder)))
-    if files := _files(place):
-        paths = [path for split in READ_SPLITS for path in files[split]]
-        return Source(name=" and ".join(path.name for path in paths), paths=paths, rows=lambda: _file_rows(files))
-    return Source(name=f"the hub: {HUB}", paths=[], rows=lambda: _hub_rows(place))
+def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples]:
+    """All examples of train and test, sorted by text and label: the same for every source of the same data."""
+    splits: dict[str, Examples] = {split: [] for split in READ_SPLITS}
+    for number, review in enumerate(reviews, start=1):
+        splits[review.split].append(review.checked())
+        if number % 500 == 0:
+            progress(number, max(number, 4 * ROWS_PER_CLASS))
+    for examples in splits.values():
+        examples.sort()
+    return splits
 
 
-def _files(place: Place) -> dict[str, list[Path]] | None:
-    """The files of both splits in one of the layouts of the hub's data set; None where there is neither split."""
-    if place.data_dir is None:
-        return None
-    for folder in PLACES:
-        for layout in ("{}-*.parquet", "plain_text/{}-*.parquet", "imdb-{}*.arrow", "{}.jsonl.xz", "{}.jsonl"):
-            found = {split: sorted(place.data_dir.glob(folder + layout.format(split))) for split in READ_SPLITS}
-            if all(found.values()):
-                return found
-            if any(found.values()):
-                missing = next(split for split, paths in found.items() if not paths)
-                wanted = place.data_dir / folder / layout.format(missing)
-                raise UserError(f"{wanted}: no such file; the {missing} split belongs beside the other one")
-    return None
-
-
-def _complete(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of a source of the original layout, which has all reviews or is damaged."""
-    found: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        found[row.split, CLASSES[row.label]] += 1
-        yield row
-    for split, name in product(READ_SPLITS, CLASSES):
-        if found[split, name] != ROWS_PER_CLASS:
+def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
+    """The reviews of the published data set, which has all of them or is damaged."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for review in reviews:
+        counts[review.split, review.label] += 1
+        yield review
+    for split, label in product(READ_SPLITS, range(len(CLASSES))):
+        if counts[split, label] != ROWS_PER_CLASS:
             raise UserError(
-                f"{path}: {found[split, name]:,} reviews in {FOLDER}/{split}/{name}, expected {ROWS_PER_CLASS:,}; "
-                f"take the official {ARCHIVE} ({SIZE})"
+                f"{where}: {counts[split, label]:,} reviews in {FOLDER}/{split}/{CLASSES[label]}, "
+                f"expected {ROWS_PER_CLASS:,}; take the official {ARCHIVE} ({SIZE})"
             )
 
 
-def _archive_rows(path: Path) -> Iterator[Row]:
+def _archive_rows(path: Path) -> Iterator[Review]:
     """Every member is looked at, so that one that no official archive has is refused."""
     for name, stream in sources.members(path, lambda name: True):
-        if found := MEMBER.fullmatch(name):
-            split, label = found.groups()
+        if match := MEMBER.fullmatch(name):
+            split, label = match.groups()
             where = f"{path}: {name}"
             text = sources.contents(where, stream, sources.MAX_LINE_BYTES)
-            yield Row(split=split, where=where, label=CLASSES.index(label), text=text)
+            yield Review(split=split, where=where, label=CLASSES.index(label), text=text)
 
 
-def _folder_rows(folder: Path) -> Iterator[Row]:
+def _folder_rows(folder: Path) -> Iterator[Review]:
     for split in READ_SPLITS:
         for label, name in enumerate(CLASSES):
             for path in (folder / split / name).glob("*.txt"):
-                with sources.opened(path) as file:
+                with opened(path) as file:
                     text = sources.contents(str(path), file, sources.MAX_LINE_BYTES)
-                yield Row(split=split, where=str(path), label=label, text=text)
+                yield Review(split=split, where=str(path), label=label, text=text)
 
 
-def _file_rows(files: dict[str, list[Path]]) -> Iterator[Row]:
-    fields = {"label": int, "text": str}
-    for split, paths in files.items():
-        if paths[0].suffix in (".parquet", ".arrow"):
-            rows = sources.columnar_rows(paths, **fields)
-        else:
-            [path] = paths
-            rows = sources.json_rows(path, **fields)
-        for where, row in rows:
-            yield Row(split=split, where=where, label=row["label"], text=row["text"])
+def _file_rows(files: list[list[Path]]) -> Iterator[Review]:
+    for split, paths in zip(READ_SPLITS, files, strict=True):
+        for where, row in sources.rows(paths, label=int, text=str):
+            yield Review(split=split, where=where, label=row["label"], text=row["text"])
 
 
-def _hub_rows(place: Place) -> Iterator[Row]:
+def _hub_rows(place: Place) -> Iterator[Review]:
     for split in READ_SPLITS:
-        data = sources.hub(place, HUB, split=split, size=SIZE, wants=WANTS)
+        data = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
         for number, row in enumerate(data, start=1):
-            yield Row(split=split, where=f"{HUB}: {split}: row {number}", label=row["label"], text=row["text"])
+            yield Review(split=split, where=f"{HUB}: {split}: row {number}", label=row["label"], text=row["text"])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
-from lra.errors import UserError
-from lra.files import read_regular
+from lra.core.errors import UserError
+from lra.core.files import read_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

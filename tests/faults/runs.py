@@ -20,17 +20,34 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from support import strip_times
 
 import lra.report.figures
-from lra import train
+from lra.cli import train
+from lra.records import record
+from lra.records.names import WEIGHTS
 
+TINY = (
+    "task=listops",
+    *(f"task.{key}" for key in ("train_size=97", "val_size=31", "test_size=37", "min_length=5", "max_length=40")),
+    "task.max_depth=4",
+    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=2", "mlp_dim=17")),
+    *(
+        f"train.{key}"
+        for key in ("steps=30", "batch_size=7", "micro_batch=3", "eval_batch=50", "eval_every=7", "warmup=5")
+    ),
+    "threads=1",
+    "train.selection=last",
+    "checkpoint.steps=4",
+    "checkpoint.keep=true",
+)
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
 
 def observe(record_property: Callable, fault: str, injected: str, expected: object, seen: object) -> None:
     """A line of the table of faults (tests/faults/table.py); what is seen must be what was expected."""
     record_property("fault", [fault, injected, str(expected), str(seen)])
-    assert seen == expected
+    assert seen == expected, f"{fault}: {seen}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,17 @@ class Ended:
         """The exit code, and how many lines it said on standard error."""
         lines = len(self.err.strip().splitlines())
         return f"{self.code}, {'one line' if lines == 1 else f'{lines} lines'}"
+
+
+def result(out: str | Path) -> dict[str, Any]:
+    """Everything that the only run below a folder left, times and resumes left out."""
+    folder = next(Path(out).rglob("seed1"))
+    kept = strip_times(record.read(folder / record.NAME))
+    del kept["resumes"]
+    lines = [strip_times(json.loads(line)) for line in (folder / record.METRICS).read_text().splitlines()]
+    weights = (folder / WEIGHTS).read_bytes()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return {"record": kept, "metrics": lines, "weights": weights, "files": names}
 
 
 class Child:

@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults.runs import command, observe, without_figures
+from faults.runs import TINY, command, observe, without_figures
 from support import composed, facts
-from test_resume import TINY
 
-from lra import record, train
-from lra.errors import UserError
+from lra.config.settings import settings_of
+from lra.core.errors import UserError
+from lra.records import record
+from lra.records.names import CONFIG
+from lra.records.run_files import RunFiles
+from lra.report.beside import predictions
 from lra.report.curves import read as read_curve
-from lra.report.records import load, predictions
-from lra.settings import settings_of
+from lra.report.records import load
+from lra.runs.standing import complete
 from lra.tasks import Place, sources, storage, tokenise
 
 DAMAGES = 40  # half of them cuts, half of them flipped bits
@@ -119,8 +122,8 @@ def test_what_lies_beside_a_record_is_damaged(record_property, run: Path, name: 
     path = next(run.rglob(name))
 
     def read() -> Any:
-        found = next(iter(load(run, None)[0].runs.values()))
-        return read_curve(run, found), predictions(run, found, found["selection"]).tolist()
+        found = next(iter(load(RunFiles(run), None)[0].runs.values()))
+        return read_curve(RunFiles(run), found), predictions(RunFiles(run), found, found["selection"]).tolist()
 
     found = silent_loads(path, read)
     observe(record_property, f"{name} damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
@@ -128,7 +131,7 @@ def test_what_lies_beside_a_record_is_damaged(record_property, run: Path, name: 
 
 def test_a_damaged_declaration(record_property, run: Path) -> None:
     path = run / "sweep.json"
-    found = silent_loads(path, lambda: (len(load(run, None)), json.loads(path.read_text())["cells"]))
+    found = silent_loads(path, lambda: (len(load(RunFiles(run), None)), json.loads(path.read_text())["cells"]))
     observe(record_property, "sweep.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
@@ -139,9 +142,9 @@ def test_a_damaged_declaration(record_property, run: Path) -> None:
 
 def test_a_damaged_configuration(record_property, run: Path) -> None:
     """A command goes on with a run only where its configuration still says the same."""
-    path = next(run.rglob(train.CONFIG))
+    path = next(run.rglob(CONFIG))
     settings = settings_of(composed(*TINY))
-    found = silent_loads(path, lambda: (train.complete(path.parent, settings)["status"], json.loads(path.read_text())))
+    found = silent_loads(path, lambda: (complete(path.parent, settings)["status"], json.loads(path.read_text())))
     observe(record_property, "config.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lra import record
-from lra.files import digest
+from lra.core.files import digest
+from lra.records import record
 from lra.report import Report
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -50,6 +50,34 @@ CORRECT: dict[tuple[str, str, str], tuple[int | str, ...]] = {
     ("listops", "strict", "luna"): (764, 789, 775, 800, 770),
 }
 PERPLEXITY = {"transformer": (31.25, 30.5, 31.0), "simple": (33.75, 34.5)}
+
+
+MACHINE = {
+    "lra": "0.1.0",
+    "platform": "Linux x86_64",
+    "instructions": "AVX2",
+    "started": "2026-01-01T00:00:00+00:00",
+    "finished": "2026-01-01T00:01:00+00:00",
+}
+DIAGNOSED = {"diagnostics": {}, "calibration": [], "calibration_error": 0.0}
+
+
+def summary(seed: int, **known: object) -> dict:
+    """What a record says of the way of a run, besides its results."""
+    return {
+        "steps": 1000,
+        "seconds": {"train": 50.0 + seed, "evaluate": 5.0},
+        "tokens_per_second": 1000.0 * seed,
+        "tokens": {"real": 90_000, "computed": 100_000},
+        "processes": 1,
+        "resumes": 0,
+        "parameters": 1000,
+        "trainable_parameters": 1000,
+        "full_pattern": False,
+        "files": {},
+        "peak_memory_bytes": 2**28,
+        **known,
+    }
 
 
 def make(root: Path) -> None:
@@ -96,7 +124,8 @@ def _accuracy(root: Path, task: str, protocol: str, system: str, seed: int, corr
     classes = 10 if task.startswith("listops") else 2
     best, last = _entry(correct, step=900), _entry(correct - 10, step=1000)
     test = {"last": last, "best_val": best} | ({"best_test": best} if task == "text" else {})
-    _write(folder, task, protocol, system, seed, {"test": test, "validation": {"best": best, "last": last}})
+    results = {"status": "finished", "test": test, "validation": {"best": best, "last": last}}
+    _write(folder, task, protocol, system, seed, results)
     if task == "text":
         return
     labels = np.arange(EXAMPLES) % classes
@@ -111,7 +140,7 @@ def _perplexity(root: Path, system: str, seed: int, perplexity: float) -> None:
     entry = _entry(500, step=1000) | {"perplexity": perplexity}
     results = {"test": {"last": entry, "best_val": entry}, "validation": {"best": entry, "last": entry}}
     folder = root / _place("books", "paper", system) / f"seed{seed}"
-    _write(folder, "books", "paper", system, seed, results | {"metric": "perplexity"})
+    _write(folder, "books", "paper", system, seed, results | {"status": "finished", "metric": "perplexity"})
 
 
 def _entry(correct: int, step: int) -> dict:
@@ -120,6 +149,10 @@ def _entry(correct: int, step: int) -> dict:
 
 def _write(folder: Path, task: str, protocol: str, system: str, seed: int, results: dict) -> None:
     attention, variant = SYSTEMS[system]
+    if results["status"] != "failed":
+        results = {"baselines": BASELINES[task], "test": {}, "validation": {}, **summary(seed), **results}
+    if results["status"] == "finished" and task != "books":  # a language model has no classes
+        results = {**DIAGNOSED, **results}
     config = {"protocol": {"softmax_scale": protocol}, "model": {"depth": 6}, "seed": seed, "variant": variant}
     started = {
         "task": task,
@@ -131,13 +164,6 @@ def _write(folder: Path, task: str, protocol: str, system: str, seed: int, resul
         "seed": seed,
         "selection": "best_val",
         "metric": "accuracy",
-        "status": "finished",
-        "steps": 1000,
-        "test": {},
-        "validation": {},
-        "baselines": {} if results.get("status") == "failed" else BASELINES[task],
-        "seconds": {"train": 50.0 + seed, "evaluate": 5.0},
-        "tokens_per_second": 1000.0 * seed,
         "config": config,
         "provenance": {
             "commit": "0" * 40,
@@ -150,6 +176,7 @@ def _write(folder: Path, task: str, protocol: str, system: str, seed: int, resul
             "cpu": "a processor",
             "threads": 2,
             "precision": "fp32",
+            **MACHINE,
         },
     }
     record.write(folder, started | results)

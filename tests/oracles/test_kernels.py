@@ -27,7 +27,7 @@ def same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float
 def test_favor(spread: float) -> None:
     """With their eps set to 0: it is added to every feature, which ours need not."""
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
-    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_len=71)
+    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71)
     q, k, v = inputs = [x.requires_grad_() for x in heads(71, spread)]
     phi_q, phi_k = (
         lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
@@ -38,7 +38,7 @@ def test_favor(spread: float) -> None:
 
 def test_causal_favor() -> None:
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
-    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_len=71, causal=True)
+    mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71, causal=True)
     q, k, v = inputs = [x.requires_grad_() for x in heads(71)]
     phi_q, phi_k = (
         lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
@@ -59,7 +59,7 @@ def test_relu_kernel() -> None:
 def test_causal_linear() -> None:
     """Theirs is in float32 and adds 1e-10 to the denominator, ours 1e-6."""
     lib = pytest.importorskip("fla.ops.linear_attn.naive")
-    mixer = mixer_of("linear", max_len=131, causal=True)
+    mixer = mixer_of("linear", max_positions=131, causal=True)
     q, k, v = inputs = [x.requires_grad_() for x in heads(131)]
     phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()).transpose(1, 2) for x in (q, k))
     expected, _ = lib.naive_recurrent_linear_attn(phi_q, phi_k, v.transpose(1, 2), scale=1.0, normalize=True)
@@ -69,7 +69,7 @@ def test_causal_linear() -> None:
 def test_causal_retention() -> None:
     """Theirs is in float32, without rotation, norm and gate."""
     lib = pytest.importorskip("fla.ops.retention.naive")
-    mixer = mixer_of("retention", max_len=131, causal=True)
+    mixer = mixer_of("retention", max_positions=131, causal=True)
     q, k, v = inputs = [x.requires_grad_() for x in heads(131)]
     expected = lib.naive_retention(q, k, v).double()
     same(mixer.retain(q * 5**-0.5, k, v), expected, inputs, 1e-5)

@@ -38,7 +38,7 @@ def test_sinkhorn_sorting_network(monkeypatch: pytest.MonkeyPatch) -> None:
     lib = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
     monkeypatch.setattr(lib, "sample_gumbel", lambda shape, device, dtype: torch.zeros(shape, dtype=dtype))
     monkeypatch.setattr(lib, "log", torch.log)
-    mixer = mixer_of("sinkhorn", "attention.block=3", max_len=LENGTH).eval()
+    mixer = mixer_of("sinkhorn", "attention.block=3", max_positions=LENGTH).eval()
     net = lib.SimpleSortNet(3, 3, 8, 2 * WIDTH, False, 0.75, 7).double()
     net.act.forward = torch.exp
     net.linear.data[0, :, :WIDTH], net.linear.data[0, :, WIDTH:] = 0, mixer.sort.data
@@ -50,7 +50,7 @@ def test_sinkhorn_sorting_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sinkhorn_attention() -> None:
     """Given the same permutation. Theirs takes the sorted values from the keys, so here values are keys."""
     lib = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
-    mixer = mixer_of("sinkhorn", "attention.block=3", "protocol=strict", max_len=LENGTH).eval()
+    mixer = mixer_of("sinkhorn", "attention.block=3", "protocol=strict", max_positions=LENGTH).eval()
     q, k = heads(1).requires_grad_(), heads(2).requires_grad_()
     order = mixer.permutation(k.unflatten(2, (8, 3)), torch.ones(2, 1, 8, 3, dtype=torch.bool)).flatten(0, 1)
     theirs = lib.SinkhornAttention(3, 3 * WIDTH, WIDTH, 3, LENGTH, non_permutative=False)
@@ -70,7 +70,7 @@ def test_sinkhorn_attention() -> None:
 def reformer_of(chunk: int, hashes: int, *, within_bucket: bool = False) -> Reformer:
     options = [f"chunk={chunk}", f"hashes={hashes}", f"within_bucket={within_bucket}"]
     overrides = [f"attention.{option}" for option in options]
-    return mixer_of("reformer", *overrides, "protocol=strict", max_len=LENGTH, bias=False).eval()
+    return mixer_of("reformer", *overrides, "protocol=strict", max_positions=LENGTH, bias=False).eval()
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -24,7 +24,7 @@ def test_local_attention(window: int, length: int, causal: bool) -> None:
         window_size=window, causal=causal, exact_windowsize=True, autopad=True, use_rotary_pos_emb=False
     )
     options = ("attention.kind=sliding", f"attention.window={window}", "protocol=strict")
-    mixer = mixer_of("local", *options, causal=causal, max_len=29)
+    mixer = mixer_of("local", *options, causal=causal, max_positions=29)
     q, k, v = (noise(2, 3, length, 5, seed=seed).requires_grad_() for seed in (1, 2, 3))
     mask = mask_of([length, max(1, length // 2)], length)
     weight = noise(2, 3, length, 5, seed=4) * mask[:, None, :, None]
@@ -48,7 +48,7 @@ def test_longformer(global_positions: int) -> None:
         f"attention.global_positions={global_positions}",
         f"attention.global_projections={str(global_positions > 0).lower()}",
     ]
-    mixer = mixer_of("longformer", *options, "protocol=strict", max_len=48)
+    mixer = mixer_of("longformer", *options, "protocol=strict", max_positions=48)
     names = {"query": "query", "key": "key", "value": "value"}
     if global_positions:
         names |= {f"global_{name}": f"{name}_global" for name in names}
@@ -82,7 +82,7 @@ def test_bigbird(lengths: list[int]) -> None:
     other = lib.BigBirdBlockSparseAttention(config, seed=7).double().train()
     draw, drawn = other._bigbird_block_rand_mask_with_head, []
     other._bigbird_block_rand_mask_with_head = lambda **options: drawn.append(draw(**options)) or drawn[-1]
-    mixer = mixer_of("bigbird", "attention.block=2", "attention.random_blocks=3", "protocol=strict", max_len=30)
+    mixer = mixer_of("bigbird", "attention.block=2", "attention.random_blocks=3", "protocol=strict", max_positions=30)
     copy(mixer, other, {"query": "query", "key": "key", "value": "value"})
     x, mask = noise(2, 30, 15), mask_of(lengths, 30)
     blocked, band, rows, columns = lib.BigBirdModel.create_masks_for_block_sparse_attn(mask.double(), 2)

@@ -346,14 +346,14 @@ function leave() {
   close();
 }
 
-/** A link to a file beside the record of a run. */
+/** A link to a file beside the record of a run; where they are packed, to the line that says where. */
 function beside(run, name, label) {
   const folder = run.path
     .slice(0, run.path.lastIndexOf("/") + 1)
     .split("/")
     .map(encodeURIComponent)
     .join("/");
-  return make("a", {href: folder + name}, label);
+  return make("a", {href: run.packed ? `#run/${folder.slice(0, -1)}` : folder + name}, label);
 }
 
 function seeds(place, cell) {
@@ -393,7 +393,9 @@ function seeds(place, cell) {
       minutes(run.seconds?.train),
       whole(run.tokens_per_second),
       run.peak_memory_bytes == null ? MISSING : `${(run.peak_memory_bytes / 2 ** 20).toFixed(0)} MiB`,
-      [beside(run, "metrics.jsonl", "metrics"), " ", beside(run, "config.json", "config")],
+      run.packed
+        ? beside(run, "", "packed")
+        : [beside(run, "metrics.jsonl", "metrics"), " ", beside(run, "config.json", "config")],
     ];
   });
   return [

@@ -1,0 +1,1 @@
+"""The commands: arguments in, exit code out."""

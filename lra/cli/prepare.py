@@ -1,0 +1,61 @@
+"""lra-prepare: fetch or make, verify and cache the data of one task."""
+
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from pydantic import PositiveInt
+
+from lra.cli.command import command
+from lra.config import configure
+from lra.core.console import Preparation, say
+from lra.tasks import Builder, Place
+from lra.tasks.card import card, summary, update
+from lra.tasks.storage import verify
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings:
+    """The checked configuration; the fields are the keys of `conf/prepare.yaml` that matter for data."""
+
+    task: dict[str, Any]
+    cache: str
+    data_dir: str | None
+    workers: PositiveInt | None
+    packages: list[str]
+    json: bool
+    card: str | None
+    export: str | None
+    verify: bool
+
+
+def job(cfg: DictConfig) -> None:
+    """Prepare one task and say what was done."""
+    values = {key: value for key, value in configure.plain(cfg).items() if key in PrepareSettings.__dataclass_fields__}
+    configure.check(PrepareSettings, values, "")
+    settings = PrepareSettings(**values)
+    builder = configure.build(settings.task, "task", settings.packages, kind=Builder)().at(Place.of(settings))
+    started = time.monotonic()
+    with Preparation(builder.facts.name) as progress:
+        task = builder.build(replace(Place.of(settings, progress), verify=settings.verify))
+    seconds = time.monotonic() - started
+    if settings.verify:
+        verify(task.folder)
+        say("verified: every file of the cache and of the raw data at hand was read anew and has its SHA-256")
+    if settings.export is not None:
+        for path in builder.export(task, Path(settings.export)):
+            say(f"wrote {path}")
+    if settings.card is not None:
+        update(Path(settings.card), task)
+        say(f"wrote {settings.card}")
+    if settings.json:
+        print(json.dumps(summary(task, seconds), indent=1))
+    else:
+        print(card(task))
+        say(f"ready in {seconds:.1f} s: {task.folder}")
+
+
+main = command("prepare")(job)

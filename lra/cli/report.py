@@ -1,0 +1,129 @@
+"""lra-report DIR"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from lra.core.console import say
+from lra.core.errors import UserError, printable
+from lra.report import write_pages, write_report
+from lra.report.overview import fill_pages, is_over_folders, results_folders, verify_pages, write_overview
+from lra.report.pack import pack, unpack
+from lra.report.schema import RULES
+from lra.report.verify import verify
+from lra.report.watch import watch
+
+ALONE = ("verify", "overview", "fill", "watch", "once", "pack", "unpack")  # what else to do than write the report
+
+
+def main() -> None:
+    arguments = _arguments()
+    faults: list[str] = []
+    try:
+        if arguments.watch or arguments.once:
+            watch(arguments.folder, arguments.once, faults.append)
+        elif arguments.verify and is_over_folders(arguments.folder):
+            sys.exit(_verify_all(arguments))
+        elif arguments.verify:
+            sys.exit(_verify(arguments, arguments.folder))
+        elif arguments.fill:
+            _fill(arguments.folder, arguments.text)
+        elif arguments.overview:
+            _fill(arguments.folder, arguments.text)
+            _show(write_overview(arguments.folder, faults.append), "over the folders in it")
+        elif arguments.pack:
+            _pack(arguments, faults)
+        elif arguments.unpack:
+            count = unpack(arguments.folder)
+            _write(arguments, faults)
+            say(f"lra-report: {count} files lie below {arguments.folder} again; its report links to them")
+        else:
+            _show(_write(arguments, faults), "and what lies beside it")
+    except (UserError, OSError) as error:
+        faults.append(str(error))
+    for fault in dict.fromkeys(faults):
+        say(f"lra-report: error: {printable(fault)}")
+    if faults:
+        sys.exit(2)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the report of a results folder.")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR",
+        help="a folder with records below it, as lra-train's out=..., or a receipts file, for the folder it lies in",
+    )  # fmt: skip
+    parser.add_argument(
+        "--selection", choices=RULES, help="show this test result; default: what each run's recipe says"
+    )
+    parser.add_argument(
+        "--published", type=Path, action="append", default=[], metavar="FILE",
+        help="more published numbers, in the form of lra/report/published.yaml; also read from DIR/published.yaml",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pages-only", action="store_true",
+        help="write README.md and index.html alone, and remove the tables and figures of an earlier report",
+    )  # fmt: skip
+    parser.add_argument(
+        "--text", type=Path, action="append", default=[], metavar="FILE",
+        help="one more page with <!--{NAME}-->NUMBER<!--{}-->, for --fill, --overview and --verify",
+    )  # fmt: skip
+    for name, text in (
+        ("--verify", "write nothing; recompute the report, say what in DIR does not match it, exit 1 if anything does"),
+        ("--overview", "DIR holds results folders: fill numbers as --fill does, and write its README.md, a page over "
+         "them all"),
+        ("--fill", "DIR holds results folders: write the numbers of DIR/findings.md and of each --text, from the "
+         "records"),
+        ("--pack", "verify DIR, put all that its runs left into DIR/receipts.zip in place of their folders, and write "
+         "the report again"),
+        ("--unpack", "the opposite: every file lies where it lay, to the byte"),
+        ("--watch", "show a running sweep in the terminal: what is done, where runs are at work, why others are not, "
+         "the time left; write nothing"),
+        ("--once", "the same, once"),
+    ):  # fmt: skip
+        parser.add_argument(name, action="store_true", help=text)
+    arguments = parser.parse_args()
+    asked = [f"--{name}" for name in ALONE if getattr(arguments, name)]
+    if len(asked) > 1 and set(asked) != {"--watch", "--once"}:
+        parser.error(f"{' and '.join(asked)}: expected one of them")
+    return arguments
+
+
+def _write(arguments: argparse.Namespace, faults: list[str]) -> Path:
+    write = write_pages if arguments.pages_only else write_report
+    return write(arguments.folder, arguments.selection, arguments.published, faults.append)
+
+
+def _show(page: Path, what: str) -> None:
+    print(page.read_text())
+    say(f"lra-report: wrote {page}, {what}")
+
+
+def _fill(folder: Path, texts: list[Path]) -> None:
+    for line in fill_pages(folder, texts):
+        say(f"lra-report: {line}")
+
+
+def _verify_all(arguments: argparse.Namespace) -> int:
+    """Verify each results folder in DIR, the numbers of its pages, and the page over them."""
+    wrong = [_verify(arguments, path) for path in results_folders(arguments.folder)]
+    faults = verify_pages(arguments.folder, arguments.text)
+    for line in faults:
+        say(printable(line), to_stdout=True)
+    return 1 if faults or any(wrong) else 0
+
+
+def _verify(arguments: argparse.Namespace, folder: Path) -> int:
+    runs, mismatches = verify(folder, arguments.selection, arguments.published)
+    for line in mismatches:
+        say(printable(line), to_stdout=True)
+    say(printable(f"{folder}: {runs} records, {len(mismatches)} mismatches"), to_stdout=True)
+    return 1 if mismatches else 0
+
+
+def _pack(arguments: argparse.Namespace, faults: list[str]) -> None:
+    if _verify(arguments, arguments.folder):
+        raise UserError(f"{arguments.folder}: not packed; mend what does not match, or run lra-report on it first")
+    receipts = pack(arguments.folder)
+    _write(arguments, faults)
+    say(f"lra-report: wrote {receipts} ({receipts.stat().st_size:,} bytes) and the report anew")

@@ -1,0 +1,1 @@
+"""From option files and a command line to checked settings."""

@@ -1,0 +1,63 @@
+"""The cell of a table that a configuration belongs to."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255, some of them 143 of encrypted ones
+PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table; with a seed it is a run. `settings`: whatever else a sweep varies."""
+
+    task: str
+    protocol: str
+    attention: str
+    variant: str
+    settings: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Relative to the results folder."""
+        levels = [self.task, self.protocol, self.attention, self.variant]
+        if self.settings:
+            name = ",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items())
+            levels.append(_fitting(name))
+        return Path(*levels)
+
+    def __str__(self) -> str:
+        extra = "".join(f" {key}={value}" for key, value in self.settings.items())
+        return f"{self.task} {self.attention}/{self.variant} ({self.protocol}){extra}"
+
+
+def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
+    """The cell that a composed configuration belongs to."""
+    choices = hydra_cfg.runtime.choices
+    settings = {"case": choices["case"]} if choices["case"] else {}
+    for key in sorted(varied):
+        settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
+    return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)
+
+
+def _named(value: Any) -> Any:
+    """A list or a group of keys as one writes it on the command line, [a, b]: a name has no parts."""
+    if not OmegaConf.is_config(value):
+        return value
+    content = OmegaConf.to_container(value, resolve=True)
+    return yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+
+
+def _fitting(name: str) -> str:
+    """The name of a folder; one that is too long for file systems is cut and has its digest at the end."""
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: LONGEST_NAME // 2]}~{digest}"

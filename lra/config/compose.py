@@ -1,0 +1,135 @@
+"""From files of options to one configuration: Hydra's composition, with sections by task and by attention, and with the
+rows of Table 1 as options of `system`."""
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
+from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import DictConfig, OmegaConf
+
+from lra.core.errors import UserError, did_you_mean
+from lra.core.paths import conf_dir, table1_file
+
+GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",)}
+"""By the key that holds sections, whose options name them."""
+OTHERS = "others"  # the section for options that have none of their own
+
+
+def start(config_name: str, folder: Path | None = None, conf: str | None = None) -> Hydra:
+    """Hydra for our groups and those of `folder`, a user's own; `conf` is taken in the place of ours."""
+    GlobalHydra.instance().clear()
+    hydra.version.setbase("1.3")
+    for option, row in table1().items():
+        defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
+        ConfigStore.instance().store(option, {"defaults": defaults}, group="system", package="_global_", provider="lra")
+    path = create_config_search_path(conf or str(conf_dir()))
+    if folder is not None:
+        path.prepend("command-line", f"file://{folder.absolute()}", anchor=SearchPathQuery(provider="schema"))
+    engine = Hydra(task_name=config_name, config_loader=Loader(path))
+    GlobalHydra.instance().initialize(engine)
+    return engine
+
+
+def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> DictConfig:
+    """The configuration that a command line of these overrides gives; `with_hydra`: Hydra's own part included."""
+    start(config_name)
+    return hydra.compose(config_name, overrides=list(overrides), return_hydra_config=with_hydra)
+
+
+def options(group: str) -> list[str]:
+    """Our options of a configuration group, in alphabetical order."""
+    rows = table1() if group == "system" else ()
+    return sorted([*rows, *(path.stem for path in (conf_dir() / group).glob("*.yaml"))])
+
+
+def groups() -> list[str]:
+    """The names of our configuration groups."""
+    return sorted(["system", *(path.name for path in conf_dir().iterdir() if path.is_dir())])
+
+
+@cache
+def table1() -> dict[str, dict[str, str]]:
+    """By their options, the rows of Table 1 that can be run."""
+    rows = yaml.safe_load(table1_file().read_text())["systems"]
+    return {row["option"]: row for row in rows if "option" in row}
+
+
+class _Repository(ConfigRepository):
+    """Hydra's, which Hydra copies before every composition and for every list of options. Only its list of sources is
+    ever replaced, so the copy shares their content; copying that took half of the time of --help."""
+
+    def __deepcopy__(self, memo: dict) -> "_Repository":
+        return copy.copy(self)
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's, which reads of every file also the sections for what is chosen."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository = _Repository(config_search_path)
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: Any) -> DictConfig:
+        return super()._compose_config_from_defaults_list(defaults, _Sections(repo, defaults))
+
+
+class _Sections:
+    """A repository of Hydra's whose files have no sections left: those for what is chosen are merged into the rest."""
+
+    def __init__(self, repository: Any, defaults: list[ResultDefault]) -> None:
+        self._repository = repository
+        paths = [default.config_path for default in reversed(defaults)]  # an option stands behind what it derives from
+        self._chosen = {
+            key: [path.rpartition("/")[2] for path in paths if path.startswith(f"{group}/")]
+            for key, (group, *_) in GROUPS.items()
+        }
+
+    def get_schema_source(self) -> ConfigSource:
+        return self._repository.get_schema_source()
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        result = self._repository.load_config(config_path)
+        if result is None or not any(key in result.config for key in GROUPS):
+            return result
+        result = copy.copy(result)
+        result.config = self._merged(copy.deepcopy(result.config), f"{config_path}.yaml: ")
+        return result
+
+    def _merged(self, content: DictConfig, where: str) -> DictConfig:
+        """`where` begins the message of a mistake: the file, and the keys around `content`."""
+        for key in GROUPS:
+            sections = content.pop(key, None)
+            if sections is not None:
+                name = self._section(key, sections, f"{where}{key}")
+                content = OmegaConf.merge(content, self._merged(sections[name], f"{where}{key}.{name}."))
+        return content
+
+    def _section(self, key: str, sections: Any, where: str) -> str:
+        """The name of the section that holds. Raises UserError where there is none, or one that nothing can choose."""
+        group = GROUPS[key][0]
+        known = {OTHERS}.union(*(self._repository.get_group_options(option) for option in GROUPS[key]))
+        if not OmegaConf.is_dict(sections) or not all(OmegaConf.is_dict(section) for section in sections.values()):
+            raise UserError(f"{where}: expected a mapping of settings for each {group}")
+        for name in sections:
+            if name not in known:
+                raise UserError(f"{where}.{name}: there is no such {group}; {did_you_mean(str(name), sorted(known))}")
+        chosen = self._chosen[key]
+        name = next((name for name in [*chosen, OTHERS] if name in sections), None)
+        if name is None:
+            raise UserError(
+                f"{where}: no settings for {group}={chosen[0] if chosen else None}; there are some for "
+                f"{', '.join(sections)}"
+            )
+        return name

@@ -1,0 +1,196 @@
+"""From a composed configuration to checked Python values; the only place where `_target_` is resolved.
+
+The signature is the schema: YAML owns the values, Python owns the names and the types. A key that no parameter
+takes, a missing one, or a value of the wrong type is an error that names the key.
+"""
+
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from inspect import Parameter, isclass, signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from lra.config.compose import compose, groups
+from lra.core.errors import UserError, did_you_mean
+
+LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
+FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, interpolations resolved; a missing value is an error that names its key."""
+    own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    try:
+        return OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
+
+
+def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
+    """Compare `values` with the parameters of `target` after the first `supplied`; `where` prefixes the keys."""
+    parameters = list(signature(target).parameters.values())[supplied:]
+    known = {parameter.name: parameter for parameter in parameters}
+    for key in values:
+        if key not in known:
+            raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, known)}")
+    missing = [name for name, parameter in known.items() if parameter.default is Parameter.empty]
+    for name in missing:
+        if name not in values:
+            raise UserError(f"{where}{name}: missing; set {where}{name}=...")
+    hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
+    for key, value in values.items():
+        check_value(hints.get(key, Any), value, f"{where}{key}")
+
+
+def check_value(hint: Any, value: Any, key: str) -> None:
+    """Raises UserError, with the key, where a value is not of the type that `hint` says."""
+    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    if isinstance(value, int) and abs(value) > LARGEST and "aximum" not in str(adapter.json_schema()):
+        raise UserError(f"{key}={value}: should be at most {LARGEST}")
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        expected = message[0].lower() + message[1:]
+        raise UserError(f"{key}={value}: {expected.replace('input should', 'should')}") from None
+
+
+def build(
+    node: dict[str, Any], where: str, packages: list[str], supplied: int = 0, kind: type | None = None
+) -> Callable:
+    """The partial that a node with `_target_` describes: the target with the node's options filled in.
+
+    `supplied` is how many leading arguments the caller will give. Only targets in `lra` and in the packages that
+    the user names are resolved; a class must be one of `kind`.
+    """
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise UserError(f"{where}: expected options with a _target_, got {node!r}")
+    if node.get("_partial_", True) is not True:
+        raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
+    name = f"{where}._target_={node['_target_']}"
+    trusted = ["lra", *packages]
+    if node["_target_"].split(".")[0] not in trusted:
+        raise UserError(
+            f"{name}: not in a trusted package ({', '.join(trusted)}); name its package with packages=[...]"
+        )
+    with blamed(name, packages):
+        target = _located(node["_target_"], name)
+    home = getattr(target, "__module__", None) or ""
+    if home.split(".")[0] not in trusted:  # reached through the imports of a trusted module
+        raise UserError(f"{name}: belongs to {home!r}, which is not trusted")
+    if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
+        wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
+        raise UserError(f"{name}: expected {wanted}")
+    options = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    check(target, options, f"{where}.", supplied)
+    return partial(target, **options)
+
+
+def _located(dotted_name: str, where: str) -> Any:
+    """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
+    it."""
+    parts = dotted_name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module = ".".join(parts[:cut])
+        try:
+            found = import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, but not what it imports
+    else:
+        raise UserError(f"{where}: there is no module {parts[0]!r}; is its folder in PYTHONPATH?")
+    for part in parts[cut:]:
+        if not hasattr(found, part):
+            raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _public(module: Any) -> list[str]:
+    """Names of the classes and functions that a module defines."""
+    here = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    return [key for key in here if not key.startswith("_")]
+
+
+@contextmanager
+def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
+    """Turn an error in the code of the user's own packages into a line that names their file; `where`: the key."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.walk_tb(error.__traceback__)
+        theirs = [
+            (frame.f_code.co_filename, line)
+            for frame, line in frames
+            if frame.f_globals.get("__name__", "").split(".")[0] in packages
+        ]
+        if isinstance(error, SyntaxError) and error.filename:
+            theirs.append((error.filename, error.lineno))
+        if not theirs:
+            raise
+        file, line = theirs[-1]
+        raise UserError(
+            f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
+        ) from error
+
+
+def explain(error: Exception, config_name: str) -> str:
+    """One line for a mistake that Hydra or OmegaConf found."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
+    if isinstance(error, ConfigCompositionException):
+        key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
+        if key:
+            return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name))}"
+    if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
+        return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
+    message = first_line(error)
+    if message.startswith("Ambiguous value"):
+        return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"
+    return message
+
+
+def _known_keys(config_name: str) -> list[str]:
+    """Groups and dotted keys of the default configuration."""
+    cfg = compose(config_name)
+    return [*groups(), *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
+
+
+def dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from dotted(value, f"{prefix}{key}.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the message, with the next where it ends at a colon, or of what caused it where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines and error.__cause__ is not None:
+        return first_line(error.__cause__)
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def shown(path: str | Path) -> Path:
+    """Relative to the working folder where it lies in it."""
+    return Path(os.path.relpath(path)) if Path(path).is_relative_to(Path.cwd()) else Path(path)

@@ -1,0 +1,116 @@
+"""The checked form of a composed configuration."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import yaml
+from omegaconf import DictConfig
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from lra.config import configure
+from lra.core import paths
+from lra.core.errors import UserError, did_you_mean
+
+RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
+
+Precision = Literal["fp32", "bf16"]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Cores = Annotated[int, Field(gt=0, le=1024)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The checked configuration; the fields are the keys of `conf/train.yaml`."""
+
+    task: dict[str, Any]
+    attention: dict[str, Any]
+    protocol: dict[str, str]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    init: dict[str, Any] | None
+    seed: Seed
+    precision: Precision
+    device: Literal["auto", "cpu", "cuda"]
+    threads: Cores | None
+    out: str
+    describe: bool
+    probe: PositiveInt | None
+    cache: str
+    data_dir: str | None
+    workers: Cores | None
+    packages: list[str]
+    sweep_minutes: PositiveFloat | None
+    max_hours: PositiveFloat | None
+    isolate: bool
+    resume: Literal["exact", "inexact"]
+    retry: Literal["none", "failed", "all"]
+    checkpoint: dict[str, Any]
+    logger: dict[str, Any]
+    sweep: dict[str, Any]
+    generate: dict[str, Any]
+
+    @cached_property
+    def start(self) -> Any:
+        """Where the first weights come from (`lra.init.Start`); None: they are drawn."""
+        if self.init is None:
+            return None
+        with configure.blamed("init", self.packages):
+            return configure.build(self.init, "init", self.packages)()
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
+        file of first weights is missing, since its digest is part of it."""
+        chosen = {key: getattr(self, key) for key in RESULT_KEYS}
+        chosen["train"] = {key: value for key, value in self.train.items() if key not in ("minutes", "processes")}
+        if self.start is not None:
+            options = {key: value for key, value in self.init.items() if key not in ("folder", "_partial_")}
+            chosen["init"] = {**options, "sha256": self.start.sha256}
+        return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When a run saves its state, and whether its weights stay; the keys of `checkpoint`."""
+
+    minutes: PositiveFloat
+    steps: PositiveInt | None
+    keep: bool
+
+    def due(self, step: int, seconds: float) -> bool:
+        """After `step`, `seconds` after the last time."""
+        return seconds >= 60 * self.minutes or (self.steps is not None and step % self.steps == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """What a language model writes after its training; the keys of `generate`."""
+
+    prompt: Annotated[str, Field(min_length=1)]
+    tokens: PositiveInt
+    top_p: Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Siblings:
+    """What a run of a sweep knows of the others; the keys of `sweep`."""
+
+    varied: list[str]
+    jobs: PositiveInt
+
+
+def settings_of(cfg: DictConfig) -> Settings:
+    """Check names and types of a composed configuration."""
+    values = configure.plain(cfg)
+    configure.check(Settings, values, "")
+    configure.check(Generate, values["generate"], "generate.")
+    configure.check(Checkpoints, values["checkpoint"], "checkpoint.")
+    configure.check(Siblings, values["sweep"], "sweep.")
+    known = yaml.safe_load((paths.conf_dir() / "protocol" / "paper.yaml").read_text())["protocol"]
+    for key in values["protocol"]:
+        if key not in known:
+            raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")
+    if not values["out"] or values["out"].startswith("~"):
+        raise UserError(f"out={values['out']}: expected a folder for the results, written out (without ~)")
+    return Settings(**values)

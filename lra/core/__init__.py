@@ -1,0 +1,1 @@
+"""What every floor may use: files, locks, errors, streams of random numbers, the terminal."""

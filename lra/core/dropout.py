@@ -1,0 +1,284 @@
+"""Noise in training: the noise of a value is a pure function of (seed, step, layer, example, head, number).
+
+The number of a value stands for its coordinates. It is its place in its head, where only the first axis grows as the
+batch is padded further; where other axes do, the caller says how values are numbered. So, however a batch is cut into
+micro-batches, and however far it is padded, every example meets the same noise: the gradient of a step does not depend
+on the cut, and a resumed run needs no random state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, log, prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lra.core import streams
+
+LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
+
+
+class ColumnRun(NamedTuple):
+    """`width` columns of weights [n, m] that have `most` numbers in every row, whatever the width: `first` [n] for the
+    first of them, and so on. Columns that these lead out of 0 .. most - 1 have no number: they count for nothing."""
+
+    most: int
+    width: int
+    first: Tensor
+
+
+Numbers = Literal["order", "pairs"] | int | list[ColumnRun]
+"""How the values of one head, or of x [B, ...] with fewer than four axes, are numbered:
+
+`order`: as they lie, where only the first axis grows with padding, as in [L, F] or in weights [L, m] of m fixed keys;
+`pairs`: weights [n, m] of the first n positions for the first m >= n, in the order in which positions come to be read:
+shell i is row i up to the diagonal (where i < n), then column i above it;
+a number: weights [n, m], column by column, so many numbers for each, n at least;
+runs: weights [..., m], row by row, the numbers of the runs one after another.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseKey:
+    """Which noise: `words` from (seed, "dropout"), and the step, the layer and the rows of the batch."""
+
+    words: np.ndarray
+    step: int
+    layer: int
+    rows: Sequence[int]
+
+    def bits(self, row: int, part: int) -> np.random.Philox:
+        """The raw bits of one row of the batch; a row may have several parts, such as heads."""
+        return np.random.Philox(
+            key=self.words, counter=np.array([0, row | part << 32, self.layer, self.step], np.uint64)
+        )
+
+
+class Keyed(nn.Module):
+    """Whatever draws in training; `set_keys` says what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key: NoiseKey | None = None
+
+    def key(self, rows: int) -> NoiseKey:
+        """The key of this batch of so many rows."""
+        if self._key is None or len(self._key.rows) != rows:
+            raise RuntimeError("noise in training: call lra.core.dropout.set_keys(model, ...) for this batch first")
+        return self._key
+
+
+class Dropout(Keyed):
+    """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p).
+
+    From four axes on the second is that of heads, each of which has a stream of noise by itself.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor, numbers: Numbers = "order") -> Tensor:
+        dropped = self.draw(x.shape, x.device, numbers)
+        return x if dropped is None else _Drop.apply(x, dropped, self.scale)
+
+    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers = "order") -> Tensor | None:
+        """What `zero_` shall drop of x; None where nothing is."""
+        if not self.drops:
+            return None
+        key = self.key(shape[0])
+        if device.type == "cpu":
+            return torch.from_numpy(_dropped(key, shape, self.p, numbers))
+        return _kept(key, shape, self.p, device, numbers)
+
+    @property
+    def drops(self) -> bool:
+        """Whether any value is dropped."""
+        return self.training and self.p > 0
+
+    @property
+    def scale(self) -> float:
+        """What the values that stay are multiplied by."""
+        return 1 / (1 - self.p) if self.training else 1.0
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Gumbel(Keyed):
+    """Adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N] in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
+        words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
+        uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        noise = -np.log(-np.log(uniform))[:, _numbers(pairs, "pairs", torch.device("cpu")).numpy()]
+        return x + torch.from_numpy(noise).view(x.shape).to(x.device, x.dtype)
+
+
+def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
+    """Name the noise of the next forward pass; `rows` are the places of its documents in the step's batch."""
+    words = streams.key(seed, "dropout")
+    layers = [module for module in model.modules() if isinstance(module, Keyed)]
+    for layer, module in enumerate(layers):
+        module._key = NoiseKey(words=words, step=step, layer=layer, rows=rows)
+
+
+class _Drop(torch.autograd.Function):
+    """x scale, but zero where dropped."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, dropped: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(dropped)
+        ctx.scale = scale
+        return zero_(x * scale, dropped)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (dropped,) = ctx.saved_tensors
+        return zero_(grad * ctx.scale, dropped), None, None
+
+
+def zero_(x: Tensor, dropped: Tensor | None) -> Tensor:
+    """x, zero in place where dropped, which is given by its flat places or, True where kept, by a mask of x's size."""
+    if dropped is None:
+        return x
+    x = x.contiguous()
+    if dropped.dtype == torch.bool:
+        return x.mul_(dropped.view(x.shape))
+    x.view(-1).index_fill_(0, dropped, 0)
+    return x
+
+
+def _dropped(key: NoiseKey, shape: Sequence[int], p: float, numbers: Numbers = "order") -> np.ndarray:
+    """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
+    than a mask, since they are few."""
+    heads, inner = _heads(shape)
+    size, count = prod(inner), _count(inner, numbers)
+    dropped = []
+    for place, row in enumerate(key.rows):
+        for head in range(heads):
+            in_head = _places(_thin(key.bits(row, head), count, p), inner, numbers)
+            dropped.append(in_head + (place * heads + head) * size)
+    return np.concatenate(dropped)
+
+
+def _heads(shape: Sequence[int]) -> tuple[int, Sequence[int]]:
+    """How many heads x of `shape` [B, ...] has, and the axes within one."""
+    return (shape[1], shape[2:]) if len(shape) > 3 else (1, shape[1:])
+
+
+def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
+    """The places below `size` of independent drops with probability p, ascending: the sums of geometric gaps."""
+    gaps, drops, mean = _gaps(p)
+    drawn, end = [], -1
+    while end < size - 1:
+        expected = (size - 1 - end) / mean
+        words = bits.random_raw(ceil((expected + 4 * expected**0.5 + 4) / 4)).view(np.uint16)
+        places = np.cumsum(gaps[words]) + end
+        end = int(places[-1])
+        drawn.append(places[(words < drops) & (places < size)])
+    return np.concatenate(drawn)
+
+
+@cache
+def _gaps(p: float) -> tuple[np.ndarray, int, float]:
+    """How far each 16-bit word advances to the next drop [LEVELS], from which word on it is no drop, and the mean
+    advance.
+
+    Gaps are geometric. Those beyond the last in the table (one in sixteen, unless p is tiny) advance to there without
+    a drop and draw again, which changes nothing, since they have no memory; so no gap in the table is rare.
+    """
+    last = min(max(1, ceil(log(1 / 16) / log(1 - p))), LEVELS // 16)
+    bounds = np.rint(LEVELS * (1 - (1 - p) ** np.arange(last + 1))).astype(np.int64)  # words below: gap <= index
+    gaps = np.full(LEVELS, last, dtype=np.int64)
+    gaps[: bounds[-1]] = np.repeat(np.arange(1, last + 1), np.diff(bounds))
+    return gaps, int(bounds[-1]), float(gaps.mean())
+
+
+def _numbers(inner: Sequence[int], numbers: Numbers, device: torch.device) -> Tensor:
+    """The numbers [values] of the values of a head; any where a value counts for nothing."""
+    if numbers == "order":
+        return torch.arange(prod(inner), device=device)
+    i, j = torch.arange(prod(inner[:-1]), device=device)[:, None], torch.arange(inner[-1], device=device)
+    if numbers == "pairs":
+        rows = inner[0]
+        return torch.where(j <= i, i * i + j, torch.where(j < rows, j * j + j + 1 + i, j * rows + i)).flatten()
+    if isinstance(numbers, int):
+        return (j * numbers + i).flatten()
+    columns, before = [], 0
+    for run in numbers:
+        columns.append(before + run.first[:, None] + torch.arange(run.width, device=device))
+        before += run.most
+    return (torch.cat(columns, dim=1) + i * before).flatten()
+
+
+def _count(inner: Sequence[int], numbers: Numbers) -> int:
+    """How many numbers there may be in a head."""
+    if isinstance(numbers, int):
+        return inner[-1] * numbers
+    if isinstance(numbers, list):
+        return prod(inner[:-1]) * sum(run.most for run in numbers)
+    return prod(inner)
+
+
+def _places(dropped: np.ndarray, inner: Sequence[int], numbers: Numbers) -> np.ndarray:
+    """The flat places in a head of the values whose numbers are `dropped`, ascending: the inverse of `_numbers`."""
+    if numbers == "pairs" and inner[0] > 1:
+        return _places_of_pairs(dropped, *inner)
+    if isinstance(numbers, int):
+        column, row = _lines(dropped, inner[-1], numbers)
+        return (row * inner[-1] + column)[row < inner[0]]
+    if isinstance(numbers, list):
+        return _places_of_runs(dropped, inner, numbers)
+    return dropped
+
+
+def _lines(dropped: np.ndarray, lines: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending numbers, `most` for each line -> the line of each, and its number there."""
+    bounds = np.searchsorted(dropped, np.arange(lines + 1) * most)
+    line = np.repeat(np.arange(lines), np.diff(bounds))
+    return line, dropped - line * most
+
+
+def _places_of_runs(dropped: np.ndarray, inner: Sequence[int], runs: list[ColumnRun]) -> np.ndarray:
+    row, rest = _lines(dropped, prod(inner[:-1]), sum(run.most for run in runs))
+    places, column = [], 0
+    for run in runs:
+        of_run = (rest >= 0) & (rest < run.most)
+        rows = row[of_run]
+        inside = rest[of_run] - run.first.numpy()[rows]
+        places.append((rows * inner[-1] + column + inside)[(inside >= 0) & (inside < run.width)])
+        rest, column = rest - run.most, column + run.width
+    return np.concatenate(places)
+
+
+def _places_of_pairs(dropped: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    later = int(np.searchsorted(dropped, rows * rows))
+    square, beyond = dropped[:later], dropped[later:]
+    shell = np.sqrt(square).astype(np.int64)  # exact: numbers are far below 2**52
+    inside = square - shell * shell
+    in_row = inside <= shell
+    places = np.where(in_row, shell * columns + inside, (inside - shell - 1) * columns + shell)
+    return np.concatenate([places, beyond % rows * columns + beyond // rows]) if len(beyond) else places
+
+
+def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, numbers: Numbers = "order") -> Tensor:
+    """True where a value of `shape` [B, ...] is kept: a hash of its number and its row's word, so that an accelerator
+    needs no generator and no copy."""
+    heads, inner = _heads(shape)
+    words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
+    mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ torch.from_numpy(words).to(device)[:, None])
+    return ((mixed & (LEVELS - 1)) >= round(p * LEVELS)).view(shape)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit integers that spreads every bit (the finaliser of SplitMix64)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * (factor - (1 << 64))
+    return x ^ (x >> 31 & (1 << 33) - 1)

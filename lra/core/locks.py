@@ -1,0 +1,96 @@
+"""Locks on a file that the system holds and gives back when their holder ends, however it ends: flock(2).
+
+A file system that several machines share shows them to all, as NFS and Lustre do, or says in its mount options that
+it does not. No clock and no process number is ever compared.
+"""
+
+import errno
+import fcntl
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lra.core.errors import UserError
+from lra.core.files import open_regular, open_to_write
+
+WAIT_SECONDS = 0.05  # between two attempts
+NAME_BYTES = 1000  # the most that is read of a holder's name
+UNNAMED = "a process without a name"
+BUSY = {errno.EWOULDBLOCK, errno.EACCES}
+NONE = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
+MOUNTS = Path("/proc/self/mounts")
+ONE_HOST = re.compile(r"^(local_lock=(all|flock)|nolock|localflock|nobrl)$")  # of NFS, Lustre and CIFS
+
+
+class Held(Exception):
+    """Another holds the lock; the message says who."""
+
+
+@contextmanager
+def hold(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock of `path`, with the holder's name in it. Raises Held where another has it for `patience` seconds
+    more, and UserError where the file system has no locks or `path` is no regular file."""
+    try:
+        descriptor = open_to_write(path, os.O_RDWR)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it") from None
+    try:
+        start = time.monotonic()
+        while not _taken(descriptor, fcntl.LOCK_EX, path):
+            if time.monotonic() - start >= patience:
+                raise Held(holder(path) or UNNAMED)
+            time.sleep(WAIT_SECONDS)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _own_name().encode(), 0)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child may have inherited the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def holder(path: Path) -> str | None:
+    """Who holds the lock of `path`: host, process and SLURM job; None where nobody does."""
+    try:
+        with open_regular(path) as file:
+            if _taken(file.fileno(), fcntl.LOCK_SH, path):
+                return None
+            return file.read(NAME_BYTES).decode(errors="replace") or UNNAMED
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it") from None
+
+
+def of_one_host(path: Path) -> str | None:
+    """The mount option by which other hosts do not see the locks below an existing `path`, None where there is none."""
+    mounts = [line.split() for line in MOUNTS.read_text().splitlines()] if MOUNTS.exists() else []
+    place = path.resolve()
+    options = {Path(fields[1].replace("\\040", " ")): fields[3] for fields in mounts}
+    own = next((options[folder] for folder in (place, *place.parents) if folder in options), "")
+    return next((option for option in own.split(",") if ONE_HOST.match(option)), None)
+
+
+def _taken(descriptor: int, kind: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in BUSY:
+            return False
+        if error.errno in NONE:
+            raise UserError(
+                f"{path}: its file system has no locks ({os.strerror(error.errno).lower()}), so nothing could keep two "
+                "processes apart; choose a folder elsewhere (out=..., cache=...)"
+            ) from None
+        raise
+    return True
+
+
+def _own_name() -> str:
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"{platform.node()}, process {os.getpid()}{f', SLURM job {job}' if job else ''}"

@@ -1,0 +1,1 @@
+"""The model around an attention."""

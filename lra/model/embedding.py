@@ -1,0 +1,54 @@
+"""From tokens to the vectors that enter the first block.
+
+Legend: B examples, L tokens, D width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lra.core.dropout import Dropout
+from lra.model.architecture import Architecture
+from lra.tasks import PADDING, Facts
+
+
+class Embedding(nn.Module):
+    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front if `cls`; then the norm
+    and a dropout, where the architecture has them."""
+
+    def __init__(self, facts: Facts, architecture: Architecture, *, cls: bool) -> None:
+        super().__init__()
+        dim = architecture.dim
+        self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
+        self.cls = nn.Parameter(torch.zeros(dim)) if cls else None
+        self.cls_position = cls and architecture.cls_position
+        length = facts.max_len + self.cls_position
+        if architecture.positions == "learned":
+            self.positions = nn.Parameter(torch.zeros(length, dim))
+        else:
+            self.register_buffer("positions", sinusoids(length, dim), persistent=False)
+        self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
+        self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, L] -> [B, L, D], or [B, 1 + L, D] with the CLS."""
+        x = self.tokens(tokens)
+        if self.cls_position:
+            x = self._prepend_cls(x)
+        x = x + self.positions[: x.shape[1]]
+        if self.cls is not None and not self.cls_position:
+            x = self._prepend_cls(x)
+        return self.dropout(self.norm(x))
+
+    def _prepend_cls(self, x: Tensor) -> Tensor:
+        return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
+
+
+def sinusoids(length: int, dim: int) -> Tensor:
+    """Fixed positions [length, dim] of Long Range Arena: sines in the first half of the width, cosines in the second,
+    wavelengths from 2 pi to 20000 pi in geometric progression."""
+    half = dim // 2
+    rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
+    angles = torch.arange(length)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)

@@ -1,0 +1,63 @@
+"""From what the last block gives to logits.
+
+Legend: B examples, P documents per example, N positions, D width.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+from lra.core.precision import at_least_float32
+from lra.model.architecture import Architecture
+from lra.model.feed_forward import ACTIVATIONS
+from lra.tasks import Facts
+
+
+def head_of(facts: Facts, architecture: Architecture) -> nn.Module:
+    """Vectors of positions [B, N, D] where the next token is predicted, else `pair_features` of pooled documents
+    -> logits."""
+    dim, interaction = architecture.dim, architecture.pair_features == "interaction"
+    if interaction and facts.documents != 2:
+        raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
+    if facts.objective == "next_token":
+        return nn.Linear(dim, facts.classes, bias=architecture.bias)
+    return document_head(dim * (4 if interaction else facts.documents), facts, architecture)
+
+
+def document_head(features: int, facts: Facts, architecture: Architecture) -> nn.Sequential:
+    """Features of an example's documents [B, features] -> logits [B, classes].
+
+    One document: Linear, activation, Linear. A pair: two hidden layers with ReLU (the paper's Table 3).
+    """
+    hidden = architecture.mlp_dim
+    if facts.documents == 1:
+        widths, between = [features, hidden, facts.classes], ACTIVATIONS[architecture.head_activation]
+    else:
+        widths, between = [features, hidden, hidden // 2, facts.classes], nn.ReLU
+    layers = [nn.Linear(widths[0], widths[1], bias=architecture.bias)]
+    for inputs, outputs in pairwise(widths[1:]):
+        layers += [between(), nn.Linear(inputs, outputs, bias=architecture.bias)]
+    return nn.Sequential(*layers)
+
+
+def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """[B P, N, D] -> [B P, D]; of the real positions, which `mask` [B P, N] says."""
+    if pooling == "last":
+        return x[:, -1] if mask is None else x[torch.arange(len(x)), mask.sum(dim=1).clamp(min=1) - 1]
+    if pooling != "mean":
+        return x[:, 0]
+    x = at_least_float32(x)  # so that tokens are not counted in bf16
+    if mask is None:
+        return x.mean(dim=1)
+    real = mask.unsqueeze(-1)
+    return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+def pair_features(documents: Tensor, interaction: bool) -> Tensor:
+    """[B, P, D] -> [B, P D]; with `interaction` of two documents u and v, [u, v, u v, u - v]."""
+    if not interaction:
+        return documents.flatten(1)
+    first, second = documents.unbind(1)
+    return torch.cat([first, second, first * second, first - second], dim=-1)

@@ -1,0 +1,145 @@
+"""The whole model: embedding, blocks and head, for one task and one attention.
+
+Legend: B examples, P documents per example, L tokens, N positions (L, and the CLS if there is one), D width.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.attention import Mixer, Shape
+from lra.attention.offers import Follows
+from lra.core.errors import UserError
+from lra.model.architecture import Architecture
+from lra.model.block import Block
+from lra.model.embedding import Embedding
+from lra.model.groups import GROUPS, Group, belongs
+from lra.model.heads import head_of, pair_features, pooled
+from lra.tasks import PADDING, Facts
+
+
+class Model(nn.Module):
+    """forward(tokens [B * P, L]) -> logits [B, classes], or [B, L, classes] where every next token is predicted.
+
+    Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
+    takes part, as in the papers, and every batch must be padded to `max_len`.
+    """
+
+    def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
+        super().__init__()
+        _check_widths(architecture)
+        self.max_len = facts.max_len
+        self.documents = facts.documents
+        self.key_mask = architecture.key_mask
+        self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        self.interaction = architecture.pair_features == "interaction"
+        # Parts are made in this order, which the draws of their weights follow.
+        self.embedding = Embedding(facts, architecture, cls=self.pooling == "cls")
+        shape = _shape(facts, architecture, cls=self.pooling == "cls")
+        self.blocks = nn.ModuleList(
+            Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
+        )
+        for earlier, later in pairwise(self.blocks):
+            if isinstance(later.mixer, Follows):
+                later.mixer.follow(earlier.mixer)
+        _check_mixer(self.blocks[0].mixer, key_mask=self.key_mask, pooling=self.pooling)
+        self.final_norm = (
+            nn.LayerNorm(architecture.dim, architecture.norm_eps) if architecture.final_norm else nn.Identity()
+        )
+        self.head = head_of(facts, architecture)
+        if architecture.weight_init == "xavier":
+            self.apply(_xavier)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
+        x = self.embedding(tokens)
+        if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
+            x = x.masked_fill(~mask.unsqueeze(-1), 0)
+        for block in self.blocks[:-1]:
+            x = block(x, mask)
+        x = self.blocks[-1](x, mask, 1 if self.pooling in ("cls", "first") else None)
+        x = self.final_norm(x)
+        if self.pooling == "none":
+            return self.head(x)
+        documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
+        return self.head(pair_features(documents, self.interaction))
+
+    def freeze(self, groups: Iterable[Group]) -> None:
+        """Weights of these groups are not trained."""
+        for group in groups:
+            frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
+            if not frozen:
+                raise UserError(f"train.freeze: this model has no weights of the group {group}: {GROUPS[group]}")
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("train.freeze: nothing is left to train")
+
+    def redraw(self, seed: int, step: int) -> None:
+        """Let mixers with random features draw those of this training step."""
+        for block in self.blocks:
+            block.mixer.redraw(seed, step)
+
+    def _mask(self, tokens: Tensor) -> Tensor:
+        """[B * P, N], True at the CLS and at real tokens."""
+        real = tokens != PADDING
+        return pad(real, (1, 0), value=True) if self.pooling == "cls" else real
+
+
+def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
+    """What the mixer of the first layer is told."""
+    return Shape(
+        dim=architecture.dim,
+        qkv_dim=architecture.qkv_dim,
+        heads=architecture.heads,
+        max_positions=facts.max_len + cls,
+        bias=architecture.attention_bias,
+        out_proj=architecture.out_proj,
+        dropout=architecture.dropout,
+        causal=facts.objective == "next_token",
+        layer=0,
+    )
+
+
+def _xavier(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _check_widths(architecture: Architecture) -> None:
+    dim, qkv_dim, heads = architecture.dim, architecture.qkv_dim, architecture.heads
+    if qkv_dim % heads:
+        raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
+    if not architecture.out_proj and qkv_dim != dim:
+        raise UserError(
+            f"model.qkv_dim={qkv_dim} differs from model.dim={dim}: a variant without output projection "
+            "(simple, simple_res) adds the heads to the residual stream, so they must be equal"
+        )
+    if architecture.positions == "sinusoidal" and dim % 2:
+        raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
+
+
+def _check_mixer(mixer: Mixer, *, key_mask: bool, pooling: str) -> None:
+    """Whether what the class says of itself fits this model."""
+    name = type(mixer).__name__
+    if not isinstance(getattr(mixer, "shape", None), Shape):
+        raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
+    if mixer.shape.causal and not mixer.can_be_causal:
+        raise UserError(f"{name} has no causal form, which predicting the next token needs: choose another attention")
+    if key_mask and pooling != "none" and not mixer.maskable:
+        raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
+    if mixer.causal and pooling in ("cls", "first"):
+        raise UserError(
+            f"{name} as configured sees no later position, so model.pooling={pooling} would read the first position "
+            "alone: use model.pooling=mean or model.pooling=last"
+        )
+    if not mixer.shape.out_proj and not mixer.projects_out:
+        raise UserError(
+            f"{name} has no output projection to leave out: use variant=transformer, "
+            "or variant=simple_resl for the extra skip"
+        )

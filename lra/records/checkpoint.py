@@ -1,0 +1,133 @@
+"""Checkpoints: the whole state of a run between two steps, in files that are verified and hold no code.
+
+A generation is one safetensors file: tensors, and in its header one JSON text with everything else. `checkpoint.json`
+beside it lists the generations, newest first, with their sizes and SHA-256; it is replaced after a new file has been
+read back, and only then is the oldest removed. Killed at any instant, a run finds a generation that is whole.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lra.core import faults
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import read_json, read_regular, write_atomic, write_json
+from lra.records.names import CHECKPOINTS as INDEX
+from lra.records.names import GENERATIONS
+
+if TYPE_CHECKING:  # a run that is done needs no torch
+    from torch import Tensor
+
+SCHEMA = 3  # 2 did not say of which run it is
+KEPT = 2
+STATE = "state"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """`tensors` by name, and `state`, plain JSON values."""
+
+    step: int
+    tensors: "dict[str, Tensor]"
+    state: dict[str, Any]
+
+
+def write(folder: Path, checkpoint: Generation) -> None:
+    """Add a generation to `folder`. Raises OSError; the earlier generations are intact then."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    data = save(tensors, metadata={STATE: json.dumps(checkpoint.state)})
+    entry = {
+        "file": GENERATIONS.replace("*", str(checkpoint.step)),
+        "step": checkpoint.step,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    path = folder / entry["file"]
+    write_atomic(path, data)
+    faults.point("checkpoint written")
+    if _read(folder, entry) != data:
+        raise OSError(f"{path}: what was written cannot be read back")
+    earlier = [other for other in _index(folder) if other["step"] != checkpoint.step]
+    kept = [entry, *earlier][:KEPT]
+    write_json(folder / INDEX, {"schema": SCHEMA, "generations": kept})
+    faults.point("checkpoint listed")
+    _remove_others(folder, {other["file"] for other in kept})
+
+
+def read(folder: Path) -> Generation | None:
+    """The newest generation that is whole, or None where there is no checkpoint.
+
+    A damaged generation is named and passed over. Raises UserError where none is left.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    generations = _index(folder)
+    for number, entry in enumerate(generations):
+        try:
+            data = _read(folder, entry)
+            return Generation(step=entry["step"], tensors=load(data), state=_state(data))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            last = number == len(generations) - 1
+            say(f"{folder / entry['file']}: damaged: {error}; {'no' if last else 'an'} earlier checkpoint is there")
+    if generations:
+        raise UserError(f"{folder}: no checkpoint is whole; delete {folder / INDEX} to train from the start")
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Remove every generation, for a run that is done."""
+    (folder / INDEX).unlink(missing_ok=True)
+    _remove_others(folder, set())
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest generation, whole or not; 0 where there is none. Raises UserError."""
+    return max((entry["step"] for entry in _index(folder)), default=0)
+
+
+def _index(folder: Path) -> list[dict[str, Any]]:
+    path = folder / INDEX
+    try:
+        index = read_json(path)
+        if index["schema"] != SCHEMA:
+            raise UserError(
+                f"{path}: schema {index['schema']}, expected {SCHEMA}: it is of another version of lra; go on with "
+                "that version, or delete it to train from the start"
+            )
+        for entry in index["generations"]:
+            if Path(entry["file"]).name != entry["file"] or not isinstance(entry["step"], int):
+                raise ValueError(f"an entry {entry}")
+        return index["generations"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: damaged: {error}; delete it to train from the start") from None
+
+
+def _read(folder: Path, entry: dict[str, Any]) -> bytes:
+    """The verified bytes of a generation. Raises OSError or ValueError."""
+    data = read_regular(folder / entry["file"], entry["bytes"])
+    if len(data) != entry["bytes"]:
+        raise ValueError(f"{len(data)} bytes, expected {entry['bytes']}")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != entry["sha256"]:
+        raise ValueError(f"SHA-256 {digest}, expected {entry['sha256']}")
+    return data
+
+
+def _state(data: bytes) -> dict[str, Any]:
+    """The JSON text in the header of a safetensors file."""
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"][STATE])
+
+
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    for path in folder.glob(GENERATIONS):
+        if path.name not in kept:
+            path.unlink()

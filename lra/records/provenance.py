@@ -1,0 +1,89 @@
+"""Where a number comes from: code, configuration, data, packages and machine."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lra import __version__
+from lra.core import paths
+from lra.core.files import digest
+
+PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment(data_digest: str, device: str) -> dict[str, Any]:
+    """What the bits of a result depend on besides the configuration."""
+    import torch
+
+    return {
+        "data_sha256": data_digest,
+        "lra": __version__,
+        "torch": metadata.version("torch"),
+        "threads": torch.get_num_threads(),
+        "device": _device(device),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _device(name: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if name == "cuda" else name
+
+
+def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
+    """Where a number comes from: code, configuration, data, packages and machine."""
+    import torch
+
+    return {
+        "lra": __version__,
+        **_commit(),
+        "config_sha256": digest(config),
+        "data_sha256": data_digest,
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "device": _device(device),
+        "precision": precision,
+        "started": started,
+        "finished": now(),
+    }
+
+
+def _commit() -> dict[str, Any]:
+    """Commit of the checkout that this code runs from, and whether tracked code differs from it; the version, where it
+    runs from no checkout."""
+    if not (paths.CHECKOUT / ".git").exists():
+        return {"commit": f"lra {__version__}, installed", "dirty": None}
+    try:
+        head = _git("rev-parse", "HEAD").strip()
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", "lra", "conf", "pyproject.toml")
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+    return {"commit": head, "dirty": bool(changes.strip())}
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(paths.CHECKOUT), *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # not elsewhere
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,0 +1,144 @@
+"""From the cells of a results folder to the columns of its tables: who stands there, and which tests are made."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from statistics import fmean, stdev
+from typing import TypeVar
+
+import numpy as np
+
+from lra.core.errors import UserError
+from lra.records.run_files import RunFiles
+from lra.report import beside, curves, statistics
+from lra.report.beside import Record
+from lra.report.published import Published
+from lra.report.records import RecordedCell
+from lra.report.table import Column, Comparison, Section, Summary, TableRow, compare
+
+T = TypeVar("T")
+MAJORITY = "majority class"
+COLLAPSED = "collapsed"
+OUTLIER = "outlier"
+
+
+def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
+    """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
+    tables = []
+    for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
+        by_task: dict[str, list[RecordedCell]] = {}
+        for cell in group:
+            by_task.setdefault(cell.key.task, []).append(cell)
+        columns = [_column(files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
+        tables.append(Section(protocol, selection, _corrected(columns)))
+    return tables
+
+
+def _column(files: RunFiles, cells: list[RecordedCell], published: Published) -> Column:
+    task = cells[0].key.task
+    trivial = baselines(cells)
+    cells = sorted(cells, key=lambda cell: published.order(cell.key))
+    column = Column(
+        key=cells[0].key.column,
+        title=published.title(task),
+        metric=next((cell.metric for cell in cells if cell.runs), cells[0].metric),
+        baselines=trivial,
+        rows=[_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells],
+        source=published.source(task),
+    )
+    _refuse_other_labels(column.rows)
+    if column.leader is None:
+        return column
+    others = [compare(column.leader, row) for row in column.rows if row is not column.leader]
+    return replace(
+        column, against=others + [_beside(column.leader, name, value) for name, value in sorted(trivial.items())]
+    )
+
+
+def _row(files: RunFiles, cell: RecordedCell, published: Published, majority: float | None) -> TableRow:
+    def of_seeds(read: Callable[[RunFiles, Record], T | None]) -> dict[int, T]:
+        values = {seed: read(files, cell.runs[seed]) for seed in cell.scores()}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    known = of_seeds(partial(beside.predictions, selection=cell.key.selection))
+    return TableRow(
+        name=published.name(cell.key),
+        order=published.order(cell.key),
+        complexity=published.complexity(cell.key),
+        cell=cell,
+        summary=summarise(cell, published),
+        predictions=known,
+        curves=of_seeds(curves.read),
+        costs=of_seeds(beside.costs),
+        texts=of_seeds(beside.text),
+        flags=_flags(cell.scores(), known, majority),
+    )
+
+
+def _flags(
+    scores: dict[int, float], predictions: dict[int, np.ndarray], majority: float | None
+) -> dict[int, list[str]]:
+    """Runs at the majority class to two decimals or with one answer for all, and outliers among the seeds."""
+    flags = {}
+    odd = statistics.outliers(list(scores.values()))
+    for (seed, score), is_outlier in zip(scores.items(), odd, strict=True):
+        at_majority = majority is not None and abs(score - majority) < 0.005
+        one_answer = seed in predictions and np.ptp(predictions[seed][0]) == 0
+        flags[seed] = [COLLAPSED] * bool(at_majority or one_answer) + [OUTLIER] * is_outlier
+    return flags
+
+
+def _refuse_other_labels(rows: list[TableRow]) -> None:
+    known = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
+    for path, labels in known[1:]:
+        if not np.array_equal(labels, known[0][1]):
+            raise UserError(f"{path} and {known[0][0]} were tested on different labels, yet share a column")
+
+
+def _beside(row: TableRow, name: str, value: float) -> Comparison:
+    scores = list(row.cell.scores().values())
+    return Comparison(row.name, name, True, statistics.paired(scores, [value] * len(scores)), {})
+
+
+def _corrected(columns: list[Column]) -> list[Column]:
+    """Holm's correction over every test that decides about bold in these columns: one family a table."""
+    family = [comparison for column in columns if not column.not_tested for comparison in column.against]
+    adjusted = iter(statistics.holm([comparison.difference.p for comparison in family]))
+    return [
+        column
+        if column.not_tested
+        else replace(column, against=[replace(comparison, holm=next(adjusted)) for comparison in column.against])
+        for column in columns
+    ]
+
+
+def baselines(cells: Iterable[RecordedCell]) -> dict[str, float]:
+    """The trivial baselines that the records of one column carry; they must agree."""
+    known: dict[str, float] = {}
+    for cell in cells:
+        for run in cell.runs.values():
+            for name, value in run.get("baselines", {}).items():
+                if known.setdefault(name, value) != value:
+                    raise UserError(f"{run['path']}: baseline {name!r} is {value}, elsewhere {known[name]}")
+    return known
+
+
+def summarise(cell: RecordedCell, published: Published) -> Summary:
+    values = list(cell.scores().values())
+    best = min if cell.metric == "perplexity" else max
+    states = Counter(cell.status(seed) for seed in cell.seeds())
+    return Summary(
+        best=best(values, default=None),
+        mean=fmean(values) if values else None,
+        sd=stdev(values) if len(values) > 1 else None,
+        interval=statistics.mean_interval(values),
+        minimum=min(values, default=None),
+        maximum=max(values, default=None),
+        done=len(values),
+        declared=None if cell.declared is None else len(cell.seeds()),
+        problems={state: count for state, count in sorted(states.items()) if state != "finished"},
+        published_best=published.value(cell.key, "best"),
+        published_mean=published.value(cell.key, "mean"),
+    )

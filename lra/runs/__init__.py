@@ -1,0 +1,1 @@
+"""One run or many: what persists, and what is shown."""

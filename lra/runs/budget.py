@@ -1,0 +1,77 @@
+"""What runs will cost, said before they start, and refused where it is more than the user allows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+
+from lra.config.settings import Settings
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.runs.job import Job
+from lra.runs.standing import complete
+from lra.runs.system import System, check_memory
+
+if TYPE_CHECKING:
+    from lra.runs.estimate import Cost
+
+LONG = 1e13  # operations of a training that takes a core minutes
+ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
+
+
+def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) -> None:
+    """Say what runs will cost: of each cell, settings, system and the folders of the runs that are to be done.
+
+    Raises UserError where those that have not begun would take more than `max_hours` and nothing limits them.
+    """
+    from lra.runs.estimate import SECONDS, Work, costs, duration
+
+    cells = [cell for cell in cells if cell[-1]]
+    works = [Work(settings=settings, system=system, runs=len(folders)) for settings, system, folders in cells]
+    runs = sum(work.runs for work in works)
+    said = f"{runs} runs, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
+    if launcher in ELSEWHERE or not runs:
+        say(said)
+        return
+    each = costs(works, SECONDS)
+    if all(cost.seconds is None for cost in each):
+        if runs > 1:
+            say(f"{said}; how long they take cannot be told, since none of them can be begun")
+        return
+    seconds = sum(work.runs * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
+    begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
+    new = seconds - sum(number * (cost.seconds or 0) for number, cost in zip(begun, each, strict=True))
+    said += f", {duration(seconds)} of this machine one after another{_basis(each, SECONDS)}"
+    settings = works[0].settings
+    if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:
+        raise UserError(
+            f"{said}; more than max_hours={settings.max_hours:g}: if that is meant, say max_hours=null, or do it in "
+            "parts with sweep_minutes=..."
+        )
+    say(said)
+
+
+def _basis(costs: "list[Cost]", seconds: float) -> str:
+    """What an estimate rests on, where not everything could be measured within `seconds`."""
+    reckoned = [cost.speed for cost in costs if cost.speed is not None]
+    if not reckoned:
+        return ""
+    basis = "the speed of those measured" if len(reckoned) < len(costs) else "an assumed speed"
+    return (
+        f" ({len(reckoned)} of {len(costs)} cells could not be measured in {seconds} s: reckoned from their FLOPs "
+        f"at {basis}, {reckoned[0]:.1e} a second)"
+    )
+
+
+def check_cost_of_one(job: Job) -> None:
+    """As for a sweep, of a single run that would take minutes; a short one is not worth measuring."""
+    from lra.runs.estimate import Work
+    from lra.training import ranks
+
+    settings, system = job.settings, job.system
+    check_memory(system)
+    if ranks.started_with() > 1 or system.recipe.minutes is not None or complete(job.folder, settings) is not None:
+        return
+    operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
+    if operations > LONG:
+        check_cost(HydraConfig.get().runtime.choices["hydra/launcher"], [(settings, system, [job.folder])])

@@ -1,0 +1,236 @@
+"""The way of one run: its training, what it measured, the best weights, and its checkpoints."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lra.config.settings import Checkpoints
+from lra.core import console, faults
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.signals import Requests
+from lra.records import checkpoint, provenance, record
+from lra.records.checkpoint import Generation
+from lra.records.names import COSTS
+from lra.runs.evaluation import entry, save_array
+from lra.runs.job import Job
+from lra.runs.loggers import Loggers
+from lra.runs.standing import another_run
+from lra.tasks import Task
+from lra.training import ranks
+from lra.training.batches import Tokens
+from lra.training.divergence import Diverged
+from lra.training.evaluate import Score
+from lra.training.fit import Measurement, Training, fit
+from lra.training.probe import probe
+
+
+class Course:
+    """Everything of a run that a checkpoint keeps."""
+
+    def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
+        self.job, self.task, self.training = job, task, training
+        settings = job.settings
+        self.schedule = Checkpoints(**settings.checkpoint)
+        self.environment = {
+            **provenance.environment(task.digest, device),
+            "processes": ranks.count(),
+            "precision": settings.precision,
+            "micro_batch": settings.train["micro_batch"],
+            "eval_batch": settings.train["eval_batch"],
+        }
+        self.inexact: list[str] = []
+        self.resumes = 0
+        self.seconds = {"train": 0.0, "evaluate": 0.0}
+        self.tokens = Tokens()
+        self.last: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        self.best_weights: dict[str, Tensor] = {}
+        self.metrics: dict[str, Any] | None = None
+        self._saved_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one. Raises UserError where it belongs to other conditions."""
+        saved = checkpoint.read(self.job.folder)
+        if saved is None:
+            return
+        try:
+            self._load(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                f"{self.job.folder}: its checkpoint is not of this run: {reason}; choose another out=..."
+            ) from None
+
+    def _load(self, saved: Generation) -> None:
+        state, settings, folder = saved.state["course"], self.job.settings, self.job.folder
+        others = another_run(state["identity"], settings)
+        if others:
+            raise UserError(
+                f"{folder}: its checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
+                f"delete {checkpoint.INDEX} there to train from the start"
+            )
+        changes = record.differences(state["environment"], self.environment)
+        conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
+        if any(key == "data_sha256" for key, *_ in changes):
+            raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
+        if changes and settings.resume != "inexact":
+            raise UserError(
+                f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact goes on "
+                "and says so in the record"
+            )
+        self.inexact = state["inexact"] + conditions
+        self.training.load(saved.tensors, saved.state["training"])
+        self.resumes = state["resumes"] + 1
+        self.seconds, self.tokens, self.metrics = state["seconds"], Tokens(**state["tokens"]), state["metrics"]
+        self.last, self.best = state["last"], state["best"]
+        best = {name.removeprefix("best/"): value for name, value in saved.tensors.items() if name.startswith("best/")}
+        self.best_weights = best
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after `step`."""
+        last = step == self.job.system.recipe.steps
+        return last or self.schedule.due(step, time.monotonic() - self._saved_at)
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment; the leader does."""
+        if not ranks.leads():
+            return
+        best = {f"best/{name}": value for name, value in self.best_weights.items()}
+        course = {
+            "identity": self.job.settings.identity,
+            "environment": self.environment,
+            "inexact": self.inexact,
+            "resumes": self.resumes,
+            "seconds": self.seconds,
+            "tokens": asdict(self.tokens),
+            "metrics": self.metrics,
+            "last": self.last,
+            "best": self.best,
+        }
+        state = {"training": self.training.state(), "course": course}
+        checkpoint.write(
+            self.job.folder, Generation(step=self.training.step, tensors=self.training.tensors() | best, state=state)
+        )
+        self._saved_at = time.monotonic()
+
+    def follow(self, requests: Requests, loggers: Loggers) -> Diverged | None:
+        """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
+        settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
+        diverged = None
+        with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar:
+            if self.resumes:
+                say(f"{title}: goes on from step {self.training.step}")
+            observer = _Observer(self, bar, requests)
+            requests.patiently(True)
+            loggers.start(metrics.read() if metrics is not None else [])
+            measurements = fit(
+                self.training,
+                self.task,
+                recipe,
+                seed=settings.seed,
+                precision=settings.precision,
+                on_step=observer.on_step,
+                on_part=observer.on_part,
+                on_cut=observer.on_cut,
+            )
+            try:
+                for now in measurements:
+                    self._take(now)
+                    line = {**_metrics_line(now), **self._inside()}
+                    if metrics is not None:
+                        self.metrics = metrics.write(**line)
+                    loggers.log(line)
+                    bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
+            except Diverged as error:
+                diverged = error
+        if self.task.objective == "next_token" and ranks.leads():
+            save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
+        requests.patiently(False)
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            raise pause
+        return diverged
+
+    def pause_if_asked(self, requests: Requests) -> None:
+        """Save and raise, on all ranks where one of them is asked."""
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            self.save()
+            raise pause
+
+    def _inside(self) -> dict[str, list[float | None]]:
+        """What happens inside the blocks, on the first validation examples, where that is wanted."""
+        settings = self.job.settings
+        if settings.probe is None:
+            return {}
+        return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
+
+    def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
+        """The file of the measurements, for the leader."""
+        return record.Metrics(self.job.folder, self.metrics) if ranks.leads() else nullcontext()
+
+    def _take(self, now: Measurement) -> None:
+        self.seconds["train"] += now.train_seconds
+        self.seconds["evaluate"] += now.eval_seconds
+        self.tokens += now.tokens
+        self.last = entry(now.val, now.step)
+        best = None if self.best is None else Score(**{key: self.best[key] for key in ("correct", "examples", "loss")})
+        if now.val.better_than(best, self.task.metric):
+            self.best = self.last
+            self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
+
+    def summary(self) -> dict[str, Any]:
+        train = self.seconds["train"]
+        return {
+            "steps": self.training.step,
+            "processes": ranks.count(),
+            "validation": {"best": self.best, "last": self.last} if self.best else {},
+            "seconds": self.seconds,
+            "tokens": asdict(self.tokens),
+            "tokens_per_second": self.tokens.computed / train if train else None,
+            "resumes": self.resumes,
+            **({"inexact": self.inexact} if self.inexact else {}),
+        }
+
+
+class _Observer:
+    """What happens between the parts of a training: the bar moves, checkpoints are due, and someone may ask to stop."""
+
+    def __init__(self, course: Course, bar: console.TrainingBar, requests: Requests) -> None:
+        self.course, self.bar, self.requests = course, bar, requests
+
+    def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
+        self.bar.step(step, loss, tokens.computed)
+        faults.point("step")
+        if self.course.due(step):
+            self.course.save()
+        self.course.pause_if_asked(self.requests)
+
+    def on_part(self, done: int, total: int) -> None:
+        self.bar.evaluating(done, total)
+        faults.point("evaluation")
+        self.course.pause_if_asked(self.requests)
+
+    def on_cut(self) -> None:
+        faults.point("micro-batch")
+        if self.requests.heard():
+            self.course.pause_if_asked(self.requests)
+
+
+def _metrics_line(now: Measurement) -> dict[str, Any]:
+    return {
+        "step": now.step,
+        "epoch": now.epoch,
+        "lr": now.lr,
+        "train_loss": now.train_loss,
+        "val_loss": now.val.loss,
+        "val_accuracy": now.val.accuracy,
+        "seconds": now.train_seconds + now.eval_seconds,
+        "tokens": now.tokens.computed,
+        "tokens_real": now.tokens.real,
+    }

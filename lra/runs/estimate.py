@@ -1,0 +1,205 @@
+"""What runs will take on this machine, measured with a part of their first batches, or reckoned from their FLOPs."""
+
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from lra.config.settings import Settings
+from lra.core.children import end_with
+from lra.core.console import Preparation
+from lra.core.errors import UserError
+from lra.core.files import digest
+from lra.core.signals import ASKING
+from lra.model.model import Model
+from lra.runs.describe import describe
+from lra.runs.execute import initial
+from lra.runs.machine import Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.system import System
+from lra.tasks import Place, Split, Task
+from lra.training.batches import batches, cuts, predict
+from lra.training.update import accumulate
+
+SECONDS = 15  # for all measurements together
+FORWARD = 1 / 3  # of training
+ASSUMED_SPEED = 1e10  # FLOPs per second, where no cell could be measured: less than one core gives
+GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A cell of a sweep, and how many of its runs are to be done."""
+
+    settings: Settings
+    system: System
+    runs: int
+
+    @property
+    def tokens(self) -> int:
+        """Of one training, padding included; an upper bound where padding is masked."""
+        recipe, facts = self.system.recipe, self.system.builder.facts
+        return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The seconds of one run, evaluation included: measured, or its FLOPs at `speed` FLOPs per second. None: its data
+    cannot be had, or it cannot run."""
+
+    seconds: float | None
+    speed: float | None = None
+
+
+def duration(seconds: float) -> str:
+    """For people: hours, or minutes where there are few."""
+    return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"
+
+
+def costs(works: list[Work], seconds: float) -> list[Cost]:
+    """Of one run of each cell.
+
+    What cannot be measured within `seconds` has the speed of what can, or `ASSUMED_SPEED`. Measuring happens in a
+    child, which leaves nothing in this process and is killed when time is up.
+    """
+    tasks = _prepared(works)
+    measured = _measured(works, tasks, seconds)
+    found = {place: Cost(seconds) for place, seconds in measured.items()}
+    left = [place for place in range(len(works)) if place not in measured]
+    if left:
+        speed = ASSUMED_SPEED
+        if measured:
+            flops = sum(_flops(works[place], tasks[place]) for place in measured)
+            speed = flops / sum(measured.values())
+        found |= {place: _reckoned(works[place], tasks[place], speed) for place in left}
+    return [found[place] for place in range(len(works))]
+
+
+def _reckoned(work: Work, task: Task | None, speed: float) -> Cost:
+    if task is None:
+        return Cost(None)
+    try:
+        return Cost(_flops(work, task) / speed, speed)
+    except Exception:  # a model that cannot even be run without numbers says so when it is run
+        return Cost(None)
+
+
+def _measured(works: list[Work], tasks: list[Task | None], limit: float) -> dict[int, float]:
+    """The seconds of a run by the place of its cell, for what was measured in time."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_measure, args=(works, tasks, limit, sender, os.getpid()), daemon=True)
+    child.start()
+    sender.close()
+    found: dict[int, float] = {}
+    end = time.monotonic() + limit
+    try:
+        with suppress(EOFError):  # all are measured, or it was killed for want of memory
+            while receiver.poll(max(0.0, end - time.monotonic())):
+                place, seconds = receiver.recv()
+                found[place] = seconds
+    finally:
+        child.kill()
+        child.join()
+    return found
+
+
+def _examples(work: Work, task: Task) -> tuple[int, int]:
+    """How many examples a run trains on, and how many it evaluates."""
+    recipe = work.system.recipe
+    looks = -(-recipe.steps // recipe.eval_every)
+    return recipe.steps * recipe.batch_size, looks * len(task.val) + min(looks, 2) * len(task.test)
+
+
+def _flops(work: Work, task: Task) -> float:
+    """Of one run, every document being of the greatest length."""
+    trained, evaluated = _examples(work, task)
+    return describe(work.system)["flops_per_step"] / work.system.recipe.batch_size * (trained + FORWARD * evaluated)
+
+
+def _prepared(works: list[Work]) -> list[Task | None]:
+    """The task of each; None where its data cannot be had, which its runs will say."""
+    tasks: dict[str, Task | None] = {}
+    for work in works:
+        key = digest(work.settings.task)
+        if key not in tasks:
+            tasks[key] = None
+            with Preparation(work.system.builder.facts.name) as progress, suppress(UserError, OSError):
+                tasks[key] = work.system.builder.build(Place.of(work.settings, progress))
+    return [tasks[digest(work.settings.task)] for work in works]
+
+
+def _measure(works: list[Work], tasks: list[Task | None], limit: float, sender: Connection, parent: int) -> None:
+    end_with(parent)
+    for number in ASKING:
+        signal.signal(number, signal.SIG_DFL)
+    keep_memory()
+    for place in sorted(range(len(works)), key=lambda place: place * GOLDEN % 1):
+        if tasks[place] is None:
+            continue
+        try:
+            seconds = _seconds(works[place], tasks[place], limit / len(works))
+        except Exception:  # a system that fails says so when it is run
+            continue
+        sender.send((place, seconds))
+
+
+def _seconds(work: Work, task: Task, share: float) -> float:
+    """Of one run, measured in about `share` seconds: with one example, and with as many as there is time for."""
+    settings = work.settings
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = initial(work.system, task, settings.seed).to(device_of(settings.device))
+    trained, evaluated = _examples(work, task)
+    first = _training(model, work, task, 1)
+    examples = int((share / first - 1) / 4)
+    if examples <= 1:  # the first time is slower than the others, so this is rather too much
+        return first * (trained + FORWARD * evaluated)
+    part = (model, work, task, examples)
+    return trained * _again(_training, *part) + evaluated * _again(_evaluation, *part)
+
+
+def _again(measure: Callable[..., float], *arguments: Any) -> float:
+    """The second time, since the first is slower."""
+    measure(*arguments)
+    return measure(*arguments)
+
+
+def _part(split: Split, examples: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the examples, of lengths that are spread as theirs are: the median alone, or the quartiles."""
+    order = examples[np.argsort(split.lengths(examples).max(axis=1), kind="stable")]
+    count = min(most, len(order))
+    return order[((np.arange(count) + 0.5) * len(order) / count).astype(int)]
+
+
+def _training(model: Model, work: Work, task: Task, most: int) -> float:
+    """Seconds per example, on `most` of the first batch."""
+    settings, recipe = work.settings, work.system.recipe
+    _, batch = next(batches(len(task.train), recipe, settings.seed))
+    examples = _part(task.train, batch, most)
+    clock = Stopwatch()
+    model.train()
+    model.redraw(settings.seed, 0)
+    accumulate(
+        model, task.train, examples, recipe.micro_batch, seed=settings.seed, step=0, precision=settings.precision
+    )
+    return clock.read() / len(examples)
+
+
+@torch.inference_mode()
+def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
+    """Likewise, on `most` of a batch of evaluation."""
+    size = work.system.recipe.eval_batch
+    examples = _part(task.val, np.arange(min(len(task.val), size)), most)
+    clock = Stopwatch()
+    model.eval()
+    for places, length in cuts(model, task.val, examples, size):
+        predict(model, task.val, examples[places], length, work.settings.precision)[0].sum().item()
+    return clock.read() / len(examples)

@@ -1,0 +1,103 @@
+"""One run: build, train, test. What it returns is the part of a record that only a run can fill."""
+
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from lra.config.settings import Generate
+from lra.core import streams
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import write_atomic
+from lra.core.signals import Requests
+from lra.model import laws
+from lra.model.model import Model
+from lra.records import record
+from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
+from lra.runs.course import Course
+from lra.runs.describe import parameters
+from lra.runs.evaluation import diagnosed, tested
+from lra.runs.job import Job
+from lra.runs.loggers import Loggers
+from lra.runs.machine import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
+from lra.runs.system import System
+from lra.tasks import Facts, Task
+from lra.training import ranks
+from lra.training.fit import Training
+from lra.training.generate import sample
+
+
+def initial(system: System, facts: Facts, seed: int) -> Model:
+    """The model as it starts, drawn on the CPU so that every device starts alike."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(streams.key(seed, "init")[0] >> 1))
+        return system.model(facts)
+
+
+def first_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
+    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
+    start = job.system.start
+    if start is None:
+        return {}
+    report = start.load(model, task)
+    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
+    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{left and f'; {left}'}")
+    return {"init": report}
+
+
+def train_and_test(job: Job, task: Task, device: str, requests: Requests, loggers: Loggers) -> dict[str, Any]:
+    """Train on from the last checkpoint, select, test.
+
+    Writes `metrics.jsonl`, checkpoints, and for language models the cost of every batch and a sample. Raises `Paused`,
+    with the state saved, when `requests` says so.
+    """
+    settings, system = job.settings, job.system
+    if system.recipe.selection == "best_test" and not task.validates_on_test:
+        raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
+    memory, clock = PeakMemory(device), Stopwatch()
+    reproducible()
+    keep_memory()
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = initial(system, task, settings.seed)
+    start = first_weights(job, model, task)
+    checked = laws.check(model)
+    course = Course(job, task, Training(model.to(device), system.recipe), device)
+    course.resume()
+    diverged = course.follow(requests, loggers)
+    results = {
+        **course.summary(),
+        "status": "diverged" if diverged else "finished",
+        **parameters(model),
+        "full_pattern": system.full_pattern,
+        **start,
+        **({"checked": checked} if checked else {}),
+        "baselines": task.baselines,
+        "test": {},
+    }
+    if diverged:
+        say(f"{job.title}: diverged: {diverged}")
+        results["reason"] = str(diverged)
+    else:
+        results |= _finished(course, clock)
+    results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
+    results["peak_memory_bytes"] = memory.read()
+    return results
+
+
+def _finished(course: Course, clock: Stopwatch) -> dict[str, Any]:
+    """Test, say the score, and leave what a finished run leaves in its folder."""
+    job, task, model = course.job, course.task, course.training.model
+    test, predictions = tested(job, task, model, course.best_weights, course.best["step"])
+    diagnoses = {} if predictions is None else diagnosed(job, task, predictions)
+    selection = job.system.recipe.selection
+    chosen = test[selection]
+    score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
+    say(f"{job.title}: {score}, {clock.read():.0f} s", to_stdout=True)
+    if ranks.leads():
+        if task.objective == "next_token":
+            text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
+            write_atomic(job.folder / SAMPLE, text.encode())
+        if course.schedule.keep:
+            write_atomic(job.folder / WEIGHTS, save(model.state_dict()))
+    return {"test": test, **diagnoses}

@@ -1,0 +1,182 @@
+"""What a sweep declares: its cells, the runs of each, and where they live.
+
+`sweep.json` in the results folder lists the declared cells and their seeds, so that the report can show what is
+missing. It is written before the first run starts, after every cell's configuration has been checked.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from lra.config.boundary import check_packages, composing
+from lra.config.cell import PLACED, Cell, cell_of
+from lra.config.configure import check_value
+from lra.config.settings import Seed, Settings, settings_of
+from lra.core import locks
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import explained
+from lra.records import checkpoint, record
+from lra.records.names import SWEEP, SWEEP_LOCK
+from lra.records.run_files import RunFiles
+from lra.runs.job import run_folder
+from lra.runs.loggers import loggers_of
+from lra.runs.standing import complete, nothing_to_do
+from lra.runs.system import System, assemble
+
+LOCK_PATIENCE_SECONDS = 60.0
+CHOOSERS = ("system", "case", "experiment")  # act through other keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One run of a sweep. `overrides`: the command line that makes it."""
+
+    folder: Path
+    settings: Settings
+    title: str
+    overrides: list[str]
+
+    def to_do(self) -> bool:
+        """Whether it would train; says why not."""
+        try:
+            earlier = complete(self.folder, self.settings)
+        except UserError as error:
+            say(f"{self.title}: error: {error}")
+            return False
+        if earlier is None:
+            return True
+        if earlier["status"] == "finished":
+            checkpoint.remove(self.folder)
+        say(nothing_to_do(self.title, self.folder, earlier["status"]))
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """One cell of a sweep and its runs."""
+
+    cell: Cell
+    settings: Settings
+    system: System
+    runs: list[PlannedRun]
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return {
+            **asdict(self.cell),
+            "task_name": self.system.builder.facts.name,
+            "selection": self.system.recipe.selection,
+            "folder": self.cell.folder.as_posix(),
+            "seeds": [run.settings.seed for run in self.runs],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All cells of a sweep, composed and checked. `varied`: what varies besides the levels of a run's path."""
+
+    out: Path
+    varied: list[str]
+    rows: list[PlannedCell]
+
+
+def planned(config: DictConfig) -> Plan:
+    """Every cell, checked. Raises UserError for the first that is wrong."""
+    overrides = _overrides(config)
+    seeds = overrides.pop("seed", None)
+    varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *CHOOSERS)]
+    rows = [_row(config, list(combination), seeds, varied) for combination in product(*overrides.values())]
+    outs = {row.settings.out for row in rows}
+    if len(outs) > 1:
+        raise UserError(f"the cells of this sweep lie in {' and '.join(sorted(outs))}: say out=... for all of them")
+    return Plan(out=Path(outs.pop()), varied=varied, rows=rows)
+
+
+def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+    settings, composed = _composed(config, [*overrides, *(seeds or [])[:1]])
+    loggers_of(settings)
+    system = assemble(settings)
+    cell = cell_of(composed, composed.hydra, varied)
+    runs = []
+    for override in seeds or [f"seed={settings.seed}"]:
+        seed = yaml.safe_load(override.partition("=")[2])
+        check_value(Seed, seed, "seed")
+        seeded = replace(settings, seed=seed)
+        if settings.init is not None:  # where its first weights lie may depend on the seed
+            seeded, _ = _composed(config, [*overrides, override])
+        runs.append(
+            PlannedRun(
+                folder=run_folder(seeded, cell),
+                settings=seeded,
+                title=f"{cell} seed {seed}",
+                overrides=[*overrides, override],
+            )
+        )
+    return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+
+
+def _overrides(config: DictConfig) -> dict[str, list[str]]:
+    """What the command line says of each key: one override, or those that a sweep tries one after another. It replaces
+    the preset's, key by key."""
+    preset = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    choices: dict[str, list[str]] = {}
+    for override in parser.parse_overrides([*preset, *config.hydra.overrides.task]):
+        key = override.get_key_element()
+        texts = [override.input_line]
+        if override.is_sweep_override():
+            if not override.is_discrete_sweep():
+                raise UserError(f"{override.input_line}: expected a list of values to sweep over")
+            texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if not texts:
+            raise UserError(f"{override.input_line}: there is no such value, so there is nothing to run")
+        if key == "out" and len(texts) > 1:
+            raise UserError(f"{override.input_line}: a sweep has one folder of results")
+        choices[key.lstrip("+")] = texts
+    seeds = choices.get("seed", [])
+    if len(seeds) != len(set(seeds)):
+        raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed stands there twice")
+    return choices
+
+
+def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
+    with composing(overrides):
+        composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
+    check_packages(composed)
+    HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
+    return settings_of(composed), composed
+
+
+def check_folders(plan: Plan) -> None:
+    """Raises UserError where two runs would write into one folder."""
+    folders = Counter(run.folder for row in plan.rows for run in row.runs)
+    [(folder, times)] = folders.most_common(1)
+    if times > 1:
+        raise UserError(f"{times} runs of this sweep would share {folder}: sweep over one key only once")
+
+
+def declare(out: Path, cells: list[dict[str, Any]]) -> None:
+    """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
+    path = out / SWEEP
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with locks.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
+            files = RunFiles(out)  # what was declared may be packed
+            earlier = files.declared(SWEEP) if files.exists(SWEEP) else []
+            record.declare(path, record.merged(earlier, cells))
+    except locks.Held as other:
+        raise UserError(f"{path}: {other} is writing it, for more than a minute; try again") from None
+    except ValueError as error:
+        raise UserError(f"{error}; delete it to declare the sweep anew") from None
+    except OSError as error:
+        raise explained(error, out, None) from error

@@ -1,0 +1,82 @@
+"""What there is to do in a run's folder, given its settings."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lra.config.settings import Settings
+from lra.core.errors import UserError
+from lra.core.files import read_json
+from lra.records import record
+from lra.records.names import CONFIG, RECEIPTS
+from lra.records.outcome import packed, recorded, state
+
+INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
+LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any more
+    "none": ("finished", "diverged", "failed"),
+    "failed": ("finished", "diverged"),
+    "all": ("finished",),
+}
+
+
+def complete(folder: Path, settings: Settings) -> dict[str, Any] | None:
+    """The record of this very run where it is complete; None where there is work to do.
+
+    Raises UserError, with the difference, where the folder holds a run of another configuration.
+    """
+    out = Path(settings.out)
+    in_receipts = packed(folder, out)
+    found = in_receipts or recorded(folder)
+    for earlier in (_configuration(folder), found and found.get("config")):
+        changes = [] if earlier is None else another_run(earlier, settings)
+        if changes:
+            raise UserError(
+                f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
+                "choose another out=..., or delete that folder"
+            )
+    if found and found["status"] in LEFT_ALONE[settings.retry]:
+        return found
+    if in_receipts:
+        raise UserError(
+            f"{folder} is packed in {out / RECEIPTS} ({found['status']}); lra-report --unpack {out} before "
+            f"retry={settings.retry}"
+        )
+    return None
+
+
+def another_run(identity: Mapping[str, Any], settings: Settings) -> list[str]:
+    """What tells the run of this identity from that of the settings, but for what `resume=inexact` lets change."""
+    now = json.loads(json.dumps(settings.identity))
+    may_change = INEXACT if settings.resume == "inexact" else ()
+    return [
+        f"{key}: {there} there, {here} now"
+        for key, there, here in record.differences(identity, now)
+        if key not in may_change
+    ]
+
+
+def _configuration(folder: Path) -> Any:
+    """The identity in `config.json`; None where there is none."""
+    try:
+        return read_json(folder / CONFIG)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
+
+
+def nothing_to_do(title: str, folder: Path, status: str) -> str:
+    """What is said of a run that is complete."""
+    hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
+    return f"{title}: {status} before, nothing to do ({folder}{hint.get(status, '')})"
+
+
+def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
+    """As `state`, of the run with these settings."""
+    try:
+        complete(folder, settings)
+        in_receipts = packed(folder, Path(settings.out))
+        return (in_receipts["status"], in_receipts.get("reason", "")) if in_receipts else state(folder)
+    except UserError as error:
+        return "refused", str(error)

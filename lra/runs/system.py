@@ -1,0 +1,86 @@
+"""What a configuration describes: a task, a model and a recipe that fit together."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lra.config import configure
+from lra.config.settings import Settings
+from lra.core.errors import UserError
+from lra.init import Start
+from lra.model.architecture import Architecture
+from lra.tasks import Builder, Facts, Place
+from lra.training.recipe import Recipe
+
+if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
+    from lra.model.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length."""
+
+    builder: Builder
+    model: "Callable[[Facts], Model]"
+    recipe: Recipe
+    start: Start | None
+    parameters: int
+    full_pattern: bool
+
+
+def assemble(settings: Settings) -> System:
+    """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
+    import torch
+
+    with configure.blamed("task", settings.packages):
+        builder = configure.build(settings.task, "task", settings.packages, kind=Builder)()
+    builder = builder.at(Place.of(settings))
+    designed = architecture(settings.attention, settings.model, settings.packages)
+    configure.check(Recipe, settings.train, "train.")
+    recipe = Recipe(**settings.train)
+    start = settings.start
+    if start is not None and not isinstance(start, Start):
+        raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
+
+    def model(facts: Facts) -> "Model":
+        made = designed(facts)
+        made.freeze(recipe.freeze or ())
+        return made
+
+    facts = builder.facts
+    try:
+        with torch.device("meta"), configure.blamed("attention", settings.packages):
+            made = model(facts)
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
+    return System(
+        builder=builder,
+        model=model,
+        recipe=recipe,
+        start=start,
+        parameters=sum(parameter.numel() for parameter in made.parameters()),
+        full_pattern=made.blocks[0].mixer.full_pattern,
+    )
+
+
+def check_memory(system: System) -> None:
+    """Raises UserError where the weights, their gradients and the two means of Adam are more than the machine has."""
+    needed, there = 16 * system.parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UserError(
+            f"model.dim, model.depth, task.max_length: a model of {system.parameters:,} parameters takes "
+            f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
+        )
+
+
+def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
+    """The model that these two parts of a configuration describe, for any task."""
+    from lra.attention import Mixer
+    from lra.model.model import Model
+
+    mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
+    configure.check(Architecture, model, "model.")
+    return lambda facts: Model(mixer, facts, Architecture(**model))

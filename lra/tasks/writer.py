@@ -1,0 +1,76 @@
+"""Writing the arrays of a task while its examples are read."""
+
+import hashlib
+import os
+from array import array
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ARRAY = ".bin"  # the end of a file's name
+
+
+class Writer:
+    """Streams the examples of one split to disk; memory holds offsets, labels and a digest per document.
+
+    A document that was seen before in the split is stored once and referred to.
+    """
+
+    def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
+        self.split = split
+        self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
+        self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
+        self._sha = hashlib.sha256()
+        self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
+        self._seen: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, label: int, *documents: np.ndarray) -> None:
+        """One example: its label and its documents' token ids."""
+        for document in documents:
+            data = np.ascontiguousarray(document, dtype=self._dtype).tobytes()
+            name = hashlib.blake2b(data, digest_size=16).digest()
+            row = self._seen.setdefault(name, len(self._seen))
+            if row == len(self._offsets) - 1:
+                self._append(data, [len(document)])
+            self._index.append(row)
+        self._labels.append(label)
+
+    def extend(self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> None:
+        """Many examples of one document each, known to be different."""
+        first = len(self._offsets) - 1
+        self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), lengths)
+        self._index.extend(range(first, first + len(labels)))
+        self._labels.extend(labels.tolist())
+
+    def _append(self, data: bytes, lengths: Any) -> None:
+        self._file.write(data)
+        self._sha.update(data)
+        self._offsets.extend((self._offsets[-1] + np.cumsum(lengths)).tolist())
+
+    def discard(self) -> None:
+        """Let go of the file; after `close` there is nothing to do."""
+        with suppress(OSError):  # what is still to be written does not fit, or is not wanted
+            self._file.close()
+
+    def close(self) -> dict[str, dict[str, Any]]:
+        """Finish the files; returns their entries for the manifest."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        tokens = {"dtype": self._dtype.str, "size": self._offsets[-1], "sha256": self._sha.hexdigest()}
+        arrays = {"offsets": ("<i8", self._offsets), "index": ("<i4", self._index), "labels": ("<u2", self._labels)}
+        entries = {f"{self.split}.tokens": tokens}
+        for name, (dtype, values) in arrays.items():
+            data = np.asarray(values).astype(dtype).tobytes()
+            with open(self._folder / f"{self.split}.{name}{ARRAY}", "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            sha = hashlib.sha256(data).hexdigest()
+            entries[f"{self.split}.{name}"] = {"dtype": dtype, "size": len(values), "sha256": sha}
+        return entries

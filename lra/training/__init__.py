@@ -1,0 +1,1 @@
+"""From batches to weights: knows no folder, no title and no terminal."""

@@ -1,0 +1,97 @@
+"""From a split to a model: the examples of each step, how they are cut into parts, and what a part gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.config.settings import Precision
+from lra.core import streams
+from lra.model.model import Model
+from lra.tasks import Split
+from lra.training import ranks
+from lra.training.recipe import Recipe
+
+OVERHEAD = {"cpu": 128, "cuda": 1 << 15}  # what a micro-batch costs besides its tokens, in tokens; cuda: an estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens of documents: `real` ones, and those `computed`, padding included."""
+
+    real: int = 0
+    computed: int = 0
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(real=self.real + other.real, computed=self.computed + other.computed)
+
+
+def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+    """The steps from `start` on and their examples [batch_size]: one permutation per epoch, read without a gap.
+
+    A function of (seed, size, batch_size) alone, so every model of a seed sees the same data.
+    """
+    epoch, order = -1, np.empty(0, dtype=np.int64)
+    for step in range(start, recipe.steps):
+        places = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
+        batch = np.empty(recipe.batch_size, dtype=np.int64)
+        for number in np.unique(places // size):
+            if number != epoch:
+                epoch, order = number, streams.generator(seed, "order", int(number)).permutation(size)
+            here = places // size == number
+            batch[here] = order[places[here] % size]
+        yield step, batch
+
+
+def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Cut this rank's share of a batch: the places [m] of each part in the batch, and the length that its documents
+    are padded to.
+
+    Where padding takes part in the model, a part is the next `size` examples at `max_len`. Where padding is masked,
+    examples are sorted by length and each part is padded to its own longest document. A part then has at most the
+    tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least.
+    """
+    if not model.key_mask:
+        places = ranks.share(np.arange(len(examples)))
+        for start in range(0, len(places), size):
+            yield places[start : start + size], model.max_len
+        return
+    lengths = split.lengths(examples).max(axis=1).clip(min=1)
+    order = ranks.share(np.argsort(-lengths, kind="stable"))
+    overhead = OVERHEAD[next(model.parameters()).device.type]
+    for part in cheapest(lengths[order], size * model.max_len, overhead):
+        yield order[part], int(lengths[order[part.start]])
+
+
+def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
+    """Cut documents [n], the longest first, so that the sum of the costs of the parts is least.
+
+    A part costs its tokens, padding included, which are at most `most` unless it is one document, and `overhead`.
+    """
+    costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0  # of the first ones
+    for stop in range(1, len(lengths) + 1):
+        while first < stop - 1 and (stop - first) * lengths[first] > most:
+            first += 1
+        tokens = np.arange(stop - first, 0, -1) * lengths[first:stop]
+        total = costs[first:stop] + tokens + overhead
+        starts[stop] = first + total.argmin()
+        costs[stop] = total.min()
+    parts, stop = [], len(lengths)
+    while stop:
+        parts.append(slice(starts[stop], stop))
+        stop = starts[stop]
+    return parts[::-1]
+
+
+def predict(
+    model: Model, split: Split, examples: np.ndarray, length: int, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
+    device = next(model.parameters()).device
+    tokens = torch.from_numpy(split.pad(examples, length)).to(device).long()
+    labels = torch.from_numpy(split.targets(examples)).to(device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        logits = model(tokens).flatten(0, -2)
+    return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()

@@ -1,0 +1,78 @@
+"""Where the numbers of a step went wrong."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lra.config.settings import Precision
+from lra.core import dropout
+from lra.model.model import Model
+from lra.tasks import Split
+from lra.training import ranks
+from lra.training.batches import cuts, predict
+
+
+class Diverged(Exception):
+    """The loss or the gradient of a step was not finite; the weights are those before it."""
+
+
+def cause_of(
+    model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
+) -> str:
+    """Where the numbers of a step went wrong; every rank gives the same."""
+    broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
+    broken, largest = ranks.first(broken), ranks.first(largest)
+    if broken is not None:
+        return broken
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    for name, gradient in gradients.items():
+        if not gradient.isfinite().all():
+            return f"the gradient of {name} is not finite; {largest}"
+    norms = {name: gradient.double().norm().item() for name, gradient in gradients.items()}
+    name = max(norms, key=norms.__getitem__)
+    return f"every gradient is finite, the largest is that of {name} with a norm of {norms[name]:.3g}; {largest}"
+
+
+@torch.no_grad()
+def _activations(
+    model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
+) -> tuple[str | None, str | None]:
+    """The first part of a batch with a loss that is not finite, and the first values there that are not, if there are
+    any; and the largest values of the batch.
+
+    Every module has a hook, so feed-forward nets and the Gram form, otherwise one piece, run layer by layer: the first
+    values are those of a layer.
+    """
+    sizes: dict[str, float] = {}
+    largest, where = -1.0, None
+
+    def note(name: str) -> Callable:
+        def hook(_module: torch.nn.Module, _inputs: tuple, output: Any) -> None:
+            if isinstance(output, Tensor):
+                sizes[name] = output.abs().max().item()
+
+        return hook
+
+    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    try:
+        for number, (places, length) in enumerate(cuts(model, split, examples, size)):
+            rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
+            dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+            sizes.clear()
+            logits, labels = predict(model, split, examples[places], length, precision)
+            broken = [name for name, value in sizes.items() if not math.isfinite(value)]
+            name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
+            told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"
+            if not cross_entropy(logits, labels).isfinite():
+                return told, None
+            if sizes[name] > largest:
+                largest, where = sizes[name], told
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return None, where

@@ -1,0 +1,38 @@
+"""Text from a trained language model."""
+
+import torch
+
+from lra.config.settings import Generate
+from lra.core import streams
+from lra.model.model import Model
+from lra.tasks import PADDING, Task
+from lra.tasks.tokenise import TOKENIZER, load
+
+
+@torch.inference_mode()
+def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, seed: int) -> list[int]:
+    """`tokens` further ids, each drawn from the smallest set of likeliest tokens with probability `top_p` in all.
+
+    (Nucleus sampling, Holtzman et al. 2020.) The model reads the last `max_len` ids.
+    """
+    model.eval()
+    ids = list(prompt)
+    device = next(model.parameters()).device
+    for place in range(tokens):
+        window = torch.tensor([ids[-model.max_len :]], device=device)
+        logits = model(window)[0, -1].double().cpu()
+        logits[PADDING] = float("-inf")
+        likely, order = logits.softmax(dim=0).sort(descending=True)
+        before = likely.cumsum(dim=0) - likely
+        nucleus = likely[before < top_p].numpy()
+        chosen = streams.generator(seed, "sample", place).choice(len(nucleus), p=nucleus / nucleus.sum())
+        ids.append(int(order[chosen]))
+    return ids[len(prompt) :]
+
+
+def sample(model: Model, task: Task, wanted: Generate, seed: int) -> str:
+    """The prompt and what the model makes of it, with a final newline."""
+    tokenizer = load(task.folder / TOKENIZER)
+    prompt = tokenizer.encode(wanted.prompt, add_special_tokens=False).ids
+    ids = continuation(model, prompt, tokens=wanted.tokens, top_p=wanted.top_p, seed=seed)
+    return tokenizer.decode(prompt + ids) + "\n"

@@ -1,0 +1,103 @@
+"""What happens inside the blocks: spread, symmetry and size, on a few examples (SimpleTRON, section 5.2 and Figure 5).
+
+Legend: B documents, H heads, N positions, Dh width of a head; A = Q K^T times the scale, [N, N] for each head.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lra.attention import Attention
+from lra.attention.offers import HasScores
+from lra.config.settings import Precision
+from lra.model.block import Block
+from lra.model.model import Model
+from lra.tasks import Split
+from lra.training.batches import predict
+
+
+def probe(model: Model, split: Split, examples: int, *, precision: Precision) -> dict[str, list[float | None]]:
+    """A number for each block, on the first `examples` of the split; nothing of the model or its training changes.
+
+    `residual_norm`: mean length of the vectors that enter. `gradient_norm`: of the loss by what is trained in it.
+    `attention_std`: of the heads' outputs before the output projection, or of what the mixer adds where it has no
+    heads. `score_std`: of A, so without the softmax. `score_asymmetry`: ||A - A^T|| / ||A||, 0 where A is symmetric,
+    about 1.41 where it has no relation to its transpose. The last two are null where there is no A.
+    """
+    model.eval()
+    places = np.arange(min(examples, len(split)))
+    length = int(split.lengths(places).max()) if model.key_mask else model.max_len
+    entered: list[tuple[Any, ...]] = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])) for block in model.blocks
+    ]
+    try:
+        logits, labels = predict(model, split, places, length, precision)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    gradients = _gradient_norms(model, cross_entropy(logits, labels))
+    # In the order of the blocks: a mixer may hand a memory to the next.
+    measured = [
+        {**_inside(block, *inputs), "gradient_norm": gradient}
+        for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)
+    ]
+    return {name: [of_block[name] for of_block in measured] for name in measured[0]}
+
+
+def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
+    """None for a block that is frozen. The parameters' own gradients are left alone."""
+    trained = [
+        (number, parameter)
+        for number, block in enumerate(model.blocks)
+        for parameter in block.parameters()
+        if parameter.requires_grad
+    ]
+    norms: list[list[Tensor]] = [[] for _ in model.blocks]
+    if trained:
+        gradients = torch.autograd.grad(loss, [parameter for _, parameter in trained], allow_unused=True)
+        for (number, _), gradient in zip(trained, gradients, strict=True):
+            if gradient is not None:
+                norms[number].append(gradient.double().norm())
+    return [torch.stack(block).norm().item() if block else None for block in norms]
+
+
+@torch.no_grad()
+def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float | None]:
+    """Of one block, at all real positions of x [B, N, D]."""
+    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
+    mixer, seen = block.mixer, block.mixer_input(x)
+    numbers: dict[str, float | None] = {
+        "residual_norm": x[real].double().norm(dim=-1).mean().item(),
+        "score_std": None,
+        "score_asymmetry": None,
+    }
+    if not isinstance(mixer, Attention):
+        mixed = mixer.mix(seen, key_mask, None)
+        return {**numbers, "attention_std": mixed[real].double().std().item()}
+    q, k, v = mixer.project(seen)
+    outputs = mixer.attend(q, k, v, key_mask).transpose(1, 2)[real].double()  # [real positions, H, Dh]
+    numbers["attention_std"] = outputs.std().item()
+    if isinstance(mixer, HasScores):
+        std, asymmetry = score_statistics(q, k, real, mixer.score_scale(x.shape[1], key_mask))
+        numbers |= {"score_std": std, "score_asymmetry": asymmetry}
+    return numbers
+
+
+def score_statistics(q: Tensor, k: Tensor, real: Tensor, scale: Tensor | float) -> tuple[float, float]:
+    """Standard deviation of A, and ||A - A^T|| / ||A||, means over B and H; q, k [B, H, N, Dh], real [B, N].
+
+    A is never formed: ||A||^2 = <Q^T Q, K^T K>, and <A, A^T> = <K^T Q, (K^T Q)^T>, both [Dh, Dh].
+    """
+    q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))
+    pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1]
+    cross = k.transpose(-2, -1) @ q
+    square = ((q.transpose(-2, -1) @ q) * (k.transpose(-2, -1) @ k)).sum(dim=(-2, -1))  # [B, H]
+    transposed = (cross * cross.transpose(-2, -1)).sum(dim=(-2, -1))
+    mean = (q.sum(dim=-2) * k.sum(dim=-2)).sum(dim=-1) / pairs
+    std = (square / pairs - mean**2).clamp(min=0).sqrt()
+    asymmetry = (2 * (square - transposed)).clamp(min=0).sqrt() / square.sqrt()
+    return std.mean().item(), asymmetry.mean().item()

@@ -1,0 +1,257 @@
+"""One run on several processes: every rank takes its share of each batch, and all hold the same weights.
+
+Rank 0 leads: it alone writes and prints. The process group is torch's own; where there is none, there is one rank, and
+the functions below do nothing. CPU tensors meet over gloo, those on an accelerator over NCCL.
+"""
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import timedelta
+from multiprocessing import resource_tracker
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from lra.core.children import end_with
+from lra.core.errors import UserError
+from lra.core.signals import Paused, hand_on
+
+PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
+ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # handed on to the ranks; Ctrl-C reaches them by itself
+QUIET = (  # loggers of the launcher, which would say again what the run says itself
+    "torch.distributed.elastic",
+    "torch.distributed.elastic.agent.server.api",
+    "torch.multiprocessing.spawn",
+)
+NAMES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SLURM = (
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+Value = TypeVar("Value")
+
+
+class Lost(RuntimeError):
+    """Another rank has died; that rank has printed its own error."""
+
+
+def started_with() -> int:
+    """How many ranks torchrun, srun or `launch` started, this one included.
+
+    Raises UserError where the environment tells how many there are, but not which of them this is.
+    """
+    for name, needed in ((NAMES[0], NAMES), (SLURM[0], SLURM)):
+        number = os.environ.get(name)
+        if not number:
+            continue
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"{name}={number}: expected the number of processes; unset it where there is only this one")
+        missing = [other for other in needed if int(number) > 1 and other not in os.environ]
+        if missing and not all(other in os.environ for other in SLURM):
+            raise UserError(
+                f"{name}={number} says that this is one of {number} processes, but {', '.join(missing)} are not set: "
+                f"start with torchrun or srun, or unset {name}"
+            )
+        return int(number)
+    return 1
+
+
+def count() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes."""
+    return rank() == 0
+
+
+def local() -> tuple[int, int]:
+    """The number of this rank on its machine, and how many there are."""
+    if count() == 1:
+        return 0, 1
+    return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+def share(places: np.ndarray) -> np.ndarray:
+    """Those of `places` that this rank takes: every `count`-th, so that sorted ones are dealt out evenly."""
+    return places[rank() :: count()]
+
+
+def summed(*values: float) -> list[float]:
+    """The sums over all ranks, the same on each, in float64."""
+    totals = torch.tensor(values, dtype=torch.float64)
+    add_up(totals)
+    return totals.tolist()
+
+
+def fewest(number: int) -> int:
+    """The least number that a rank has."""
+    return int(min(summed(*(number * (other == rank()) for other in range(count())))))
+
+
+def add_up(values: torch.Tensor) -> None:
+    """Replace `values` by their sum over all ranks."""
+    if count() == 1:
+        return
+    try:
+        distributed.all_reduce(values)
+    except RuntimeError as error:
+        raise Lost("another rank was lost") from error
+
+
+def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Replace every gradient by its sum over all ranks; every rank must have one for the same parameters."""
+    if count() == 1:
+        return
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    add_up(flat)
+    for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(total.view_as(gradient))
+
+
+def first(value: Value | None) -> Value | None:
+    """What the first rank that has anything has; every rank gets the same."""
+    if count() == 1 or summed(value is not None) == [0]:
+        return value
+    values: list[Value | None] = [None] * count()
+    distributed.all_gather_object(values, value)
+    return next(found for found in values if found is not None)
+
+
+class Gate:
+    """The other ranks wait here until the leader trains. It is a context manager of the leader, which may not train."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def open(self) -> None:
+        """Called by the leader."""
+        self._open = True
+        summed(1)
+
+    def wait(self) -> bool:
+        """Called by the others; whether there is something to train."""
+        return summed(0) == [1]
+
+    def __enter__(self) -> "Gate":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if leads() and not self._open:
+            summed(0)
+
+
+@contextmanager
+def joined(device: str) -> Iterator[None]:
+    """Meet the other ranks, on `device` (cpu or cuda); all but the leader are silent. Nothing where this process is
+    alone."""
+    if started_with() == 1:
+        yield
+        return
+    _from_slurm(os.environ)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        if leads():
+            yield
+        else:
+            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+                yield
+    finally:  # also after an exception, of which the others hear at once when they next meet
+        distributed.destroy_process_group()
+
+
+def _from_slurm(environment: dict[str, str]) -> None:
+    """torchrun's variables from those of SLURM's srun, where torchrun's are not there."""
+    if "RANK" in environment:
+        return
+    host = re.match(r"([^\[,]+)(?:\[(\d+))?", environment["SLURM_STEP_NODELIST"])
+    number = 7 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
+    on_each = re.match(r"\d+", environment["SLURM_STEP_TASKS_PER_NODE"])
+    environment |= {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": on_each[0],
+        "MASTER_ADDR": host[1] + (host[2] or ""),
+        "MASTER_PORT": str(20_000 + number % 20_000),
+    }
+
+
+def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value:
+    """What `work(*arguments)` returns on rank 0 of so many new processes.
+
+    They end with this process, whatever ends it. Raises Paused where a signal ended them, and RuntimeError, which
+    names the rank, where one failed or was killed.
+    """
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method("spawn", force=True)  # a worker of joblib hands on one that is only its own
+    _start_tracker()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        signals_to_handle=",".join(number.name for number in ASKING),
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # no folder that a process that is killed would leave
+    )
+    handlers = {number: signal.getsignal(number) for number in ASKING}
+    try:
+        return elastic_launch(config, _child)(os.getpid(), work, *arguments)[0]
+    except SignalException as stop:
+        signal.signal(stop.sigval, handlers[stop.sigval])
+        hand_on(stop.sigval)
+        raise Paused(signal.Signals(stop.sigval).name) from None
+    except ChildFailedError as error:
+        number, failure = error.get_first_failure()
+        how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+        raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
+    end_with(parent)
+    return work(*arguments)
+
+
+def _start_tracker() -> None:
+    """Start Python's process that clears up semaphores, without a terminal: after a rank was killed it would print a
+    traceback for every semaphore that it finds."""
+    standard_error = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+        try:
+            resource_tracker.ensure_running()
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)

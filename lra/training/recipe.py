@@ -1,0 +1,72 @@
+"""How a run trains."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from lra.core.errors import UserError
+from lra.model.groups import Group
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train; the keys of `train` in the configuration. `micro_batch` and `processes` only cut a batch."""
+
+    steps: PositiveInt
+    batch_size: PositiveInt
+    micro_batch: PositiveInt
+    eval_batch: PositiveInt
+    eval_every: PositiveInt
+    lr: PositiveFloat
+    warmup: PositiveInt
+    schedule: Literal["rsqrt", "constant", "cosine", "triangular"]
+    stop_in_warmup: bool
+    weight_decay: NonNegativeFloat
+    betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
+    eps: PositiveFloat
+    clip_norm: PositiveFloat | None
+    freeze: list[Group] | None
+    layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
+    minutes: PositiveFloat | None
+    processes: PositiveInt
+    compile: bool
+    selection: Literal["last", "best_val", "best_test"]
+
+    def __post_init__(self) -> None:
+        if self.warmup > self.steps and not self.stop_in_warmup:
+            raise UserError(
+                f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
+                "if that is meant, say train.stop_in_warmup=true"
+            )
+        if self.micro_batch > self.batch_size:
+            raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
+        if self.processes > self.batch_size:
+            raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")
+
+    def learning_rate(self, step: int) -> float:
+        """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
+
+        rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
+        Range Arena's. triangular: linear from the peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
+        """
+        past = max(0, step - self.warmup)
+        factor = {
+            "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
+            "constant": 1.0,
+            "cosine": 0.5 * (1 + math.cos(math.pi * past / self.steps)),
+            "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
+        }[self.schedule]
+        return self.lr * min(1.0, step / self.warmup) * factor
+
+    def depth_factor(self, name: str, depth: int) -> float:
+        """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
+        block towards the input, and least in the embedding (ELECTRA, Clark et al. 2020, appendix B)."""
+        if self.layer_decay is None or name.startswith(("head.", "final_norm.")):
+            return 1.0
+        block = re.match(r"blocks\.(\d+)\.", name)
+        return self.layer_decay ** (depth - int(block[1]) if block else depth + 1)

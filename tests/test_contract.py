@@ -1,0 +1,174 @@
+"""A mixer is checked where its class is defined: each fault is one line that says what is missing and how to add it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import composed, facts, mixer_of, model_of
+from torch import Tensor
+
+from lra.attention import Attention, Card, Mixer, Shape, kernel
+from lra.attention.offers import Follows, HasScores, HasWeights
+from lra.attention.softmax import Softmax
+from lra.config import configure
+from lra.core.errors import UserError
+from lra.model.architecture import Architecture
+from lra.model.model import Model
+
+CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
+SHAPE = Shape(
+    dim=15, qkv_dim=15, heads=3, max_positions=13, bias=True, out_proj=True, dropout=0.0, causal=False, layer=0
+)
+
+
+def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+    return v
+
+
+def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    return x
+
+
+def defined(base: type, **body: Any) -> type:
+    return type("Mine", (base,), {"__module__": "theirs", **body})
+
+
+NO_PARAMETERS = property(lambda self: 0)
+FAULTS: dict[str, tuple[type, dict[str, Any], str]] = {
+    "no attend": (
+        Attention,
+        {"card": CARD},
+        " has no attend(self, q, k, v, key_mask): define it as lra.attention.Attention describes it, or say that "
+        "subclasses do: class Mine(..., abstract=True)",
+    ),
+    "no forward": (
+        Mixer,
+        {"card": CARD, "extra_parameters": NO_PARAMETERS},
+        " has no forward(self, x, key_mask): define it as lra.attention.Mixer describes it",
+    ),
+    "no features": (
+        kernel.KernelAttention,
+        {"card": CARD},
+        " has no features(self, q, k, key_mask): define it as lra.attention.kernel.KernelAttention describes it",
+    ),
+    "no count of parameters": (
+        Mixer,
+        {"card": CARD, "forward": forward},
+        " has no extra_parameters: define it as a @property, as lra.attention.Mixer describes it",
+    ),
+    "a count that is a method": (
+        Mixer,
+        {"card": CARD, "forward": forward, "extra_parameters": lambda self: 0},
+        ".extra_parameters is a method: put @property above it",
+    ),
+    "no card": (
+        Attention,
+        {"attend": attend},
+        " has no card: add to the class card = Card(paper=..., formula=..., time=..., linear=..., oracle=...), "
+        "with Card from lra.attention",
+    ),
+    "a card of another kind": (Attention, {"attend": attend, "card": {"paper": "none"}}, " has no card: add"),
+    "no mask": (
+        Attention,
+        {"card": CARD, "attend": lambda self, q, k, v: v},
+        ".attend: expected a method attend(self, q, k, v, key_mask)",
+    ),
+    "an argument too many": (
+        Mixer,
+        {"card": CARD, "forward": lambda self, x, key_mask, memory: x, "extra_parameters": NO_PARAMETERS},
+        ".forward: expected a method forward(self, x, key_mask), as lra.attention.Mixer describes it",
+    ),
+    "no method": (Attention, {"card": CARD, "attend": None}, ".attend: expected a method attend"),
+    "a flag without its argument": (
+        Attention,
+        {"card": CARD, "attend": attend, "forward": forward, "reads_few": True},
+        ".forward: expected a method forward(self, x, key_mask, reads)",
+    ),
+    "a flag that is none": (Softmax, {"maskable": "no"}, ".maskable = 'no': expected True or False"),
+    "no shape": (Softmax, {"__init__": lambda self, *, window: None}, ".__init__: expected __init__(self, shape, "),
+}
+
+
+@pytest.mark.parametrize(("base", "body", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_broken_definition_is_one_line(base: type, body: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        defined(base, **body)
+    assert str(error.value).startswith(f"theirs.Mine{message}")
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_whole_is_accepted() -> None:
+    assert defined(Attention, card=CARD, attend=attend)(SHAPE)(torch.ones(2, 7, 15)).shape == (2, 7, 15)
+    assert defined(Mixer, card=CARD, forward=forward, extra_parameters=NO_PARAMETERS)(SHAPE)
+    assert defined(Softmax)(SHAPE, scale="head_dim").card.paper == Softmax.card.paper
+
+
+def test_a_class_for_subclasses_says_so_and_is_no_mixer() -> None:
+    class Shared(Attention, abstract=True):
+        pass
+
+    class Whole(Shared):
+        card = CARD
+        attend = attend
+
+    assert Whole(SHAPE)
+    for base in (Shared, Attention):
+        with pytest.raises(UserError, match=f"{base.__name__} is what several attentions share: choose one of them"):
+            base(SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [(lambda v: None, "nothing"), (lambda v: v[:, :1], r"\[2, 1, 7, 5\]"), (lambda v: v.mT, r"\[2, 3, 5, 7\]")],
+)
+def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown: str) -> None:
+    mixer = defined(Attention, card=CARD, attend=lambda self, q, k, v, key_mask: output(v))(SHAPE)
+    with pytest.raises(UserError, match=rf"Mine.attend gives {shown}.*, expected \[2, 3, 7, 5\] \(documents, heads, "):
+        mixer(torch.ones(2, 7, 15))
+
+
+def test_an_init_that_forgets_its_base_is_named() -> None:
+    forgetful = defined(
+        Mixer, card=CARD, forward=forward, extra_parameters=NO_PARAMETERS, __init__=lambda self, shape: None
+    )
+    architecture = Architecture(**configure.plain(composed())["model"])
+    with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(shape\)"):
+        Model(forgetful, facts(), architecture)
+
+
+@pytest.mark.parametrize("name", ["simple", "softmax", "performer", "luna", "fnet"])
+def test_who_offers_what(name: str) -> None:
+    mixer = mixer_of(name)
+    offered = [isinstance(mixer, offer) for offer in (HasWeights, HasScores, Follows)]
+    assert offered == [name in ("simple", "softmax")] * 2 + [name == "luna"]
+
+
+@pytest.mark.parametrize("form", ["gram", "textbook"])
+def test_a_hook_on_a_layer_is_called_whatever_the_form(form: str) -> None:
+    """And what the model gives is the same up to rounding, whether layers are watched or not."""
+    torch.manual_seed(1)
+    sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7", "model.dropout=0.1")
+    model = model_of("system=simple_resl", f"attention.form={form}", *sizes, task=facts()).double().eval()
+    tokens = torch.randint(1, 17, (2, 11))
+    plain, seen = model(tokens), []
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    for name, layer in layers.items():
+        layer.register_forward_hook(lambda _layer, _inputs, _output, name=name: seen.append(name))
+    torch.testing.assert_close(model(tokens), plain)
+    assert sorted(seen) == sorted(layers)
+
+
+def test_features_are_drawn_when_it_is_time() -> None:
+    """The one rule of all mixers: as often as the seed or step // redraw_every changes."""
+    draws = []
+    mixer = defined(Attention, card=CARD, attend=attend, draw=lambda self, rng: draws.append(rng.random()))(SHAPE)
+    mixer.redraw(5, 0)
+    assert not draws
+    mixer.redraw_every = 3
+    for step in (1, 2, 3, 5, 6):
+        mixer.redraw(5, step)
+    mixer.redraw(7, 6)
+    assert len(draws) == len(set(draws)) == 4
+    mixer.redraw(5, 4)
+    assert draws[4] == draws[1]

@@ -1,0 +1,123 @@
+"""Numbers in Markdown that the records fill in: against values that are computed here, from the records' own words."""
+
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from golden.folder import CORRECT, EXAMPLES, make
+from support import Commands
+
+from lra.cli import report as command
+from lra.core.errors import UserError
+from lra.core.files import write_json
+from lra.report.numbers import fill, mismatches
+from lra.report.quantities import Quantities
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a results folder `sweep` and a benchmark `steps`."""
+    root = tmp_path_factory.mktemp("results")
+    make(root / "sweep")
+    straight = {"subject": "straightforward", "allocated_bytes": 7_000_000, "flops": 13e9, "ratio": [1.0, 1.0, 1.0]}
+    ours = {"subject": "lra", "length": 17, "allocated_bytes": 3_500_000, "flops": 11e9, "ratio": [0.5, 0.25, 0.75]}
+    write_json(root / "bench" / "steps" / "bench.json", {"results": [straight, ours]})
+    return root
+
+
+def accuracies(system: str, protocol: str = "strict", task: str = "listops") -> list[float]:
+    return [100 * count / EXAMPLES for count in CORRECT[task, protocol, system]]
+
+
+def test_quantities_are_those_of_the_records(folder: Path) -> None:
+    luna, vanilla = accuracies("luna"), accuracies("transformer")
+    differences = [one - other for one, other in zip(luna, vanilla, strict=True)]
+    expected = {
+        "sweep/listops strict/Luna/mean ± sd": f"{fmean(luna):.2f} ± {stdev(luna):.2f}",
+        "sweep/listops strict/Luna/mean:.1f": f"{fmean(luna):.1f}",
+        "sweep/listops strict/Luna/lowest": f"{min(luna):.2f}",
+        "sweep/listops strict/*/runs": f"{min(luna + vanilla):.2f} to {max(luna + vanilla):.2f}",
+        "sweep/listops strict/Luna, Transformer/means": f"{fmean(vanilla):.2f} to {fmean(luna):.2f}",
+        "sweep/listops strict/Luna - Transformer/difference": f"{fmean(differences):+.2f}",
+        "sweep/listops strict/Luna - Transformer/differences": f"{min(differences):+.2f} to {max(differences):+.2f}",
+        "sweep/listops strict/Luna - root operator/lowest": f"{min(luna) - 35.45:+.2f}",
+        "sweep/listops strict/root operator/baseline": "35.45",
+        "published/SimpleTRON v4/listops/Simple": "37.45",
+        "bench/steps/lra at 17/ratio [spread]": "0.50 [0.25, 0.75]",
+        "bench/steps/lra at 17 beside straightforward/memory": "0.50",
+        "bench/steps/straightforward/operations": "13",
+    }
+    quantities = Quantities(folder)
+    assert {name: quantities.text(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("sweep/listops strict/Luna", "expected FOLDER/COLUMN/SYSTEM/QUANTITY"),
+        ("sweap/listops strict/Luna/mean", "no folder 'sweap' in .*did you mean 'sweep'?"),
+        ("sweep/listops/Luna/mean", "nothing is called 'listops'"),
+        ("sweep/listops strict/Lunar/mean", "no system is called 'Lunar'; did you mean 'Luna'?"),
+        ("sweep/listops strict/Luna/meen", "nothing is called 'meen'; did you mean 'mean'?"),
+        ("sweep/listops strict/*/mean", "'mean' is of one system, not of 2"),
+        ("sweep/listops strict/Luna/mean:.2q", "expected a format like .2f, found '.2q'"),
+        ("sweep/listops strict/Luna/val_loss at 11", "the records have no such number"),
+        ("published/SimpleTRON v4/listops/Nobody", "the records have no such number"),
+        ("bench/stops/lra/ratio", "bench.json: not a readable measurement"),
+        ("bench/steps/lra/ratio", "did you mean 'lra at 17'?"),
+        ("bench/steps/straightforward/seconds", "'straightforward' has no 'seconds'"),
+    ],
+)
+def test_a_name_of_nothing_says_what_is_known(folder: Path, name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason.replace("?", r"\?")):
+        Quantities(folder).text(name)
+
+
+def test_filling_writes_the_numbers_alone(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    before = "# Words\n\nIt has <!--{sweep/listops strict/Luna/mean}-->12.34<!--{}--> there.\n| <!-- a remark --> |\n"
+    page.write_text(before)
+    quantities = Quantities(folder)
+    [line] = mismatches(page, quantities)
+    mean = f"{fmean(accuracies('luna')):.2f}"
+    assert line.startswith(f"{page}:3: sweep/listops strict/Luna/mean: '12.34' stands there, the records say '{mean}'")
+    assert fill(page, quantities) == 1
+    assert page.read_text() == before.replace("12.34", mean)
+    assert list(mismatches(page, quantities)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("<!--{sweep/listops strict/Luna/mean}-->1<!--{}--> begins", ":1: a line must not begin with a placeholder"),
+        ("x <!--{sweep/listops strict/Luna/mean}-->1", ":1: expected <!--{NAME}-->NUMBER<!--{}--> in one line"),
+        ("x <!--{sweep/listops strict/Lunar/mean}-->1<!--{}-->", ":1: sweep/listops strict/Lunar/mean: no system"),
+    ],
+)
+def test_a_page_with_a_fault_is_left_as_it_is(folder: Path, tmp_path: Path, line: str, reason: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(line)
+    with pytest.raises(UserError) as error:
+        fill(page, Quantities(folder))
+    assert reason in str(error.value)
+    assert reason in "".join(mismatches(page, Quantities(folder)))
+    assert page.read_text() == line
+
+
+def test_the_commands_fill_and_verify_a_folder_of_folders(tmp_path: Path, cli: Commands) -> None:
+    root = tmp_path / "results"
+    make(root / "sweep")
+    (root / "findings.md").write_text("It has <!--{sweep/listops strict/Luna/mean}-->1<!--{}-->.\n")
+    text = tmp_path / "more.md"
+    text.write_text("It has <!--{sweep/listops strict/Luna/best}-->2<!--{}-->.\n")
+    assert cli(command.main, str(root / "sweep"))[0] == 0
+    code, _, err = cli(command.main, str(root), "--overview", "--text", str(text))
+    assert code == 0, err
+    assert "-->40.00<!--" in text.read_text()
+    text.write_text(text.read_text().replace("40.00", "40.01"))
+    (root / "README.md").write_text("# Results\n")
+    code, out, _ = cli(command.main, str(root), "--verify", "--text", str(text))
+    assert code == 1
+    assert f"{text}:1: sweep/listops strict/Luna/best: '40.01' stands there, the records say '40.00'" in out
+    assert f"{root / 'README.md'}: not what the records give" in out
+    assert str(root / "findings.md") not in out

@@ -1,0 +1,124 @@
+"""The pages that people write: their links, commands, examples and numbers."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from support import Commands, composed, options
+
+from lra.cli import train
+from lra.core.paths import CHECKOUT
+from lra.report.numbers import PLACE, mismatches
+from lra.report.quantities import Quantities
+
+pytestmark = pytest.mark.skipif(not (CHECKOUT / "README.md").exists(), reason="not a checkout")
+
+WRITTEN = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+PAGES = [*WRITTEN, *sorted((CHECKOUT / "results").glob("*.md")), *sorted((CHECKOUT / "results").glob("*/README.md"))]
+WITH_NUMBERS = [CHECKOUT / "results" / "findings.md", CHECKOUT / "README.md"]
+LINK = re.compile(r"\]\((?!https?://|#)([^)\s#]+)(?:#[^)]*)?\)")
+DECIMAL = re.compile(r"\d\.\d\d")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(CHECKOUT).as_posix()
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[list[str]]:
+    """What stands behind `lra-train` or `-m lra train` in the pages that people write."""
+    for path in WRITTEN:
+        text = path.read_text()
+        for line in [*"".join(blocks(path, "bash")).splitlines(), *re.findall(r"`(lra-train [^`]+)`", text)]:
+            found = re.search(r"(?:lra-train|-m lra train)\s+(.+)", line)
+            if found and "..." not in line:
+                yield shlex.split(found[1], comments=True)
+
+
+def test_the_readme_fits_on_a_few_screens() -> None:
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+    missing = [link for link in LINK.findall(text) if not (path.parent / link.replace("%20", " ")).exists()]
+    assert not missing
+
+
+def test_every_command_composes() -> None:
+    """The first of every list of values; a launcher may not be installed here, and the examples run below."""
+    seen = 0
+    for words in commands():
+        overrides = [word for word in words if re.match(r"[\w./]+=", word)]
+        if "--config-dir" not in words and not any(word.startswith("hydra/launcher") for word in overrides):
+            composed(*(_first_value(word) for word in overrides))
+            seen += 1
+    assert seen >= 10
+
+
+def _first_value(override: str) -> str:
+    """Of a sweep over some values, or over all options."""
+    key, _, value = override.partition("=")
+    if value == "glob(*)":
+        return f"{key}={options(key)[0]}"
+    return override if value[0] in "[{" else f"{key}={value.split(',')[0]}"
+
+
+@pytest.mark.parametrize("path", WITH_NUMBERS, ids=name)
+def test_every_number_is_what_the_records_say(path: Path) -> None:
+    assert list(PLACE.finditer(path.read_text()))
+    assert list(mismatches(path, Quantities(CHECKOUT / "results"))) == []
+
+
+@pytest.mark.parametrize("path", [*WITH_NUMBERS, *sorted((CHECKOUT / "docs").glob("*.md"))], ids=name)
+def test_no_measured_number_is_typed(path: Path) -> None:
+    text = re.sub(
+        r"```.*?```|`[^`\n]*`|\]\([^)]*\)|arXiv:\S+|Python \S+", "", PLACE.sub("", path.read_text()), flags=re.DOTALL
+    )
+    assert DECIMAL.findall(text) == []
+
+
+def test_the_citation_has_what_the_format_asks_for() -> None:
+    citation = yaml.safe_load((CHECKOUT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= citation.keys()
+    assert citation["authors"] == [{"name": "The lra developers"}]
+    for reference in citation["references"]:
+        assert {"type", "title", "authors"} <= reference.keys()
+
+
+@pytest.mark.parametrize(
+    ("place", "module", "option", "extra"),
+    [
+        (0, "my_attention", "attention/average", ["task.max_length=20"]),
+        (1, "my_tasks", "task/parity", []),
+    ],
+    ids=["attention", "task"],
+)
+def test_the_examples_run(
+    place: int, module: str, option: str, extra: list[str], cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they stand in CONTRIBUTING, by the command that stands there, with few steps of a smaller model."""
+    page = CHECKOUT / "CONTRIBUTING.md"
+    written = {f"{module}.py": blocks(page, "python")[place], f"my_options/{option}.yaml": blocks(page, "yaml")[place]}
+    for path, text in written.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    monkeypatch.syspath_prepend(Path.cwd())
+    [words] = [words for words in commands() if f"packages=[{module}]" in words]
+    sizes = ["model.dim=14", "model.heads=2", "model.depth=1", "model.mlp_dim=11", "threads=1", "out=trained"]
+    steps = ["steps=4", "warmup=2", "batch_size=5", "micro_batch=3", "eval_every=2"]
+    words = [word for word in words if not word.startswith("train.steps")]
+    code, _, err = cli(train.main, *words, *sizes, *(f"train.{step}" for step in steps), *extra)
+    sys.modules.pop(module, None)
+    assert code == 0, err
+    assert len(list(Path("trained").rglob("record.json"))) == 1
