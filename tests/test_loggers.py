@@ -386,6 +386,17 @@ def test_tensorboard_shows_the_metrics_and_the_test(tmp_path: Path) -> None:
     assert len(list(FOLDER.glob("events*"))) == 1
 
 
+def test_tensorboard_leaves_alone_what_a_link_leads_to() -> None:
+    precious = Path("precious")
+    precious.write_text("kept")
+    FOLDER.mkdir(parents=True)
+    link = FOLDER / "events.out.tfevents.7"
+    link.symlink_to(precious.resolve())
+    assert perform("logger=tensorboard") == "finished"
+    assert precious.read_text() == "kept"
+    assert not link.is_symlink()
+
+
 def test_tensorboard_has_every_setting_as_a_hyperparameter() -> None:
     assert perform("logger=tensorboard") == "finished"
     content = events(FOLDER).PluginTagToContent("hparams")

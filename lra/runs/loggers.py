@@ -67,7 +67,7 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard.summary import hparams
 
         for earlier in run.folder.glob("events.out.tfevents.*"):
-            if earlier.stat().st_size:
+            if earlier.lstat().st_size and not earlier.is_symlink():
                 os.truncate(earlier, 0)  # a server that is reading it would stumble over its absence
             else:
                 earlier.unlink()
