@@ -10,35 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log, prod
-from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lra.core import streams
+from lra.core import noise, streams
+from lra.core.noise import BatchWords, ColumnRun, Noise, Numbers, rule_of
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
-
-
-class ColumnRun(NamedTuple):
-    """`width` columns of weights [n, m] that have `most` numbers in every row, whatever the width: `first` [n] for the
-    first of them, and so on. Columns that these lead out of 0 .. most - 1 have no number: they count for nothing."""
-
-    most: int
-    width: int
-    first: Tensor
-
-
-Numbers = Literal["order", "pairs"] | int | list[ColumnRun]
-"""How the values of one head, or of x [B, ...] with fewer than four axes, are numbered:
-
-`order`: as they lie, where only the first axis grows with padding, as in [L, F] or in weights [L, m] of m fixed keys;
-`pairs`: weights [n, m] of the first n positions for the first m >= n, in the order in which positions come to be read:
-shell i is row i up to the diagonal (where i < n), then column i above it;
-a number: weights [n, m], column by column, so many numbers for each, n at least;
-runs: weights [..., m], row by row, the numbers of the runs one after another.
-"""
+Dropped = Tensor | Noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +44,8 @@ class Keyed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._key: NoiseKey | None = None
+        self._words: BatchWords | None = None
+        self._parts = 1  # how many parts a row had the last time
 
     def key(self, rows: int) -> NoiseKey:
         """The key of this batch of so many rows."""
@@ -80,16 +63,20 @@ class Dropout(Keyed):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.as_mask = False  # where torch.compile takes what `draw` returns
 
     def forward(self, x: Tensor, numbers: Numbers = "order") -> Tensor:
         dropped = self.draw(x.shape, x.device, numbers)
         return x if dropped is None else _Drop.apply(x, dropped, self.scale)
 
-    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers = "order") -> Tensor | None:
+    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers = "order") -> Dropped | None:
         """What `zero_` shall drop of x; None where nothing is."""
         if not self.drops:
             return None
         key = self.key(shape[0])
+        if noise.fused(device) and not self.as_mask:
+            self._parts, inner = _heads(shape)
+            return rule_of(self._words.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
             return torch.from_numpy(_dropped(key, shape, self.p, numbers))
         return _kept(key, shape, self.p, device, numbers)
@@ -125,7 +112,9 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     """Name the noise of the next forward pass; `rows` are the places of its documents in the step's batch."""
     words = streams.key(seed, "dropout")
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
+    all_words = BatchWords(words, step, rows, [module._parts for module in layers])
     for layer, module in enumerate(layers):
+        module._words = all_words
         module._key = NoiseKey(words=words, step=step, layer=layer, rows=rows)
 
 
@@ -133,22 +122,38 @@ class _Drop(torch.autograd.Function):
     """x scale, but zero where dropped."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, dropped: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(dropped)
+    def forward(ctx, x: Tensor, dropped: Dropped, scale: float) -> Tensor:
+        places, ctx.rule = apart(dropped)
+        ctx.save_for_backward(places)
         ctx.scale = scale
-        return zero_(x * scale, dropped)
+        return scaled(x, dropped, scale)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        (dropped,) = ctx.saved_tensors
-        return zero_(grad * ctx.scale, dropped), None, None
+        (places,) = ctx.saved_tensors
+        return _Drop.apply(grad, ctx.rule or places, ctx.scale), None, None
 
 
-def zero_(x: Tensor, dropped: Tensor | None) -> Tensor:
-    """x, zero in place where dropped, which is given by its flat places or, True where kept, by a mask of x's size."""
+def apart(dropped: Dropped | None) -> tuple[Tensor | None, Noise | None]:
+    """What autograd keeps: a tensor, which it frees after use, or a rule, which is small."""
+    return (None, dropped) if isinstance(dropped, Noise) else (dropped, None)
+
+
+def scaled(x: Tensor, dropped: Dropped, scale: float) -> Tensor:
+    """x scale, but zero where dropped."""
+    if isinstance(dropped, Noise):
+        return noise.kernel().drop(x, dropped, scale)
+    return zero_(x * scale, dropped)
+
+
+def zero_(x: Tensor, dropped: Dropped | None) -> Tensor:
+    """x, zero in place where dropped, which is given by its flat places, by a mask of x's size, True where kept, or by
+    rule."""
     if dropped is None:
         return x
     x = x.contiguous()
+    if isinstance(dropped, Noise):
+        return noise.kernel().drop(x, dropped, 1.0, out=x)
     if dropped.dtype == torch.bool:
         return x.mul_(dropped.view(x.shape))
     x.view(-1).index_fill_(0, dropped, 0)
@@ -274,7 +279,12 @@ def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, n
     heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
     mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ torch.from_numpy(words).to(device)[:, None])
-    return ((mixed & (LEVELS - 1)) >= round(p * LEVELS)).view(shape)
+    return ((mixed & (LEVELS - 1)) >= _level(p)).view(shape)
+
+
+def _level(p: float) -> int:
+    """Below which of the levels a value is dropped."""
+    return round(p * LEVELS)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from lra.core.dropout import Dropout, zero_
+from lra.core.dropout import Dropout, Dropped, apart, scaled, zero_
 from lra.core.hooks import hooked
 from lra.core.precision import autocast_dtype
 
@@ -56,13 +56,14 @@ class _FeedForward(torch.autograd.Function):
         w2: Tensor,
         b2: Tensor | None,
         scale: float,
-        inner: Tensor | None,
-        outer: Tensor | None,
+        inner: Dropped | None,
+        outer: Dropped | None,
         activation: nn.Module,
     ) -> Tensor:
         before = linear(x, w1, b1)
         hidden = zero_(activation(before), inner)
-        ctx.save_for_backward(x, w1, w2, before, hidden, inner, outer)
+        (inner_places, ctx.inner), (outer_places, ctx.outer) = apart(inner), apart(outer)
+        ctx.save_for_backward(x, w1, w2, before, hidden, inner_places, outer_places)
         ctx.relu, ctx.scale = isinstance(activation, nn.ReLU), scale
         return zero_(scaled_product(scale, hidden, w2.T, b2), outer)
 
@@ -70,10 +71,11 @@ class _FeedForward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, w1, w2, before, hidden, inner, outer = ctx.saved_tensors
+        inner, outer = ctx.inner or inner, ctx.outer or outer
         need_x, need_w1, need_b1, need_w2, need_b2, *_ = ctx.needs_input_grad
         d_x = d_w1 = d_b1 = d_w2 = d_b2 = None
         if outer is not None:
-            grad = zero_(grad.clone(), outer)
+            grad = scaled(grad, outer, 1.0)
         if need_w2:
             d_w2 = scaled_product(ctx.scale, grad.T, hidden)
         if need_b2:

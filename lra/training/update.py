@@ -36,7 +36,7 @@ def compile_blocks(model: Model) -> None:
         ) from None
     for module in model.modules():
         if isinstance(module, dropout.Dropout):
-            module.draw = torch.compiler.disable(module.draw)
+            module.draw, module.as_mask = torch.compiler.disable(module.draw), True
     for block in model.blocks:
         block.compile()
 
