@@ -19,6 +19,7 @@ from lra.records.names import COSTS
 from lra.runs.evaluation import entry, save_array
 from lra.runs.job import Job
 from lra.runs.loggers import Loggers
+from lra.runs.machine import KeptMemory
 from lra.runs.standing import another_run
 from lra.tasks import Task
 from lra.training import ranks
@@ -203,8 +204,10 @@ class _Observer:
 
     def __init__(self, course: Course, bar: console.TrainingBar, requests: Requests) -> None:
         self.course, self.bar, self.requests = course, bar, requests
+        self.memory = KeptMemory()
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
+        self.memory.between_parts()
         self.bar.step(step, loss, tokens.computed)
         faults.point("step")
         if self.course.due(step):
@@ -212,6 +215,7 @@ class _Observer:
         self.course.pause_if_asked(self.requests)
 
     def on_part(self, done: int, total: int) -> None:
+        self.memory.between_parts()
         self.bar.evaluating(done, total)
         faults.point("evaluation")
         self.course.pause_if_asked(self.requests)

@@ -11,6 +11,7 @@ from lra.core import console
 from lra.core.files import write_atomic
 from lra.model.model import Model
 from lra.runs.job import Job
+from lra.runs.machine import KeptMemory
 from lra.tasks import Task
 from lra.training import ranks
 from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
@@ -28,8 +29,14 @@ def tested(
 
     def look() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test)) if task.objective == "classify" else None
+        memory = KeptMemory()
         with console.Parts(f"{job.title}, test") as bar:
-            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
+
+            def on_part(done: int, total: int) -> None:
+                memory.between_parts()
+                bar(done, total)
+
+            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=on_part), keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
     last = best = look()

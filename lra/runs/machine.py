@@ -16,6 +16,7 @@ from lra.tasks import default_workers
 from lra.training import ranks
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
+GROWTH = 1.5  # of a process between the parts of an evaluation
 
 
 def device_of(name: str) -> str:
@@ -49,6 +50,28 @@ def _tell_malloc(values: dict[int, int]) -> None:
     if hasattr(libc, "mallopt"):
         for parameter, value in values.items():
             libc.mallopt(parameter, value)
+
+
+class KeptMemory:
+    """Bounds what `keep_memory` holds. Where sizes change from part to part, free blocks are cut into pieces that fit
+    no later part, and memory grows: to six times the need in an evaluation of texts sorted by length."""
+
+    def __init__(self) -> None:
+        self._needed: int | None = None  # resident after the first part since memory was given back
+
+    def between_parts(self) -> None:
+        """Give all that is free back to the system where this process has grown by half since its first part."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+        except OSError:  # not Linux
+            return
+        if self._needed is None:
+            self._needed = pages
+        elif pages > GROWTH * self._needed:
+            libc = ctypes.CDLL(None)
+            if hasattr(libc, "malloc_trim"):  # glibc
+                libc.malloc_trim(0)
+            self._needed = None
 
 
 @contextmanager
