@@ -23,7 +23,7 @@ $full task=text system=simple seed=2 train.eval_every=400
 $full task=text system=simple seed=3 train.eval_every=400
 $full task=acl_matching system=simple seed=1 train.eval_every=750
 $full task=text system=linear seed=1 train.eval_every=400
-$full task=text attention=s4d variant=transformer system=null seed=1 train.eval_every=400
+${full#experiment=table1 } out=results/table1 task=text attention=s4d variant=transformer seed=1 train.eval_every=400
 $full task=listops system=simple seed=1 train.eval_every=250
 END
 }

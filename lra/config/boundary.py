@@ -32,7 +32,7 @@ def composing(overrides: list[str], folder: str | None = None) -> Iterator[None]
         mark = error.problem_mark or error.context_mark
         raise UserError(f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}") from error
     except Exception as error:
-        nothing = next((text for text in overrides if text.endswith("=null")), None)
+        nothing = next((text for text in overrides if text.endswith("=null") and options(text[:-5])), None)
         if nothing is not None and "Config group override" in str(error):
             group = nothing.partition("=")[0]
             raise UserError(f"{nothing}: expected an option; known: {', '.join(options(group))}") from None
