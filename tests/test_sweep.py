@@ -276,14 +276,14 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
 def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: int
 ) -> None:
-    honest, before = train._start, signal.getsignal(number)
+    honest, before = train._command, signal.getsignal(number)
 
     def run_and_signal(cfg: DictConfig) -> str:
-        outcome = train.start(cfg)
+        outcome = train.train(cfg)
         os.kill(os.getpid(), number)
         return outcome
 
-    monkeypatch.setattr(train, "_start", lra.cli.command.command("train", sweep.run)(run_and_signal))
+    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", sweep.run)(run_and_signal))
     code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
@@ -291,7 +291,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     assert "1/3, 2 missing" in out
     assert "Traceback" not in err
     assert signal.getsignal(number) == before
-    monkeypatch.setattr(train, "_start", honest)
+    monkeypatch.setattr(train, "_command", honest)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
     assert (code, err.count("nothing to do")) == (0, 1)
 

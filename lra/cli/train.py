@@ -22,7 +22,7 @@ from lra.runs.loggers import loggers_of
 from lra.runs.system import assemble
 
 
-def start(cfg: DictConfig) -> str:
+def train(cfg: DictConfig) -> str:
     """Hydra's task function: one run. In a sweep a mistake or a failure is reported and the others go on."""
     alone = HydraConfig.get().mode == RunMode.RUN
     in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
@@ -65,14 +65,14 @@ def start(cfg: DictConfig) -> str:
     return outcome
 
 
-_start = command("train", sweep.run)(start)
+_command = command("train", sweep.run)(train)
 
 
 def main() -> None:
     """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
     try:
         with Requests(None, None, one_of_many=False):
-            _start()
+            _command()
     except Paused as pause:
         say(pause.line)
         sweep.conclude(code=pause.code)

@@ -78,11 +78,11 @@ def check_boundary(config: DictConfig) -> None:
     if node.job.env_set:
         raise UserError("hydra.job.env_set: set variables of the environment in the shell")
     for key in ("launcher", "sweeper"):
-        options = OmegaConf.to_container(config.hydra[key], resolve=True) or {}
-        target = str(options.pop("_target_", None))
+        plugin = OmegaConf.to_container(config.hydra[key], resolve=True) or {}
+        target = str(plugin.pop("_target_", None))
         if not target.startswith(HYDRAS_OWN) or (key == "sweeper" and not target.endswith(".BasicSweeper")):
             raise UserError(f"hydra.{key}._target_={target}: not one of Hydra's")
-        inner = next((name for name in dotted(options, "") if name.split(".")[-1] == "_target_"), None)
+        inner = next((name for name in dotted(plugin, "") if name.split(".")[-1] == "_target_"), None)
         if inner is not None:
             raise UserError(f"hydra.{key}.{inner}: would run code of its own; leave it out")
 

@@ -145,12 +145,10 @@ class Runner:
         """Train, and write the record whatever comes of it."""
         job, started = self.job, provenance.now()
         self._tidy()
-        labels = job.labels
         data_digest, paused = None, None
         try:
             task = self._task()
             data_digest = task.digest
-            labels["task"] = task.name
             gate.open()
             with Loggers(loggers_of(job.settings), self._logged(), job.title) as loggers:
                 results = self._train(task, requests, loggers)
@@ -172,7 +170,7 @@ class Runner:
         results["provenance"] = provenance.provenance(
             identity, data_digest, self.device, job.settings.precision, started
         )
-        record.write(job.folder, labels | results)
+        record.write(job.folder, job.labels | results)
         if paused is not None:
             raise paused
         if results["status"] == "finished":

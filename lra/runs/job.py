@@ -6,6 +6,7 @@ from typing import Any
 
 from lra.config.cell import Cell
 from lra.config.settings import Settings
+from lra.records.names import seed_folder
 from lra.runs.system import System
 
 
@@ -43,4 +44,4 @@ class Job:
 
 def run_folder(settings: Settings, cell: Cell) -> Path:
     """Of the run with these settings."""
-    return Path(settings.out) / cell.folder / f"seed{settings.seed}"
+    return Path(settings.out) / cell.folder / seed_folder(settings.seed)
