@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import cases, composed, facts, mask_of, mixer_of, model_of, noise, options, saved_bytes
+from support import cases, composed, facts, maker, mask_of, mixer_of, model_of, noise, options, saved_bytes, shape
 
 from lra.attention import Mixer
 from lra.attention.gram import Moments, Product, ProductByHead
 from lra.core.dropout import set_keys
 from lra.core.errors import UserError
+from lra.laws import LAWS, findings, trial_of
 
 every = pytest.mark.parametrize(
     ("name", "extra"),
@@ -31,41 +32,17 @@ def test_has_a_card(name: str, extra: list[str]) -> None:
 
 
 @every
-@pytest.mark.parametrize("length", [1, 2, 7, 13])
-def test_keeps_the_shape(name: str, extra: list[str], length: int) -> None:
-    y = mixer_of(name, *extra)(noise(2, length, 15))
-    assert y.shape == (2, length, 15)
-    assert y.isfinite().all()
-
-
-@every
-@pytest.mark.parametrize("out_proj", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-def test_declares_its_parameters(name: str, extra: list[str], out_proj: bool, bias: bool) -> None:
-    mixer = mixer_of(name, *extra, out_proj=out_proj, bias=bias)
-    counted = sum(parameter.numel() for parameter in mixer.parameters())
-    assert counted == mixer.shape.projections + mixer.extra_parameters
-
-
-@every
 @pytest.mark.parametrize("protocol", ["paper", "strict", "lra"])
-def test_padding_does_not_change_real_positions(name: str, extra: list[str], protocol: str) -> None:
-    mixer = mixer_of(name, *extra, f"protocol={protocol}")
-    masks_only(mixer)
-    x, mask = noise(3, 11, 15), mask_of([11, 4, 7], 11)
-    other = torch.where(mask.unsqueeze(-1), x, 1e3 * noise(3, 11, 15, seed=1))
-    one, two = mixer(x, mask), mixer(other, mask)
-    torch.testing.assert_close(one[mask], two[mask], rtol=0, atol=0)
-    shorter = mixer(x[1:2, :4], mask[1:2, :4])
-    torch.testing.assert_close(one[1:2, :4], shorter)
-    assert one.isfinite().all()
-
-
-@every
-def test_a_full_mask_is_no_mask(name: str, extra: list[str]) -> None:
-    mixer, x = mixer_of(name, *extra), noise(3, 11, 15)
-    masks_only(mixer)
-    torch.testing.assert_close(mixer(x, torch.ones(3, 11, dtype=torch.bool)), mixer(x))
+def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str], protocol: str) -> None:
+    """All of them under strict, those of padding under each protocol; `test_gradients` looks at every derivative."""
+    tried = [law for law in LAWS if law.name in ("padding", "length") or protocol == "strict"]
+    trial = trial_of(
+        maker(name, *extra, f"protocol={protocol}"), shape(dropout=0.3), lengths=(1, 2, 11), tolerance=1e-7
+    )
+    verdicts = list(findings(trial, tuple(law for law in tried if law.name != "gradient")))
+    assert [finding for finding in verdicts if finding.verdict == "broken"] == []
+    silent = {finding.law.name for finding in verdicts if finding.verdict == "silent"}
+    assert ("padding" not in silent) == trial.kind.maskable
 
 
 @every
@@ -77,15 +54,6 @@ def test_an_empty_row_is_finite(name: str, extra: list[str]) -> None:
     assert y.isfinite().all()
     y.sum().backward()
     assert x.grad.isfinite().all()
-
-
-@every
-def test_a_row_alone_is_the_row_in_the_batch(name: str, extra: list[str]) -> None:
-    mixer, x = mixer_of(name, *extra), noise(3, 11, 15)
-    mask = mask_of([11, 4, 7], 11) if mixer.maskable else torch.ones(3, 11, dtype=torch.bool)
-    batch = mixer(x, mask)
-    for row in range(3):
-        torch.testing.assert_close(mixer(x[row : row + 1], mask[row : row + 1])[0], batch[row])
 
 
 @every
@@ -137,15 +105,6 @@ def test_is_finite_in_fp32_and_bf16(name: str, extra: list[str], spread: int) ->
         assert y.isfinite().all()
         (gradient,) = torch.autograd.grad(y.float().sum(), x)
         assert gradient.isfinite().all()
-
-
-@every
-def test_state_dict_round_trip(name: str, extra: list[str]) -> None:
-    one, two, x = mixer_of(name, *extra), mixer_of(name, *extra), noise(2, 11, 15)
-    if list(one.parameters()):
-        assert not torch.equal(one(x), two(x))
-    two.load_state_dict(one.state_dict())
-    torch.testing.assert_close(one(x), two(x), rtol=0, atol=0)
 
 
 @every

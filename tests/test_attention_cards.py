@@ -109,6 +109,7 @@ def test_the_kept_page_says_what_runs() -> None:
     assert [line for line in "\n".join(lines).splitlines() if line not in text] == []
     assert len([line for line in lines if line.startswith("| `simple`")]) == 3
     assert any("Q (Kᵀ V) / √4001" in line for line in lines)
+    assert kept["flags"]["simple"] == {"mask": True, "causal": True, "variants": True, "order": False}
     changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}
     lines = list(catalogue._costs(["simple", "local"], changed))
     assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
@@ -237,12 +238,17 @@ def kernel(mixer: Mixer, x: Tensor) -> Tensor:
     stated = mixer.card.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
     weights = phi(mixer, stated, q) @ phi(mixer, stated, k).transpose(-2, -1)
     mass = weights.sum(dim=-1, keepdim=True)
-    return merge_heads(weights @ v / (mass.clamp(min=mixer.eps) if "⊗" in stated else mass + mixer.eps))
+    return merge_heads(weights @ v / (mass.clamp(min=mixer.eps) if "⊗ [cos" in stated else mass + mixer.eps))
 
 
 def phi(mixer: Mixer, stated: str, x: Tensor) -> Tensor:
     if stated == "elu + 1":
         return elu(x) + 1
+    if stated.startswith("[1, x', x' ⊗ x' / √2]"):
+        x = x * x.shape[-1] ** -0.25
+        return torch.cat(
+            [torch.ones_like(x[..., :1]), x, (x[..., None] * x[..., None, :]).flatten(-2) / 2**0.5], dim=-1
+        )
     if stated.startswith("relu(x) + "):
         return relu(x) + float(stated.removeprefix("relu(x) + "))
     if stated == "relu ⊗ [cos, sin](πi / 2M)":
@@ -292,6 +298,29 @@ def retention(mixer: Mixer, x: Tensor) -> Tensor:
     return silu(mixer.gate(x)) * y if mixer.card.formula.startswith("swish") else y
 
 
+def rotary(mixer: Mixer, x: Tensor) -> Tensor:
+    """The pairs as complex numbers, turned."""
+    q, k, v = heads(mixer, x)
+    base = float(re.search(r"by i / ([\d.e+]+)\^", mixer.card.formula)[1])
+
+    def turned(x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * base ** (-2 * torch.arange(2, dtype=x.dtype) / 5)
+        pairs = torch.complex(x[..., :2], x[..., 2:4]) * torch.exp(1j * angles)
+        return torch.cat([pairs.real, pairs.imag, x[..., 4:]], dim=-1)
+
+    return merge_heads(attend(turned(q), turned(k), v, mixer.card.scale))
+
+
+def differential(mixer: Mixer, x: Tensor) -> Tensor:
+    """Of the first layer, whose lambda_0 is 0.2; halves of 3 and 2 columns."""
+    q, k, v = heads(mixer, x)
+    one = attend(q[..., :3], k[..., :3], v, 3**-0.5)
+    two = attend(q[..., 3:], k[..., 3:], v, 2**-0.5)
+    u, w = mixer.by_query, mixer.by_key
+    share = (u[:3] @ w[:3]).exp() - (u[3:] @ w[3:]).exp() + 0.2
+    return merge_heads(0.8 * rms_norm(one - share * two, [5], eps=mixer.norm_eps))
+
+
 def fnet(mixer: Mixer, x: Tensor) -> Tensor:
     return torch.fft.fft(torch.fft.fft(x, dim=2), dim=1).real
 
@@ -300,6 +329,14 @@ def token_mixing(mixer: Mixer, x: Tensor) -> Tensor:
     """Missing positions count as zeros."""
     padded = torch.cat([x, x.new_zeros(len(x), MAX_LEN - x.shape[1], x.shape[2])], dim=1)
     return mixer.out(gelu(mixer.hidden(padded.transpose(1, 2)))).transpose(1, 2)[:, : x.shape[1]]
+
+
+def conv(mixer: Mixer, x: Tensor) -> Tensor:
+    width, length = len(mixer.taps), x.shape[1]
+    near = torch.nn.functional.conv1d(
+        x.transpose(1, 2), mixer.taps.T.unsqueeze(1), mixer.shift, padding=width // 2, groups=x.shape[2]
+    )
+    return mixer.gate(x) * near.transpose(1, 2)[:, :length]
 
 
 REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
@@ -314,12 +351,23 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "softmax(R": synthesizer,
     "softmax(W₂ relu(W₁ X)": synthesizer,
     "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = ": kernel,
+    "softmax(T(Q) T(K)ᵀ / √": rotary,
     "Q (Kᵀ V)": simple,
     "norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": retention,
     "swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": retention,
     "Re(FFT over L (FFT over D (X)))": fnet,
     "W₂ gelu(W₁ X), over positions": token_mixing,
+    "(X Wg) ⊙ (h ∗ X + b) W, h of ": conv,
     "((x W_adj) ∘ e) W_opt": None,  # in tests/test_extractor.py, without a scale
     "e W_opt": None,
     "GELU(K ∗ x + D x) W": None,  # in tests/test_s4d.py, likewise
+    # in tests/test_recurrences.py, likewise
+    "swish(X Wg) ⊙ norm(y), yᵢ = ": None,
+    "norm(y ⊙ swish(U Wz)), yᵢ = ": None,
+    "σ(X Wo) ⊙ norm(h), hᵢ = ": None,
+    "GELU(Re(C h) + D x) W": None,
+    "GELU(2 Re(C h) + D x) W": None,
+    "σ(X′ Wᵤ) ⊙ (H − X)": None,
+    "g ⊙ (norm(S r) + (r · (ρ ⊙ k)) v)": None,
+    "(1 − λ₀) norm((softmax(Q₁ K₁ᵀ": differential,
 }

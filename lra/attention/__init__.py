@@ -55,6 +55,7 @@ class Card:
     `linear`: what it keeps for the backward pass grows no faster than the length. `oracle`: the independent
     implementation that the tests compare it with. `scale`: what the formula multiplies q . k with, where it is one
     number. `deviations`: in what it differs from its paper or from the authors' code, beyond what the settings say.
+    `name`: in tables, beside O(time), for a class that is not ours; the name of the class where it is empty.
     """
 
     paper: str
@@ -64,6 +65,7 @@ class Card:
     oracle: str
     scale: float | None = None
     deviations: tuple[str, ...] = ()
+    name: str = ""
 
 
 class Mixer(nn.Module):

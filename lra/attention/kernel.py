@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
+from lra.attention.scan import causal_product
 from lra.core.precision import at_least_float32, full_precision
 
-CHUNK = 64
 EVAL_DRAW = "evaluation keeps the last draw of training"
 
 
@@ -78,41 +78,3 @@ def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
     state = v.transpose(-2, -1) @ k  # [..., N, M]; in this order the gradients of q and k are laid out as they are
     return q @ state.transpose(-2, -1)
-
-
-def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
-    """`product` over j <= i: chunks of `CHUNK` positions directly, what lies before them through their summed state.
-
-    With `log_decay` g [..., L], none of it positive, a weight is (q_i . k_j) exp(g_{j+1} + ... + g_i); only products
-    of decays are formed, which never overflow. Time O(L (CHUNK + M) (M + N)), memory O(L (M + CHUNK) + L M N / CHUNK).
-    """
-    length = q.shape[-2]
-    chunk = min(CHUNK, length)
-    fill = -length % chunk
-    q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(-2, (-1, chunk)) for x in (q, k, v))  # [..., chunks, chunk, M or N]
-    scores = q @ k.transpose(-2, -1)
-    if log_decay is None:
-        before = _before(k.transpose(-2, -1) @ v)
-        y = scores.tril() @ v
-    else:
-        within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1)  # since the chunk's start
-        whole = within[..., -1:]
-        later = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
-        between = (within.unsqueeze(-1) - within.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
-        states = (k * (whole - within).exp().unsqueeze(-1)).transpose(-2, -1) @ v
-        before = _before(states, whole.exp().unsqueeze(-1))
-        y = (scores * between) @ v
-        q = q * within.exp().unsqueeze(-1)
-    return (y + q @ before).flatten(-3, -2)[..., :length, :]
-
-
-def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
-    """What precedes every chunk: s_c = keep_{c-1} s_{c-1} + states_{c-1}, s_0 = 0; states [..., chunks, M, N]."""
-    if keep is None:
-        return pad(states[..., :-1, :, :].cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
-    state = torch.zeros_like(states[..., 0, :, :])
-    before = []
-    for fresh, kept in zip(states.unbind(-3), keep.unbind(-3), strict=True):
-        before.append(state)
-        state = torch.addcmul(fresh, kept, state)
-    return torch.stack(before, dim=-3)

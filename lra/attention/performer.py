@@ -25,6 +25,7 @@ from torch.nn.functional import pad, relu
 from lra.attention import Card, Shape
 from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
 from lra.attention.softmax import Scale, card_of, scale_of
+from lra.core.transfer import sent
 
 
 class Performer(KernelAttention):
@@ -68,7 +69,8 @@ class Performer(KernelAttention):
 
     def draw(self, rng: np.random.Generator) -> None:
         noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
-        self.projection.copy_(projection(noise, len(self.projection), self.orthogonal))
+        rows = projection(noise, len(self.projection), self.orthogonal)
+        self.projection.copy_(sent(rows, self.projection.device))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
         if self.kernel == "relu":

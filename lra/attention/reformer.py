@@ -21,6 +21,7 @@ from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_o
 from lra.attention.softmax import Scale, card_of, scale_of
 from lra.core.dropout import Dropout
 from lra.core.precision import at_least_float32, full_precision
+from lra.core.transfer import sent
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
 PADDED = -2  # the place of padding: neither that of a real token, nor one before or after it
@@ -73,7 +74,8 @@ class Reformer(Mixer):
         return -(self.shape.dim + self.shape.bias) * self.shape.qkv_dim
 
     def draw(self, rng: np.random.Generator) -> None:
-        self.rotations.copy_(torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape))))
+        drawn = torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape)))
+        self.rotations.copy_(sent(drawn, self.rotations.device))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         q, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.value))

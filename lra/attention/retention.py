@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from lra.attention import Attention, Card, Shape, merge_heads, project_in
-from lra.attention.kernel import causal_product
+from lra.attention.rotary import turn
+from lra.attention.scan import causal_product
 from lra.core.precision import at_least_float32, full_precision
 
 
@@ -87,7 +88,4 @@ def rotate(x: Tensor) -> Tensor:
     """
     half = x.shape[-1] // 2
     speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
-    angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)
+    return turn(x, speed)

@@ -18,14 +18,13 @@ from typing import Literal
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu, pad
+from torch.nn.functional import gelu
 
 from lra.attention import Card, Mixer, Shape
+from lra.attention.modes import convolve_both, convolve_modes, mode_kernel
 from lra.core.dropout import Dropout
 from lra.core.errors import UserError
 from lra.core.precision import at_least_float32, full_precision
-
-CHUNK = 64
 
 
 class S4D(Mixer):
@@ -92,66 +91,21 @@ class S4D(Mixer):
         return rate, torch.view_as_complex(self.c) * torch.expm1(rate) / a
 
     def kernel(self, length: int) -> Tensor:
-        """K [directions, D, length].
-
-        Lags are l = a s + b with s about the root of the length, so the modes' powers are products of 2 s of them, and
-        no D x N/2 x length numbers are formed. The step s does not depend on the length asked for.
-        """
+        """K [directions, D, length]; its step does not depend on the length asked for."""
         rate, c = self.modes()
-        step = math.isqrt(self.shape.max_positions - 1) + 1
-        steps = torch.arange(-(-length // step), device=c.device)
-        coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N/2, a]
-        fine = powers(rate, torch.arange(step, device=c.device))
-        return 2 * real_product(coarse.transpose(-2, -1), fine).flatten(-2)[..., :length]
+        return mode_kernel(rate, c, length, math.isqrt(self.shape.max_positions - 1) + 1)
 
     def convolve(self, x: Tensor) -> Tensor:
-        """Both kernels at once by FFT: y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j."""
-        length = x.shape[1]
-        earlier, later = self.kernel(length)
-        size = 1 << (2 * length - 2).bit_length()  # 2 L - 1 lags at least, so that nothing wraps around
-        both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
-        y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
-        return y[..., :length].transpose(1, 2)
+        """Both kernels at once, by FFT."""
+        return convolve_both(x, *self.kernel(x.shape[1]))
 
     def convolve_causally(self, x: Tensor) -> Tensor:
         """As a recurrence from chunk to chunk, since the FFT's rounding would carry traces of later positions."""
-        batch, length, dim = x.shape
         rate, c = self.modes()
-        chunks = pad(x, (0, 0, 0, -length % CHUNK)).permute(2, 0, 1).unflatten(-1, (-1, CHUNK))  # [D, B, chunks, CHUNK]
-        flat = chunks.flatten(1, 2)
-        lags = torch.arange(CHUNK, device=x.device)
-        mode = powers(rate, lags)  # [D, N/2, CHUNK]
-        kernel = pad(2 * (c[0].unsqueeze(-1) * mode).real.sum(dim=1), (CHUNK - 1, 0))
-        inside = flat @ kernel[:, lags - lags.unsqueeze(-1) + CHUNK - 1]
-        last = mode.flip(-1).transpose(-2, -1)
-        states = torch.complex(flat @ last.real, flat @ last.imag).unflatten(1, (batch, -1))
-        before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * CHUNK).flatten(1, 2)
-        read = (2 * c[0] * rate.exp()).unsqueeze(-1) * mode
-        y = inside + real_product(before, read)
-        return y.view(dim, batch, -1).permute(1, 2, 0)[:, :length]
+        return convolve_modes(x, rate, c[0])
 
     @property
     def extra_parameters(self) -> int:
         dim = self.shape.dim
         modes = (2 + self.state * (1 + self.directions)) * dim
         return modes + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections
-
-
-def powers(rate: Tensor, lags: Tensor) -> Tensor:
-    """exp(rate lag), [..., lags]."""
-    return torch.exp(rate.unsqueeze(-1) * lags)
-
-
-def real_product(a: Tensor, b: Tensor) -> Tensor:
-    """Re(a @ b) by one real product."""
-    return torch.cat([a.real, -a.imag], dim=-1) @ torch.cat([b.real, b.imag], dim=-2)
-
-
-def accumulate(states: Tensor, rate: Tensor) -> Tensor:
-    """s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ..., by doubling; states [D, B, chunks, N/2], rate [D, N/2]."""
-    reach = 1
-    while reach < states.shape[2]:
-        earlier = pad(states[:, :, :-reach], (0, 0, reach, 0))
-        states = states + (rate * reach).exp()[:, None, None] * earlier
-        reach *= 2
-    return states

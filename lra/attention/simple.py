@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads
 from lra.attention.gram import Moments, Product, ProductByHead
-from lra.attention.kernel import causal_product
+from lra.attention.scan import causal_product
 from lra.core.errors import UserError
 from lra.core.hooks import hooked
 from lra.core.precision import autocast_dtype, full_precision

@@ -34,17 +34,10 @@ class Softmax(Attention):
         self.card = replace(card_of(self, scale), deviations=())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        mask = None if key_mask is None else key_mask[:, None, None, :]
-        if self.causal:
-            earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-            mask = earlier if mask is None else mask & earlier
-        return weigh(q, k, v, mask, self.scale, self.dropout, "pairs")
+        return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout, "pairs")
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        scores = q @ k.transpose(-2, -1) * self.scale
-        if key_mask is not None:
-            scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
-        return scores.softmax(dim=-1)
+        return weights_of(q, k, key_mask, self.scale)
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> float:
         return self.scale
@@ -64,6 +57,23 @@ def card_of(mixer: Mixer, scale: Scale, *deviations: str, **values: object) -> C
         scale=scale_of(mixer.shape, scale),
         deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
     )
+
+
+def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Which keys a query may read, for `weigh`; q [B, H, n, Dh] of the first n positions, k [B, H, L, Dh]."""
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    if causal:
+        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = earlier if mask is None else mask & earlier
+    return mask
+
+
+def weights_of(q: Tensor, k: Tensor, key_mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(q k^T scale) over the real keys: [B, H, n, L]."""
+    scores = q @ k.transpose(-2, -1) * scale
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
+    return scores.softmax(dim=-1)
 
 
 def weigh(

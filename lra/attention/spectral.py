@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from lra.attention import Shape
 from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
+from lra.core.transfer import sent
 
 EVERY_DRAW = f"{EVAL_DRAW}, and one may serve several steps (released: every forward pass draws)"
 LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm (released: 1e-6, without shifts)"
@@ -40,7 +41,7 @@ class Spectrum(nn.Module):
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
-        self.noise.copy_(torch.from_numpy(self.sample(rng)))
+        self.noise.copy_(sent(torch.from_numpy(self.sample(rng)), self.noise.device))
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         return rng.standard_normal(self.noise.shape)

@@ -1,0 +1,59 @@
+"""Differential attention (Ye et al. 2025, Differential Transformer): what two softmax maps agree on cancels.
+
+y = (1 - l_0) norm((softmax(Q1 K1^T / sqrt(d)) - l softmax(Q2 K2^T / sqrt(d))) V) for every head (eq. 1-3), with queries
+and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer), the
+first layer being 0. O(L^2 D) time. Dropout falls on the difference. Not included: rotary positions.
+"""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from lra.attention import Attention, Card, Shape
+from lra.attention.recurrent import NORM
+from lra.attention.softmax import allowed, weigh
+from lra.core.precision import at_least_float32
+
+
+class Differential(Attention):
+    """`norm_eps`: of the norm of each head."""
+
+    card = Card(
+        paper="Ye et al. 2025, Differential Transformer",
+        formula="(1 − λ₀) norm((softmax(Q₁ K₁ᵀ / √width) − λ softmax(Q₂ K₂ᵀ / √width)) V), halves of a head",
+        time="L² D",
+        linear=False,
+        oracle="two explicit softmaxes; transformers' DiffLlamaAttention",
+        deviations=("no rotary positions", NORM),
+    )
+    can_be_causal = True
+    commutes = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.norm_eps = norm_eps
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
+        self.by_query = nn.Parameter(0.1 * torch.randn(shape.head_dim))  # u1 and u2, one after the other
+        self.by_key = nn.Parameter(0.1 * torch.randn(shape.head_dim))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mask = allowed(q, k, key_mask, self.causal)
+        first, second = (  # the second half is narrower by one where the width is odd
+            weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout, "pairs")
+            for half_q, half_k in zip(q.tensor_split(2, dim=-1), k.tensor_split(2, dim=-1), strict=True)
+        )
+        y = at_least_float32(first - self.share() * second)
+        return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
+
+    def share(self) -> Tensor:
+        """l, the same for all heads."""
+        one, two = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
+        return one.exp() - two.exp() + self.start
+
+    @property
+    def extra_parameters(self) -> int:
+        return 2 * self.shape.head_dim

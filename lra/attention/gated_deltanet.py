@@ -1,0 +1,75 @@
+"""Gated DeltaNet (Yang, Kautz, Hatamizadeh 2025), a memory in which a write first takes away what its key held.
+
+S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of length 1,
+b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k and v pass a short
+convolution and swish; norm(y) * swish(x W_g) goes to the output projection. O(L D (C + Dh)) time, C the chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import normalize, silu
+
+from lra.attention import Card, Shape, split_heads
+from lra.attention.modes import short_convolution
+from lra.attention.recurrent import NORM, DecaySteps, Recurrent
+from lra.attention.scan import delta_product
+
+
+class GatedDeltaNet(Recurrent):
+    """`gated`: a; false: DeltaNet. `conv`: taps of the convolutions. `a_min` to `dt_max`: of `DecaySteps`."""
+
+    card = Card(
+        paper="Yang et al. 2025, Gated Delta Networks",
+        formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = aᵢ (1 − bᵢ kᵢ kᵢᵀ) Sᵢ₋₁ + bᵢ kᵢ vᵢᵀ",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=("values are as wide as queries and keys, not twice as wide", NORM),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        gated: bool,
+        conv: PositiveInt,
+        a_min: PositiveFloat,
+        a_max: PositiveFloat,
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
+        norm_eps: PositiveFloat,
+    ) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.conv, self.is_gated = conv, gated
+        self.taps = nn.Parameter((2 * torch.rand(3 * shape.qkv_dim, conv) - 1) * conv**-0.5)
+        self.strength = nn.Linear(shape.dim, shape.heads, bias=False)
+        if gated:
+            self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
+        else:
+            formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
+            paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
+            self.card = replace(self.card, formula=formula, paper=paper)
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
+        return qkv, self.strength(x), *([self.steps.project(x)] if self.is_gated else [])
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        qkv, strength, *step = inputs
+        qkv = silu(short_convolution(qkv, self.taps))
+        q, k, v = (split_heads(part, self.shape.heads) for part in qkv.chunk(3, dim=-1))
+        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+        b = (strength.sigmoid() * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
+        log_decay = self.steps(step[0], real)[1] if step else torch.zeros_like(b)
+        # S = a S + b k (v - a k^T S): what is read is the state after its decay.
+        return delta_product(q * self.shape.head_dim**-0.5, -log_decay.exp() * k, b * k, v, log_decay)
+
+    @property
+    def extra_parameters(self) -> int:
+        shape = self.shape
+        heads = shape.heads * shape.dim + (self.steps.count if self.is_gated else 0)
+        return self.gate_parameters + 3 * shape.qkv_dim * self.conv + heads

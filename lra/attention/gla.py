@@ -1,0 +1,49 @@
+"""Gated linear attention (GLA, Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training).
+
+S_i = diag(a_i) S_{i-1} + k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 3), a_i = sigmoid(x_i W_1 W_2 + b)^(1 / tau) for
+every channel of the keys; then swish(x W_g) * norm(y) goes to the output projection. O(L D (C + Dh)) time, C the chunk.
+
+Not included: keys half as wide as the values, which here are as wide as the keys. There is no dropout of weights.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from lra.attention import Card, Shape, split_heads
+from lra.attention.recurrent import NORM, Recurrent
+from lra.attention.scan import channel_product
+
+
+class GatedLinear(Recurrent):
+    """`rank`: of the decays' projection; `tau`: the root that is taken of them."""
+
+    card = Card(
+        paper="Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training",
+        formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = diag(aᵢ) Sᵢ₋₁ + kᵢ vᵢᵀ, a = σ(X W₁ W₂ + b)^(1/τ)",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=("values are as wide as queries and keys, not twice as wide", NORM),
+    )
+
+    def __init__(self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.rank = rank
+        self.tau = tau
+        self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.query(x), self.key(x), self.value(x), self.decay(x)
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        q, k, v, decay = inputs
+        log_decay = logsigmoid(decay) / self.tau * real
+        q, k, v, log_decay = (split_heads(part, self.shape.heads) for part in (q, k, v, log_decay))
+        return channel_product(q * self.shape.head_dim**-0.5, k, v, log_decay)
+
+    @property
+    def extra_parameters(self) -> int:
+        return self.gate_parameters + self.rank * (self.shape.dim + self.shape.qkv_dim) + self.shape.qkv_dim

@@ -1,0 +1,82 @@
+"""Mamba-2 (SSD, Dao and Gu 2024, Transformers are SSMs): a state space whose decay and step depend on the input.
+
+S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] in common
+to all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; then norm(y * swish(u W_z)) goes
+to the output projection. The duality of the paper makes it a product with a decay. O(L (C + N) D) time for states of N.
+
+Not included: an inner width of twice the model's, and a second group of B and C.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.attention.modes import short_convolution
+from lra.attention.recurrent import DecaySteps, Recurrent
+from lra.attention.scan import causal_product
+
+
+class Mamba2(Recurrent):
+    """`state`: N; `conv`: taps of the convolution; `a_min` to `dt_max`: where A and dt begin, see `DecaySteps`."""
+
+    card = Card(
+        paper="Dao and Gu 2024, Transformers are SSMs",
+        formula="norm(y ⊙ swish(U Wz)), yᵢ = Sᵢᵀ Cᵢ + D xᵢ, Sᵢ = exp(−A Δᵢ) Sᵢ₋₁ + Δᵢ Bᵢ xᵢᵀ; x, B, C = swish(conv(U))",
+        time="L D (C + N), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=(
+            "the inner width is that of queries, not twice the model's",
+            "the norm has no weights, which those of the output projection can hold",
+            "A, D and the bias of Δ are decayed as all parameters are",
+        ),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        state: PositiveInt,
+        conv: PositiveInt,
+        a_min: PositiveFloat,
+        a_max: PositiveFloat,
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
+        norm_eps: PositiveFloat,
+    ) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.query = nn.Linear(shape.dim, state, bias=shape.bias)  # C
+        self.key = nn.Linear(shape.dim, state, bias=shape.bias)  # B
+        self.state, self.conv = state, conv
+        self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
+        self.skip = nn.Parameter(torch.ones(shape.heads))
+        channels = shape.qkv_dim + 2 * state
+        self.taps = nn.Parameter((2 * torch.rand(channels, conv) - 1) * conv**-0.5)
+        self.taps_bias = nn.Parameter((2 * torch.rand(channels) - 1) * conv**-0.5)
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        return torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1), self.steps.project(x)
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        x, step = inputs
+        x = silu(short_convolution(x, self.taps) + self.taps_bias)
+        c, b, x = x.split([self.state, self.state, self.shape.qkv_dim], dim=-1)
+        x = split_heads(x, self.shape.heads)
+        dt, log_decay = self.steps(step, real)
+        y = causal_product(c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
+        return y + self.skip[:, None, None] * x
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        """The norm comes after the gate, over all heads."""
+        return self.normed(merge_heads(y) * silu(gate))
+
+    @property
+    def extra_parameters(self) -> int:
+        shape, pair = self.shape, 2 * self.state
+        narrow = (shape.dim + shape.bias) * (pair - 2 * shape.qkv_dim)  # B and C for keys and queries
+        convolution = (shape.qkv_dim + pair) * (self.conv + 1)
+        return self.gate_parameters + narrow + convolution + self.steps.count + shape.heads

@@ -1,0 +1,72 @@
+"""mLSTM (Beck et al. 2024, xLSTM): a memory matrix with an exponential input gate and a forget gate for every head.
+
+C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
+f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) goes to the output
+projection. O(L D (C + Dh)) time, C the chunk.
+
+Not included: the block's up-projection, short convolution and learnable skip.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, pad
+
+from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.attention.recurrent import NORM, Recurrent
+from lra.attention.scan import causal_product
+
+
+class Mlstm(Recurrent):
+    """`forget_min`, `forget_max`: the biases of the heads' forget gates begin evenly between them; those of the input
+    gates are drawn with a deviation of 0.1."""
+
+    card = Card(
+        paper="Beck et al. 2024, xLSTM",
+        formula="σ(X Wo) ⊙ norm(h), hᵢ = Cᵢᵀ qᵢ / max(|nᵢᵀ qᵢ|, 1), Cᵢ = fᵢ Cᵢ₋₁ + gᵢ kᵢ vᵢᵀ / √width",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; transformers' mLSTM in chunks",
+        deviations=(
+            "no up-projection, convolution and skip of the xLSTM block",
+            "the norm divides by the root mean square, without subtracting a mean",
+            NORM,
+        ),
+    )
+
+    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
+        self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))
+        self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, shape.heads))
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.query(x), self.key(x), self.value(x), self.gates(x)
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        q, k, v = (split_heads(part, self.shape.heads) for part in inputs[:3])
+        log_in, forget = inputs[3].chunk(2, dim=-1)
+        log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
+        log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
+        top = largest(log_in.detach(), log_keep.detach())
+        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
+        k = k * ((log_in - top).exp() * self.shape.head_dim**-0.5).unsqueeze(-1)
+        total, mass = causal_product(q, k, pad(v, (0, 1), value=1.0), log_decay).split([v.shape[-1], 1], dim=-1)
+        return total / torch.maximum(mass.abs(), (-top).exp().unsqueeze(-1))
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        return gate.sigmoid() * merge_heads(self.normed(y))
+
+    @property
+    def extra_parameters(self) -> int:
+        return self.gate_parameters + 2 * self.shape.heads * (self.shape.dim + 1)
+
+
+def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
+    """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0: what the state is divided by, in the logarithm. It cancels
+    in h, and with it no exponential exceeds 1. Both [..., L]; sums over positions are in float64."""
+    kept = log_keep.double().cumsum(dim=-1)
+    top = kept + (log_in.double() - kept).cummax(dim=-1).values
+    return top.clamp(min=0).to(log_in.dtype)

@@ -1,0 +1,76 @@
+"""S5, simplified state space layers (Smith, Warrington, Linderman 2023), a diagonal state space of many inputs.
+
+h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i: the zero-order hold (eq. 6), with a
+step dt for every mode. A begins as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate
+pairs, one of which is kept. O(L D N) time. Where later positions count, the same states run backward and have a C of
+their own, as in the authors' code. Re A = -exp(.) < 0, so that every mode decays.
+"""
+
+import math
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from lra.attention import Card, Shape
+from lra.attention.state_space import SHELL, StateSpace
+from lra.core.errors import UserError
+
+
+class S5(StateSpace):
+    """`state`: the real size P of the state, for P / 2 modes; `dt_min`, `dt_max`: the steps begin log-uniform."""
+
+    card = Card(
+        paper="Smith et al. 2023, Simplified State Space Layers for Sequence Modeling",
+        formula="GELU(2 Re(C h) + D x) W, hᵢ = exp(Δ A) ⊙ hᵢ₋₁ + (exp(Δ A) − 1) / A ⊙ (B xᵢ)",
+        time="L D N",
+        linear=True,
+        oracle="the recurrence in float64; s5-pytorch 0.2.1",
+        deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴"),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        state: PositiveInt,
+        blocks: PositiveInt,
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
+    ) -> None:
+        if state % (2 * blocks):
+            raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
+        if dt_min > dt_max:
+            raise UserError(f"attention.dt_min={dt_min}: expected at most attention.dt_max={dt_max}")
+        super().__init__(shape, state // 2)
+        eigenvalues, vectors = hippo_n(state // blocks)
+        a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
+        self.log_decay = nn.Parameter((-a.real).log().float())  # of -Re A
+        self.frequency = nn.Parameter(a.imag.float())
+        low, high = math.log(dt_min), math.log(dt_max)
+        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(self.modes))
+        b = torch.randn(blocks, len(to_modes), shape.dim) * shape.dim**-0.5
+        c = torch.randn(shape.dim, self.directions, blocks, len(to_modes)) * state**-0.5
+        self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
+        self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
+
+    def system(self) -> tuple[Tensor, Tensor, Tensor]:
+        a = torch.complex(-self.log_decay.exp(), self.frequency)
+        rate = self.log_dt.exp() * a
+        b = (torch.expm1(rate) / a).unsqueeze(-1) * torch.view_as_complex(self.b)
+        return rate, b, 2 * torch.view_as_complex(self.c)
+
+    @property
+    def extra_parameters(self) -> int:
+        return super().extra_parameters + 3 * self.modes
+
+
+def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues [size / 2] with positive imaginary parts and eigenvectors [size, size / 2] of the normal part of the
+    HiPPO-LegS matrix: -1/2 on the diagonal, +-sqrt((2 n + 1) (2 m + 1)) / 2 off it."""
+    root = np.sqrt(2 * np.arange(size) + 1)
+    skew = np.outer(root, root) / 2
+    skew = np.triu(skew, 1) - np.tril(skew, -1)
+    frequencies, vectors = np.linalg.eigh(-1j * skew)
+    return -0.5 + 1j * frequencies[size // 2 :], vectors[:, size // 2 :]

@@ -1,0 +1,214 @@
+"""Against flash-linear-attention, transformers, lru-pytorch, s5-pytorch and mega-pytorch, pinned in pyproject.toml."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support import mixer_of, noise
+from torch import Tensor
+
+from lra.attention import split_heads
+from lra.attention.scan import causal_product, delta_product
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+LENGTH = 131
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Their casts to float32 lead to float64, and what they make is of that type."""
+    before = torch.get_default_dtype()
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [noise(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes, start=1)]
+
+
+def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+    """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
+    weights = noise(*found.shape, seed=9)
+    one = [found, *torch.autograd.grad((found * weights).sum(), inputs, retain_graph=True)]
+    two = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
+    for mine, theirs in zip(one, two, strict=True):
+        assert theirs.dtype == torch.double
+        assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
+
+
+def swapped(*inputs: Tensor) -> list[Tensor]:
+    """[B, H, L, ...] and [B, L, H, ...]."""
+    return [x.transpose(1, 2) for x in inputs]
+
+
+def test_gla() -> None:
+    lib = pytest.importorskip("fla.ops.gla.naive")
+    mixer = mixer_of("gla", causal=True)
+    inputs = drawn(*[(2, LENGTH, 15)] * 4)
+    found = mixer.recurrence(inputs, torch.ones(2, LENGTH, 1))
+    q, k, v, decay = (x.unflatten(-1, (3, 5)) for x in inputs)
+    expected, _ = lib.naive_recurrent_gla(q, k, v, torch.nn.functional.logsigmoid(decay) / 16)
+    same(found, expected.transpose(1, 2), inputs)
+
+
+def test_ssd() -> None:
+    """The product with a decay that Mamba-2 is, B and C for all heads; their scale is undone."""
+    lib = pytest.importorskip("fla.ops.simple_gla.naive")
+    c, b, x, decay = inputs = drawn(*[(2, 1, LENGTH, 7)] * 2, (2, 3, LENGTH, 5), (2, 3, LENGTH))
+    found = causal_product(c, b, x, -decay.abs())
+    every = [part.expand(-1, 3, -1, -1) for part in (c, b)]
+    expected, _ = lib.naive_recurrent_simple_gla(*swapped(*every, x, -decay.abs()), scale=1.0)
+    same(found, expected.transpose(1, 2), inputs)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_delta_rule(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = pytest.importorskip("fla.ops.gated_delta_rule.naive")
+    plain = pytest.importorskip("fla.ops.delta_rule.naive")
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    q, k, v, b, g = inputs = drawn(*[(2, 3, LENGTH, 5)] * 3, *[(2, 3, LENGTH)] * 2)
+    k, b, g = torch.nn.functional.normalize(k, dim=-1), b.sigmoid(), -g.abs() * gated
+    decay, strength = g.unsqueeze(-1), b.unsqueeze(-1)
+    found = delta_product(q * 5**-0.5, -decay.exp() * k, strength * k, v, decay)
+    if gated:
+        expected = lib.naive_recurrent_gated_delta_rule(*swapped(q, k, v, b, g))[0].transpose(1, 2)
+    else:
+        expected, inputs = plain.delta_rule_recurrence(q, k, v, b)[0], inputs[:4]
+    same(found, expected, inputs)
+
+
+def test_the_state_of_rwkv7() -> None:
+    lib = pytest.importorskip("fla.ops.generalized_delta_rule.dplr.naive")
+    q, k, v, a, b, g = inputs = drawn(*[(2, 3, LENGTH, 5)] * 6)
+    a, b = (0.3 * torch.nn.functional.normalize(part, dim=-1) for part in (a, b))
+    found = delta_product(q * 5**-0.5, a, b, v, -g.abs(), k)
+    same(found, lib.dplr_recurrence(q, k, v, a, b, -g.abs())[0], inputs)
+
+
+def test_mlstm() -> None:
+    """They add eps to the denominator, which is 0 here."""
+    lib = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")
+    mixer = mixer_of("mlstm", causal=True)
+    inputs = drawn(*[(2, LENGTH, 15)] * 3, (2, LENGTH, 6))
+    found = mixer.recurrence(inputs, torch.ones(2, LENGTH, 1))
+    q, k, v = (split_heads(x, 3) for x in inputs[:3])
+    log_in, forget = inputs[3].chunk(2, dim=-1)
+    gates = ((log_in + mixer.input_bias).mT, (forget + mixer.forget_bias).mT)
+    expected = lib.mlstm_recurrent_sequence_native(q, k, v, *gates, eps=0.0, dtype_state=torch.float64)
+    same(found, expected, inputs)
+
+
+def test_based() -> None:
+    lib = pytest.importorskip("fla.ops.based.naive")
+    mixer = mixer_of("based", "attention.width=7", causal=True, max_positions=LENGTH)
+    q, k, v = inputs = drawn(*[(2, 3, LENGTH, 7)] * 2, (2, 3, LENGTH, 5))
+    same(mixer.attend(q, k, v, None), lib.naive_parallel_based(q, k, v), inputs)
+
+
+def test_rotary() -> None:
+    """Their pairs are the columns of the two halves, as ours."""
+    lib = pytest.importorskip("transformers.models.llama.modeling_llama")
+    mixer = mixer_of("rotary", heads=1, qkv_dim=14, dim=14)
+    q, k = inputs = drawn(*[(2, 1, LENGTH, 14)] * 2)
+    angles = torch.arange(LENGTH)[:, None] * 10000.0 ** (-torch.arange(0, 14, 2) / 14)
+    angles = torch.cat([angles, angles], dim=-1).unsqueeze(0)
+    expected = torch.stack(lib.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()))
+    same(torch.stack([mixer.turned(q), mixer.turned(k)]), expected, inputs)
+
+
+def test_differential(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads of width 6, whose halves they keep as four heads of 3: first halves first."""
+    lib = pytest.importorskip("transformers")
+    from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
+
+    sizes = {"hidden_size": 12, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 3}
+    config = lib.DiffLlamaConfig(**sizes, attention_bias=False, attention_dropout=0.0, rms_norm_eps=1e-5)
+    config._attn_implementation = "eager"
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    theirs = DiffLlamaAttention(config, layer_idx=2).double()
+    shape = {"dim": 12, "qkv_dim": 12, "heads": 2, "bias": False, "out_proj": True, "causal": True, "layer": 2}
+    mixer = mixer_of("differential", **shape)
+    order = torch.arange(12).view(2, 2, 3).transpose(0, 1).flatten()  # [half, head, column] -> [head, half, column]
+    pairs = (("query", "q_proj", order), ("key", "k_proj", order), ("value", "v_proj", order))
+    with torch.no_grad():
+        for mine, other, columns in pairs:
+            getattr(mixer, mine).weight.copy_(getattr(theirs, other).weight[columns])
+        mixer.out.weight.copy_(theirs.o_proj.weight)
+        mixer.by_query.copy_(torch.cat([theirs.lambda_q1, theirs.lambda_q2]))
+        mixer.by_key.copy_(torch.cat([theirs.lambda_k1, theirs.lambda_k2]))
+    (x,) = inputs = drawn((2, 13, 12))
+    still = torch.ones(1, 13, 3), torch.zeros(1, 13, 3)
+    later = torch.full((13, 13), -torch.inf).triu(1)[None, None]
+    same(mixer(x), theirs(x, position_embeddings=still, attention_mask=later)[0], inputs)
+
+
+def test_lru() -> None:
+    """Their D is a matrix; ours is its diagonal. Without GELU and projection."""
+    lib = pytest.importorskip("LRU_pytorch.LRU")
+    mixer = mixer_of("lru", "attention.state=7", causal=True)
+    theirs = lib.LRU(15, 15, 7)
+    with torch.no_grad():
+        for mine, other in ((mixer.nu, "nu_log"), (mixer.theta, "theta_log"), (mixer.log_gamma, "gamma_log")):
+            getattr(theirs, other).copy_(mine)
+        theirs.B.copy_(torch.view_as_complex(mixer.b))
+        theirs.C.copy_(torch.view_as_complex(mixer.c))
+        theirs.D.copy_(torch.diag(mixer.skip))
+    (x,) = inputs = drawn((2, LENGTH, 15))
+    same(mixer.read(x) + mixer.skip * x, theirs(x), inputs)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_s5(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without GELU and projection; their C is not doubled for conjugate pairs."""
+    lib = pytest.importorskip("s5.s5_model")
+    monkeypatch.setattr(lib, "as_complex", torch.view_as_complex)
+    mixer = mixer_of("s5", "attention.state=16", causal=causal)
+    theirs = lib.S5(15, 8, bidir=not causal).seq
+    with torch.no_grad():
+        theirs.Lambda.data = torch.complex(-mixer.log_decay.exp(), mixer.frequency)
+        theirs.B.data = mixer.b.clone()
+        theirs.C.data = 2 * torch.view_as_complex(mixer.c)
+        theirs.D.copy_(mixer.skip)
+        theirs.log_step.data = mixer.log_dt.view_as(theirs.log_step).clone()
+    (x,) = inputs = drawn((LENGTH, 15))
+    same((mixer.read(x[None]) + mixer.skip * x)[0], theirs(x), inputs)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_mega(causal: bool) -> None:
+    """Averages without dampening, which theirs defines otherwise, with rates in common to all channels; the distances'
+    biases are their buckets'. They divide scores by the root of the model's width, and add the residual."""
+    lib = pytest.importorskip("mega_pytorch.mega_pytorch")
+    theirs = lib.MegaLayer(dim=15, ema_heads=3, attn_dim_qk=7, attn_dim_value=15, causal=causal).double()
+    ema, attention = theirs.multi_headed_ema, theirs.single_headed_attn
+    mixer = mixer_of("mega", "attention.averages=3", "attention.width=7", causal=causal)
+    ways = 1 if causal else 2
+    with torch.no_grad():
+        damp = [ema.dampen_factors, *([] if causal else [ema.reverse_dampen_factors])]
+        for factor in damp:
+            factor.fill_(50)
+        mixer.damp.fill_(50)
+        rates = torch.stack([ema.alphas, *([] if causal else [ema.reverse_alphas])])
+        mixer.keep.copy_(rates[:, None].expand(-1, 15, -1))
+        mixer.expand.copy_(ema.expansion.view(ways, 3, 15).mT)
+        mixer.reduce.copy_(ema.reduction.view(ways, 3, 15).mT * 3**0.5)
+        for mine, other in (
+            (mixer.shared, attention.to_qk[0]),
+            (mixer.value, attention.to_v[0]),
+            (mixer.reset, theirs.to_reset_gate[0]),
+            (mixer.update, theirs.to_update_gate[0]),
+        ):
+            mine.load_state_dict(other.state_dict())
+        mixer.scales.copy_(attention.offsetscale.gamma)
+        mixer.shifts.copy_(attention.offsetscale.beta)
+        mixer.scales[0] *= (7 / 15) ** 0.5
+        mixer.shifts[0] *= (7 / 15) ** 0.5
+        mixer.by_average.weight.copy_(theirs.Wh.T)
+        mixer.by_average.bias.copy_(theirs.bh)
+        mixer.by_attention.weight.copy_(theirs.Uh.T)
+        bias = attention.rel_pos_bias(torch.zeros(13, 13))
+        mixer.bias.copy_(torch.cat([bias[0].flip(0), bias[1:, 0]]))
+    (x,) = inputs = drawn((2, 13, 15))
+    same(mixer(x) + x, theirs(x), inputs)

@@ -1,0 +1,327 @@
+"""Products and scans in chunks, and the mixers made of them, against loops over positions, written from the papers."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from support import mask_of, mixer_of, noise
+from torch import Tensor
+
+from lra.attention import Mixer
+from lra.attention.modes import diagonal_scan, short_convolution
+from lra.attention.s5 import hippo_n
+from lra.attention.scan import CHUNK, channel_product, delta_product
+from lra.core.errors import UserError
+
+LENGTHS = [1, 2, 13, CHUNK, 2 * CHUNK + 3]
+
+
+def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+    """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
+    weights = noise(*found.shape, seed=9)
+    two = [expected, *torch.autograd.grad((expected * weights).sum(), inputs, retain_graph=True, allow_unused=True)]
+    one = [found, *torch.autograd.grad((found * weights).sum(), inputs, allow_unused=True)]
+    for mine, theirs in zip(one, two, strict=True):
+        if theirs is None:
+            assert mine is None or not mine.any()
+        else:
+            assert mine.shape == theirs.shape
+            assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [noise(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes, start=1)]
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+
+# ---------------------------------------------------------------- products and scans
+
+
+@pytest.mark.parametrize("strength", [0.1, 30])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
+    """Also where decays of a chunk multiply to far less than the least number of float64."""
+    q, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 3, (2, 3, length, 7))
+    log_decay = -strength * decay.abs()
+    state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
+    for i in range(length):
+        state = log_decay[:, :, i].exp().unsqueeze(-1) * state + outer(k[:, :, i], v[:, :, i])
+        expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
+    same(channel_product(q, k, v, log_decay), torch.stack(expected, dim=2), inputs)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_state_that_reads_itself(length: int, width: int, keys: bool) -> None:
+    q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 4, (2, 3, length, width), (2, 3, length, 7))
+    a, b, log_decay = 0.3 * a, 0.3 * b, -decay.abs()
+    state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
+    for i in range(length):
+        read = (a[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
+        state = log_decay[:, :, i].exp().unsqueeze(-1) * state
+        if keys:
+            state = state + outer(b[:, :, i], read) + outer(k[:, :, i], v[:, :, i])
+        else:
+            state = state + outer(b[:, :, i], read + v[:, :, i])
+        expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
+    same(delta_product(q, a, b, v, log_decay, k if keys else None), torch.stack(expected, dim=2), inputs)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_scan_of_complex_modes(length: int) -> None:
+    real, imag, decay, phase = inputs = drawn((2, length, 5), (2, length, 5), (5,), (5,))
+    rate, u = torch.complex(-decay.abs(), 3 * phase), torch.complex(real, imag)
+    h, expected = torch.zeros(2, 5, dtype=torch.complex128), []
+    for i in range(length):
+        h = rate.exp() * h + u[:, i]
+        expected.append(h)
+    found, expected = diagonal_scan(u, rate), torch.stack(expected, dim=1)
+    same(torch.view_as_real(found), torch.view_as_real(expected), inputs)
+
+
+# ---------------------------------------------------------------- mixers
+
+
+def heads(x: Tensor, mixer: Mixer) -> Tensor:
+    return x.unflatten(-1, (mixer.shape.heads, -1))
+
+
+def convolved(x: Tensor, taps: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """x [L, C], taps [C, l], and swish."""
+    rows = []
+    for i in range(len(x)):
+        row = sum(taps[:, -1 - lag] * x[i - lag] for lag in range(min(i + 1, taps.shape[1])))
+        rows.append(row + bias)
+    y = torch.stack(rows)
+    return y * y.sigmoid()
+
+
+def gla(mixer: Mixer, x: Tensor) -> Tensor:
+    q, k, v, a = (heads(part(x), mixer) for part in (mixer.query, mixer.key, mixer.value, mixer.decay))
+    state, y = torch.zeros(3, 5, 5, dtype=x.dtype), []
+    for i in range(len(x)):
+        state = (a[i].sigmoid() ** (1 / mixer.tau)).unsqueeze(-1) * state + outer(k[i], v[i])
+        y.append(torch.einsum("hmn,hm->hn", state, q[i]) / math.sqrt(5))
+    return torch.stack(y)
+
+
+def mamba2(mixer: Mixer, x: Tensor) -> Tensor:
+    z = torch.cat([mixer.query(x), mixer.key(x), mixer.value(x)], dim=-1)
+    c, b, u = convolved(z, mixer.taps, mixer.taps_bias).split([mixer.state, mixer.state, 15], dim=-1)
+    dt = (1 + (mixer.steps.project(x) + mixer.steps.bias).exp()).log()
+    u, a = heads(u, mixer), mixer.steps.log_a.exp()
+    state, y = torch.zeros(3, mixer.state, 5, dtype=x.dtype), []
+    for i in range(len(x)):
+        decay = (-a * dt[i]).exp()[:, None, None]
+        state = decay * state + dt[i][:, None, None] * outer(b[i].expand(3, -1), u[i])
+        y.append(torch.einsum("hmn,m->hn", state, c[i]) + mixer.skip[:, None] * u[i])
+    return torch.stack(y)
+
+
+def gated_deltanet(mixer: Mixer, x: Tensor) -> Tensor:
+    """With the matrix a (1 - b k k^T) as the paper writes it."""
+    z = torch.cat([mixer.query(x), mixer.key(x), mixer.value(x)], dim=-1)
+    q, k, v = (heads(part, mixer) for part in convolved(z, mixer.taps).chunk(3, dim=-1))
+    q, k = (part / part.square().sum(dim=-1, keepdim=True).sqrt() for part in (q, k))
+    b, eye = mixer.strength(x).sigmoid(), torch.eye(5, dtype=x.dtype)
+    a = torch.ones_like(b)
+    if mixer.is_gated:
+        a = (-mixer.steps.log_a.exp() * (1 + (mixer.steps.project(x) + mixer.steps.bias).exp()).log()).exp()
+    state, y = torch.zeros(3, 5, 5, dtype=x.dtype), []
+    for i in range(len(x)):
+        strength = b[i][:, None, None]
+        state = a[i][:, None, None] * (eye - strength * outer(k[i], k[i])) @ state + strength * outer(k[i], v[i])
+        y.append(torch.einsum("hmn,hm->hn", state, q[i]) / math.sqrt(5))
+    return torch.stack(y)
+
+
+def mlstm(mixer: Mixer, x: Tensor) -> Tensor:
+    """Without a shift of the exponents."""
+    q, k, v = (heads(part(x), mixer) for part in (mixer.query, mixer.key, mixer.value))
+    log_in, forget = mixer.gates(x).chunk(2, dim=-1)
+    write, keep = (log_in + mixer.input_bias).exp(), (forget + mixer.forget_bias).sigmoid()
+    memory, normal, y = torch.zeros(3, 5, 5, dtype=x.dtype), torch.zeros(3, 5, dtype=x.dtype), []
+    for i in range(len(x)):
+        key = write[i][:, None] * k[i] / math.sqrt(5)
+        memory = keep[i][:, None, None] * memory + outer(key, v[i])
+        normal = keep[i][:, None] * normal + key
+        mass = (normal * q[i]).sum(dim=-1, keepdim=True).abs().clamp(min=1)
+        y.append(torch.einsum("hmn,hm->hn", memory, q[i]) / mass)
+    return torch.stack(y)
+
+
+def rwkv7(mixer: Mixer, x: Tensor) -> Tensor:
+    """With the matrix diag(w) - k^T (a * k) as the paper writes it, on a state [values, keys]."""
+    shifted = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+    read, decay, key, value, rate, gate = (x + (shifted - x) * share for share in mixer.shares)
+    w = (-math.exp(-0.5) * (mixer.decay_bias + mixer.decay(decay)).sigmoid()).exp()
+    a, g = (mixer.rate_bias + mixer.rate(rate)).sigmoid(), mixer.reveal(gate)
+    k, r, v = mixer.key(key), mixer.query(read), mixer.value(value)
+    removed = heads(k * mixer.removal, mixer)
+    removed = removed / removed.square().sum(dim=-1, keepdim=True).sqrt()
+    k = k + k * (a - 1) * mixer.replacement
+    w, k, r, v, a = (heads(part, mixer) for part in (w, k, r, v, a))
+    weight, bias, bonus = (heads(part, mixer) for part in (mixer.norm_weight, mixer.norm_bias, mixer.bonus))
+    state, y = torch.zeros(3, 5, 5, dtype=x.dtype), []
+    for i in range(len(x)):
+        state = state @ (torch.diag_embed(w[i]) - outer(removed[i], a[i] * removed[i])) + outer(v[i], k[i])
+        out = torch.einsum("hnm,hm->hn", state, r[i])
+        apart = out - out.mean(dim=-1, keepdim=True)
+        out = apart / (apart.square().mean(dim=-1, keepdim=True) + mixer.norm_eps).sqrt() * weight + bias
+        y.append(out + (r[i] * k[i] * bonus).sum(dim=-1, keepdim=True) * v[i])
+    return torch.stack(y) * heads(g, mixer)
+
+
+RECURRENCES: dict[tuple[str, ...], Callable[[Mixer, Tensor], Tensor]] = {
+    ("gla",): gla,
+    ("mamba2", "attention.state=7"): mamba2,
+    ("gated_deltanet",): gated_deltanet,
+    ("gated_deltanet", "attention.gated=false"): gated_deltanet,
+    ("mlstm",): mlstm,
+    ("rwkv7",): rwkv7,
+}
+
+
+def normed(mixer: Mixer, y: Tensor, gate: Tensor) -> Tensor:
+    """y [L, H, N] and the gate's projection [L, H N], as the cards say."""
+
+    def norm(y: Tensor) -> Tensor:
+        return y / (y.square().mean(dim=-1, keepdim=True) + mixer.norm_eps).sqrt()
+
+    formula, swish = mixer.card.formula, gate * gate.sigmoid()
+    if formula.startswith("g ⊙ (norm(S r)"):  # in every pass by itself
+        return y.flatten(1)
+    if formula.startswith("norm(y ⊙ swish(U Wz))"):
+        return norm(y.flatten(1) * swish)
+    return norm(y).flatten(1) * (gate.sigmoid() if formula.startswith("σ(X Wo)") else swish)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [13, 2 * CHUNK + 3])
+@pytest.mark.parametrize("given", RECURRENCES, ids=",".join)
+def test_a_recurrence_is_its_loop(given: tuple[str, ...], length: int, causal: bool) -> None:
+    """Two documents, the shorter with a hole, which the loop never sees; gates far from where they begin."""
+    mixer = mixer_of(*given, max_positions=length, causal=causal, out_proj=True)
+    with torch.no_grad():
+        for seed, parameter in enumerate(mixer.parameters()):
+            parameter += 0.5 * noise(*parameter.shape, seed=seed)
+    x, mask = noise(2, length, 15).requires_grad_(), mask_of([length, 9], length)
+    mask[1, 4] = given[0] not in ("gla", "mlstm")  # a hole changes no state; a convolution reads it as a zero
+    expected = []
+    for row, real in zip(x, mask, strict=True):
+        z = row[real]
+        y = RECURRENCES[given](mixer, z)
+        if not causal:
+            y = y + RECURRENCES[given](mixer, z.flip(0)).flip(0)
+        expected.append(mixer.out(normed(mixer, y, mixer.gate(z))))
+    same(mixer(x, mask)[mask], torch.cat(expected), [x, *mixer.parameters()])
+
+
+def lru(mixer: Mixer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    value = (-mixer.nu.exp() + 1j * mixer.theta.exp()).exp()
+    gamma = mixer.log_gamma.exp()[:, None]
+    return value, gamma * torch.view_as_complex(mixer.b), torch.view_as_complex(mixer.c)
+
+
+def s5(mixer: Mixer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    a = -mixer.log_decay.exp() + 1j * mixer.frequency
+    value = (mixer.log_dt.exp() * a).exp()
+    return value, ((value - 1) / a)[:, None] * torch.view_as_complex(mixer.b), 2 * torch.view_as_complex(mixer.c)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [13, 2 * CHUNK + 3])
+@pytest.mark.parametrize(("name", "system", "extra"), [("lru", lru, "state=7"), ("s5", s5, "state=8")])
+def test_a_state_space_is_its_loop(name: str, system: Callable, extra: str, length: int, causal: bool) -> None:
+    options = [f"attention.{extra}", *(["attention.blocks=2"] if name == "s5" else [])]
+    mixer = mixer_of(name, *options, max_positions=length, causal=causal, out_proj=True)
+    x = noise(2, length, 15).requires_grad_()
+    value, b, c = system(mixer, x)
+
+    def states(x: Tensor) -> Tensor:
+        h, all_h = torch.zeros(2, len(value), dtype=torch.complex128), []
+        for i in range(length):
+            h = value * h + x[:, i].to(b.dtype) @ b.T
+            all_h.append(h)
+        return torch.stack(all_h, dim=1)
+
+    h = states(x) if causal else torch.cat([states(x), states(x.flip(1)).flip(1)], dim=-1)
+    y = (h @ c.T).real + mixer.skip * x
+    expected = mixer.out(y * (1 + torch.erf(y / math.sqrt(2))) / 2)
+    same(mixer(x), expected, [x, *mixer.parameters()])
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [13, CHUNK + 3])
+def test_mega_is_its_loop(length: int, causal: bool, chunk: int | None) -> None:
+    options = ("attention.averages=3", "attention.width=7", f"attention.chunk={chunk or 'null'}")
+    mixer = mixer_of("mega", *options, max_positions=length, causal=causal)
+    with torch.no_grad():
+        for seed, parameter in enumerate(mixer.parameters()):
+            parameter += 0.5 * noise(*parameter.shape, seed=seed)
+    x = noise(2, length, 15).requires_grad_()
+
+    def average(x: Tensor, way: int) -> Tensor:
+        a, d = mixer.keep[way].sigmoid(), mixer.damp[way].sigmoid()
+        h, y = torch.zeros(2, 15, 3, dtype=x.dtype), []
+        for i in range(length):
+            h = a * mixer.expand[way] * x[:, i, :, None] + (1 - a * d) * h
+            y.append((h * mixer.reduce[way]).sum(dim=-1) / math.sqrt(3))
+        return torch.stack(y, dim=1)
+
+    def swish(x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+    mean = average(x, 0) if causal else average(x, 0) + average(x.flip(1), 1).flip(1)
+    z, v = swish(mixer.shared(mean)), swish(mixer.value(x))
+    (scale_q, scale_k), (shift_q, shift_k) = mixer.scales, mixer.shifts
+    place, reach = torch.arange(length), len(mixer.bias) // 2
+    distance = place[:, None] - place
+    scores = (scale_q * z + shift_q) @ (scale_k * z + shift_k).mT / math.sqrt(7)
+    scores = scores + mixer.bias[(distance + reach).clamp(0, 2 * reach)]
+    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    if chunk:
+        seen = seen & (place[:, None] // chunk == place // chunk)
+    attended = scores.masked_fill(~seen, -math.inf).softmax(dim=-1) @ v
+    hidden = swish(mixer.by_average(mean) + mixer.by_attention(swish(mixer.reset(mean)) * attended))
+    same(mixer(x), mixer.update(mean).sigmoid() * (hidden - x), [x, *mixer.parameters()])
+
+
+def test_where_states_begin() -> None:
+    """|lambda|^2 of the LRU is uniform, and gamma keeps the variance of white noise; those of S5 are HiPPO-N's."""
+    mixer = mixer_of("lru", "attention.state=997", "attention.r_min=0.5", "attention.r_max=0.9")
+    square = (-2 * mixer.nu.exp()).exp().detach()
+    assert 0.25 <= square.min() < 0.26
+    assert 0.80 < square.max() <= 0.81
+    assert square.mean() == pytest.approx(0.53, abs=0.02)
+    torch.testing.assert_close(mixer.log_gamma.exp().square(), 1 - square, rtol=1e-5, atol=1e-6)
+    n = np.arange(6)
+    legs = -np.tril(np.sqrt(np.outer(2 * n + 1, 2 * n + 1)), -1) - np.diag(n + 1)
+    low_rank = np.sqrt(np.arange(6) + 0.5)
+    values, vectors = hippo_n(6)
+    normal = legs + np.outer(low_rank, low_rank)
+    np.testing.assert_allclose(normal @ vectors, vectors * values, atol=1e-12)
+    assert (values.imag > 0).all()
+
+
+def test_wrong_options_of_state_spaces() -> None:
+    with pytest.raises(UserError, match="attention.state=6: expected a multiple of 2 attention.blocks=4"):
+        mixer_of("s5", "attention.state=6", "attention.blocks=2")
+    with pytest.raises(UserError, match="expected at most attention.dt_max=0.1"):
+        mixer_of("s5", "attention.dt_min=0.2")
+    with pytest.raises(UserError, match="expected r_min < r_max < 1"):
+        mixer_of("lru", "attention.r_max=0.5")
+
+
+def test_a_short_convolution_is_its_loop() -> None:
+    x, taps = drawn((2, 11, 3), (3, 4))
+    y = short_convolution(x, taps)
+    expected = torch.stack([convolved(row, taps) for row in x])
+    same(y * y.sigmoid(), expected, [x, taps])
