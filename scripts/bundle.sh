@@ -12,14 +12,7 @@ git clone --quiet --depth 1 "file://$PWD" "$work/lra"
 rm -rf "$work/lra/results"
 here=$work/lra
 echo "$task" > "$here/task"
-packages=$(.venv/bin/python -m pip freeze --exclude-editable | grep -i -E \
-    '^(hydra-core|omegaconf|antlr4-python3-runtime|PyYAML|pydantic|pydantic_core|annotated-types|typing-inspection|typing_extensions|safetensors|rich)==')
-# One of them has no wheel of its own, hence two ways.
-pure=$(grep antlr4 <<< "$packages")
-.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$here/wheels" "$pure"
-.venv/bin/python -m pip download --quiet --no-deps --only-binary=:all: --python-version "${PYTHON_VERSION:-3.12}" \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-    --dest "$here/wheels" $(grep -v antlr4 <<< "$packages")
+bash scripts/wheels.sh "$here/wheels"
 if [ "$task" != listops ]; then # which is generated anywhere in seconds
     .venv/bin/python -m lra prepare task="$task" cache="$here/cache" > /dev/null
 fi

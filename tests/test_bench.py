@@ -249,7 +249,7 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
     other = straightforward_model(given, facts).double()
     other.load_state_dict(model.state_dict())
     examples = np.array([3, 19, 4, 0, 11])
-    loss, _ = accumulate(model, split, examples, 2, seed=1, step=0, precision="fp32")
+    loss = accumulate(model, split, examples, 2, seed=1, step=0, precision="fp32")[0].item()
     tokens = torch.from_numpy(split.pad(examples, facts.max_len)).long()
     still = torch.optim.SGD(other.parameters(), lr=0)
     other_loss = update(other, still, tokens, torch.from_numpy(split.targets(examples)), 2, bf16=False)
@@ -338,6 +338,11 @@ def check_bf16_errors(device: str) -> None:
             textbook, gram = (accuracy.errors(given, 301, shared, "bf16", form, 0, device) for form in accuracy.FORMS)
             for part in accuracy.PARTS:
                 assert 1e-4 < gram[part] < 1.1 * textbook[part]
+
+
+def test_what_is_measured_does_not_depend_on_the_machines_memory() -> None:
+    with pytest.raises(UserError, match=r"train.micro_batch=auto: .*; say a number"):
+        settings(*TINY, "train.micro_batch=auto")
 
 
 def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

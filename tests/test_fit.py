@@ -60,7 +60,9 @@ def test_impossible_recipes_are_refused() -> None:
 def gradients(model, task, micro_batch: int, step: int = 5) -> tuple[float, list[torch.Tensor]]:
     model.zero_grad(set_to_none=True)
     examples = np.array([3, 19, 4, 0, 11, 7, 22, 13])
-    loss, _ = accumulate(model.train(), task.train, examples, micro_batch, seed=2, step=step, precision="fp32")
+    loss, *_ = accumulate(
+        model.train(), task.train, examples, micro_batch, seed=2, step=step, precision="fp32"
+    ).tolist()
     return loss, [parameter.grad for parameter in model.parameters()]
 
 

@@ -1,8 +1,6 @@
 """Dropout in one pass, in Triton's interpreter, against the plain form for accelerators."""
 
-import importlib.util
 import sys
-from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.core import noise, streams
 from lra.core.dropout import LEVELS, ColumnRun, Dropout, NoiseKey, Numbers, _heads, _kept, _level, _mix, set_keys
-from lra.model.feed_forward import FeedForward
 
 WORDS = streams.key(1, "dropout")
 RUNS = [ColumnRun(7, 5, torch.tensor([0, 2, -1, 4, -3])), ColumnRun(3, 2, torch.zeros(5, dtype=torch.int64))]
@@ -33,36 +30,6 @@ CASES: list[tuple[tuple[int, ...], Numbers]] = [
     ((2, 3, 5, 7), RUNS),
     ((11, 1, 5, 7), RUNS),
 ]
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[ModuleType]:
-    """A copy of the kernel's module that runs in the interpreter, which is told to round bf16 as a GPU does."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
-    spec = importlib.util.spec_from_file_location(
-        "interpreted_noise", Path(noise.__file__).with_name("noise_kernel.py")
-    )
-    module = importlib.util.module_from_spec(spec)
-    convert = interpreter._convert_float
-
-    def nearest(x: np.ndarray, source: object, target: object, rounding: object) -> np.ndarray:
-        if str(target) != "bf16" or x.dtype != np.float32:
-            return convert(x, source, target, rounding)
-        return torch.from_numpy(np.array(x)).bfloat16().view(torch.uint16).numpy()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_convert_float", nearest)
-        with pytest.MonkeyPatch.context() as only_here:
-            only_here.setenv("TRITON_INTERPRET", "1")
-            spec.loader.exec_module(module)
-        yield module
-
-
-@pytest.fixture
-def fused(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout takes the kernel here, too."""
-    monkeypatch.setattr(noise, "kernel", lambda: kernel)
-    monkeypatch.setattr(noise, "fused", lambda _: True)
 
 
 def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: Numbers = "order") -> Tensor:
@@ -126,19 +93,6 @@ def test_the_backward_pass_finds_the_same_noise(
         assert all(map(torch.equal, of_batch, expected))
 
 
-@pytest.mark.usefixtures("fused")
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("output_gelu", [False, True])
-def test_feed_forward_nets_meet_the_same_noise(
-    activation: str, output_gelu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = FeedForward(7, 13, 0.3, activation=activation, output_gelu=output_gelu, bias=True).double().train()
-    x = values(3, 11, 7).double()
-    found = gradients(net, x)
-    monkeypatch.setattr(Dropout, "draw", masked)
-    assert all(map(torch.equal, found, gradients(net, x)))
-
-
 @pytest.mark.parametrize("numbering", ["order", "pairs", "columns", "runs"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp64"])
 def test_it_compiles_for_an_accelerator(
@@ -186,7 +140,7 @@ def test_a_dropped_value_is_zero_whatever_it_was(kernel: ModuleType) -> None:
 
 def test_words_are_those_of_philox_and_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
-    monkeypatch.setattr(noise, "on_device", lambda words, _: copied.append(words) or torch.from_numpy(words))
+    monkeypatch.setattr(noise, "sent", lambda words, _: copied.append(words) or words)
     rows, parts, step, cpu = [5, 0, (1 << 32) - 1, 3], [1, 3, 2], 1_000_003, torch.device("cpu")
     words = noise.BatchWords(WORDS, step, rows, parts)
     for layer, count in enumerate(parts):

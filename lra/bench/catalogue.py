@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lra.attention import Mixer
 from lra.bench.layers import Layer, layer_of, work
 from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
@@ -32,7 +33,8 @@ BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than 
 
 
 Costs = dict[str, Any]
-"""`where`: the provenance; `rows`: of each attention its `settings`, and by length `ratio` and `memory`."""
+"""`where`: the provenance; `rows`: of each attention its `settings`, and by length `ratio` and `memory`; `flags`: of
+each attention, by name, what it supports."""
 
 
 def page(attentions: list[str], costs: Costs) -> Iterator[str]:
@@ -46,9 +48,8 @@ def page(attentions: list[str], costs: Costs) -> Iterator[str]:
     yield "| `attention=` | paper | formula | time | mask | causal | variants | order matters | checked against |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, mixer in mixers.items():
-        card = mixer.card
-        flags = [_yes(mixer.maskable), _yes(mixer.can_be_causal), _yes(mixer.projects_out), _yes(not mixer.commutes)]
-        yield f"| `{name}` | {card.paper} | {_cell(card.formula)} | {card.time} | {' | '.join(flags)} | {card.oracle} |"
+        card, flags = mixer.card, " | ".join(map(_yes, flags_of(mixer).values()))
+        yield f"| `{name}` | {card.paper} | {_cell(card.formula)} | {card.time} | {flags} | {card.oracle} |"
     yield "\n*mask*: can leave padding out. *causal*: has a form for language models. *variants*: can do without the"
     yield "output projection (Simple, Simple-Res). *order matters*: without positions it tells permuted inputs apart.\n"
     yield "## Where they deviate from their papers or their authors' code\n"
@@ -65,6 +66,16 @@ def page(attentions: list[str], costs: Costs) -> Iterator[str]:
         added = [_added(_parameters(name, task), base[task]) for task in TASKS]
         yield f"| `{name}` | {' | '.join(added)} | {_settings(name)} |"
     yield from _costs(attentions, costs)
+
+
+def flags_of(mixer: Mixer) -> dict[str, bool]:
+    """What it supports, by the columns of the page."""
+    return {
+        "mask": mixer.maskable,
+        "causal": mixer.can_be_causal,
+        "variants": mixer.projects_out,
+        "order": not mixer.commutes,
+    }
 
 
 def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
@@ -168,7 +179,10 @@ def main() -> None:
     attentions, kept = options("attention"), arguments.page.with_suffix(".json")
     if arguments.measure:
         write_json(kept, measure(attentions, arguments.rounds))
-    lines = page(attentions, json.loads(kept.read_text()))
+    costs = json.loads(kept.read_text())
+    costs["flags"] = {name: flags_of(_model(name, "text").blocks[0].mixer) for name in attentions}
+    write_json(kept, costs)
+    lines = page(attentions, costs)
     write_atomic(arguments.page, "\n".join(lines).encode())
 
 

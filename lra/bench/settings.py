@@ -8,6 +8,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.config import configure
 from lra.config.settings import Precision
+from lra.core.errors import UserError
+from lra.training.recipe import AUTO
 
 What = Literal["layer", "model", "step", "epoch", "profile", "accuracy"]
 Direction = Literal["forward", "train"]
@@ -50,4 +52,7 @@ def settings_of(cfg: DictConfig) -> BenchSettings:
     """Check names and types of a composed configuration."""
     values = configure.plain(cfg)
     configure.check(BenchSettings, values, "")
+    for key in ("micro_batch", "eval_batch"):
+        if values["train"].get(key) == AUTO:
+            raise UserError(f"train.{key}=auto: what is measured shall not depend on the machine; say a number")
     return BenchSettings(**values)

@@ -1,5 +1,6 @@
 """Training steps beside each other: ours, and the straightforward one with the same weights on the same examples."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import islice
@@ -18,11 +19,11 @@ from lra.core.errors import UserError
 from lra.runs.execute import initial
 from lra.runs.machine import keep_memory, reproducible
 from lra.runs.system import System, assemble
-from lra.tasks import Facts, Split
+from lra.tasks import Facts, Marked, Split
 from lra.tasks import Place as Data
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
-from lra.training.update import adamw, compile_blocks, update
+from lra.training.update import Update, adamw, compile_blocks, update
 
 KINDS = {"lra.attention.simple.Simple": "simple", "lra.attention.softmax.Softmax": "softmax"}
 ASSUMED = {  # what the straightforward model and its update are
@@ -81,19 +82,16 @@ def ours(settings: BenchSettings, device: str, length: int | None = None, direct
         compile_blocks(model)
     optimizer = adamw(model, system.recipe)
 
-    def step(turn: int) -> float:
+    asked: deque[Update] = deque()
+
+    def step(turn: int) -> None:
         chosen = examples[turn % len(examples)]
-        loss, _ = update(
-            model,
-            optimizer,
-            split,
-            chosen,
-            system.recipe,
-            seed=settings.seed,
-            step=turn,
-            precision=settings.precision,
+        recipe, precision = system.recipe, settings.precision
+        asked.append(
+            update(model, optimizer, split, chosen, recipe, seed=settings.seed, step=turn, precision=precision)
         )
-        return loss
+        if len(asked) > 1:  # as in training, an accelerator has the next step by then
+            asked.popleft().look()
 
     def read(turn: int) -> None:
         evaluate(model, split, system.recipe.micro_batch, precision=settings.precision)
@@ -161,6 +159,8 @@ def straightforward_model(settings: BenchSettings, facts: Facts) -> straightforw
         _compare(group, getattr(settings, group), assumed)
     if attention["_target_"] not in KINDS:
         raise UserError(f"attention: the straightforward step knows {' and '.join(KINDS.values())} only")
+    if facts.objective != "classify":
+        raise UserError(f"{facts.name}: the straightforward step knows tasks that classify only")
     kind = KINDS[attention["_target_"]]
     dim, heads = model["dim"], model["heads"]
     if model["qkv_dim"] != dim:
@@ -224,12 +224,19 @@ SUBJECTS = {"straightforward": textbook, "lra": ours}
 
 
 def random_split(facts: Facts, examples: int, seed: int) -> Split:
-    """Documents of full length."""
+    """Documents of full length; all positions are scored where any are."""
     rng = np.random.default_rng(seed)
     documents = examples * facts.documents
-    return Split(
-        tokens=rng.integers(1, facts.vocab_size, size=documents * facts.max_len).astype(np.uint16),
-        offsets=np.arange(documents + 1) * facts.max_len,
-        index=np.arange(documents),
-        labels=rng.integers(0, facts.classes, size=examples).astype(np.uint8),
+    known = {
+        "tokens": rng.integers(1, facts.vocab_size, size=documents * facts.max_len).astype(np.uint16),
+        "offsets": np.arange(documents + 1) * facts.max_len,
+        "index": np.arange(documents),
+    }
+    if facts.objective == "classify":
+        return Split(**known, labels=rng.integers(0, facts.classes, size=examples).astype(np.uint8))
+    return Marked(
+        **known,
+        labels=rng.integers(0, facts.classes, size=examples * facts.max_len).astype(np.uint16),
+        ends=known["offsets"],
+        places=np.tile(np.arange(facts.max_len), examples),
     )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lra.core import noise, streams
 from lra.core.noise import BatchWords, ColumnRun, Noise, Numbers, rule_of
+from lra.core.transfer import sent
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
 Dropped = Tensor | Noise
@@ -105,7 +106,7 @@ class Gumbel(Keyed):
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
         noise = -np.log(-np.log(uniform))[:, _numbers(pairs, "pairs", torch.device("cpu")).numpy()]
-        return x + torch.from_numpy(noise).view(x.shape).to(x.device, x.dtype)
+        return x + sent(torch.from_numpy(noise).view(x.shape), x.device).to(x.dtype)
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
@@ -278,7 +279,7 @@ def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, n
     needs no generator and no copy."""
     heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ torch.from_numpy(words).to(device)[:, None])
+    mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ sent(torch.from_numpy(words), device)[:, None])
     return ((mixed & (LEVELS - 1)) >= _level(p)).view(shape)
 
 

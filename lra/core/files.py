@@ -173,9 +173,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON (no NaN), indented, with a final newline."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomic(path, (text + "\n").encode())
+    """Write a value as `json_bytes` gives it."""
+    write_atomic(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Strict JSON (no NaN), indented, with a final newline."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def digest(value: Any) -> str:

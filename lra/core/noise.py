@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lra.core.console import say
+from lra.core.transfer import sent
 
 MASK = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
@@ -88,10 +89,11 @@ class BatchWords:
     def on(self, device: torch.device, layer: int, parts: int) -> Tensor:
         """The words [rows parts] of one layer."""
         if parts != self._parts[layer]:  # in the first batch alone it is not known how many heads a layer has
-            return on_device(self._of(layer, parts), device)
+            return sent(torch.from_numpy(self._of(layer, parts)), device)
         if not self._copied:
             words = [self._of(number, count) for number, count in enumerate(self._parts)]
-            self._copied = on_device(np.concatenate(words), device).split([len(of_layer) for of_layer in words])
+            copied = sent(torch.from_numpy(np.concatenate(words)), device)
+            self._copied = copied.split([len(of_layer) for of_layer in words])
         return self._copied[layer]
 
     def _of(self, layer: int, parts: int) -> np.ndarray:
@@ -99,12 +101,6 @@ class BatchWords:
         counters[1] = self._rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
         counters[2:] = np.array([layer, self._step], np.uint64)[:, None, None]
         return (first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)).astype(np.int64)
-
-
-def on_device(words: np.ndarray, device: torch.device) -> Tensor:
-    """A copy for which neither side waits: from pinned memory, which PyTorch keeps until it is done."""
-    host = torch.from_numpy(words)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
 def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:

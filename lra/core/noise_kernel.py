@@ -20,16 +20,22 @@ def drop(x: Tensor, noise: Noise, scale: float, out: Tensor | None = None) -> Te
     if size == 0:
         return out
     tables = [x.new_empty(0) if table is None else table for table in (noise.columns, noise.runs, noise.first)]
-    grid = (-(-size // BLOCK), -(-leads // LEADS))
-    with torch.cuda.device_of(x):
-        _drop[grid](
-            x, out, noise.words, *tables,
-            leads, size, x.numel(), noise.inner[0], noise.inner[-1], noise.most, noise.drops,
-            SCALE=scale, WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32,
-            NUMBERING=noise.numbering, BLOCK=BLOCK, LEADS=LEADS,
-            enable_fp_fusion=False,  # there is nothing to fuse, but Triton 3.9 warns where nobody says
-        )  # fmt: skip
+    sizes = leads, size, x.numel(), noise.inner[0], noise.inner[-1], noise.most, noise.drops
+    options = {"SCALE": scale, "WIDE": wide(x), "NUMBERING": noise.numbering, "BLOCK": BLOCK, "LEADS": LEADS}
+    options["enable_fp_fusion"] = False  # there is nothing to fuse, but Triton 3.9 warns where nobody says
+    launch(_drop, (-(-size // BLOCK), -(-leads // LEADS)), x, out, noise.words, *tables, *sizes, **options)
     return out
+
+
+def launch(kernel: triton.JITFunction, grid: tuple[int, ...], x: Tensor, *arguments: object, **options: object) -> None:
+    """Start a kernel on the device of x, its first argument."""
+    with torch.cuda.device_of(x):
+        kernel[grid](x, *arguments, **options)
+
+
+def wide(x: Tensor) -> tl.dtype:
+    """What is computed in."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 @triton.jit
@@ -52,20 +58,26 @@ def _drop(
             run = tl.load(run_of_column + j, mask=here, other=0)
             number = i * most + tl.load(column_numbers + j, mask=here, other=0)
             number += tl.load(first + run * (size // columns) + i, mask=here, other=0)
-    hashed = _mix(number.to(tl.uint64))
+    hashed = mix(number.to(tl.uint64))
     factor = tl.full((1,), SCALE, WIDE)
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(1).to(tl.int64) * LEADS + turn
         at = place + lead * size
         there = here & (at < total)
-        word = tl.load(words + tl.minimum(lead, leads - 1)).to(tl.uint64)
-        kept = (_mix(hashed ^ word) & 65535).to(tl.int32) >= drops
         value = tl.load(x + at, mask=there, other=0).to(WIDE) * factor
-        tl.store(out + at, tl.where(kept, value, 0).to(out.dtype.element_ty), mask=there)
+        value = tl.where(kept(hashed, words, lead, leads, drops), value, 0)
+        tl.store(out + at, value.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
-def _mix(x):
+def kept(hashed, words, lead, leads, drops):
+    """Which values of row or head `lead` are kept, by the first half of the hash of their numbers."""
+    word = tl.load(words + tl.minimum(lead, leads - 1)).to(tl.uint64)
+    return (mix(hashed ^ word) & 65535).to(tl.int32) >= drops
+
+
+@triton.jit
+def mix(x):
     """`dropout._mix` of uint64."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB

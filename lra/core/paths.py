@@ -15,3 +15,8 @@ def conf_dir() -> Path:
 def table1_file() -> Path:
     """The file of Table 1's rows, from which sweeps and reports take them."""
     return conf_dir() / "table1.yaml"
+
+
+def systems_file() -> Path:
+    """The file of further systems, which stand in no table of the paper."""
+    return conf_dir() / "systems.yaml"

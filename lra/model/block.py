@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from lra.attention import Mixer
 from lra.core.dropout import Dropout
+from lra.core.fused import at_once, join
+from lra.core.hooks import hooked
+from lra.core.precision import autocast_dtype
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
 
@@ -41,14 +44,16 @@ class Block(nn.Module):
     def forward(self, x: Tensor, key_mask: Tensor | None, reads: int | None = None) -> Tensor:
         """x [B, N, D] -> [B, N, D], or the outputs at the first `reads` positions alone."""
         mixed = self.mixer.mix(self.mixer_input(x), key_mask, reads)
-        x = x[:, :reads]
-        h = x + self.mixer_dropout(mixed)
+        x, last = x[:, :reads], self.feed_forward[-1]
+        joined = at_once(x.device, last) and not hooked(last)  # the last dropout is done where its result is added
         if self.post_norm:
-            h = self.mixer_norm(h)
-            y = h + self.feed_forward(h)
-            return self.feed_forward_norm(y + x if self.extra_skip else y)
-        y = h + self.feed_forward(self.feed_forward_norm(h))
-        return y + x if self.extra_skip else y
+            _, h = join(x, mixed, self.mixer_dropout, self.mixer_norm)
+            inner, norm = h, self.feed_forward_norm
+        else:
+            h, inner = join(x, mixed, self.mixer_dropout, self.feed_forward_norm, dtype=autocast_dtype(x))
+            norm = nn.Identity()
+        branch = self.feed_forward(inner, undropped=joined)
+        return join(h, branch, last if joined else None, norm, extra=x if self.extra_skip else None)[1]
 
     def mixer_input(self, x: Tensor) -> Tensor:
         """What the mixer reads where x enters the block."""

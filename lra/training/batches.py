@@ -1,7 +1,9 @@
 """From a split to a model: the examples of each step, how they are cut into parts, and what a part gives."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,12 +11,15 @@ from torch import Tensor
 
 from lra.config.settings import Precision
 from lra.core import streams
+from lra.core.transfer import sent
 from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
 from lra.training.recipe import Recipe
 
 OVERHEAD = {"cpu": 128, "cuda": 1 << 15}  # what a micro-batch costs besides its tokens, in tokens; cuda: an estimate
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +90,57 @@ def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
     return parts[::-1]
 
 
-def predict(
-    model: Model, split: Split, examples: np.ndarray, length: int, precision: Precision
-) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some examples of a batch, as read: `places` [m] in the batch, tokens [m P, length], targets [m] or [m, length],
+    the positions that are scored (see `Split.scored`), and how many tokens are real."""
+
+    places: np.ndarray
+    tokens: np.ndarray
+    targets: np.ndarray
+    scored: np.ndarray | None
+    real: int
+
+    @property
+    def rows(self) -> list[int]:
+        """The places of its documents [m P] among all of the batch."""
+        documents = len(self.tokens) // len(self.places)
+        return (self.places[:, None] * documents + np.arange(documents)).flatten().tolist()
+
+
+def parts_of(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[Part]:
+    """This rank's share of a batch, cut by `cuts`, each part read when it is asked for."""
+    for places, length in cuts(model, split, examples, size):
+        yield read(split, examples, places, length)
+
+
+def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) -> Part:
+    """The examples at these places of a batch, their documents padded to `length`."""
+    chosen = examples[places]
+    return Part(
+        places=places,
+        tokens=split.pad(chosen, length),
+        targets=split.targets(chosen),
+        scored=split.scored(chosen, length),
+        real=int(split.lengths(chosen).sum()),
+    )
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The items; a thread makes the next one while one is at work."""
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        coming = worker.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = worker.submit(next, items, None)
+            yield item
+
+
+def predict(model: Model, part: Part, precision: Precision) -> tuple[Tensor, Tensor]:
     """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
     device = next(model.parameters()).device
-    tokens = torch.from_numpy(split.pad(examples, length)).to(device).long()
-    labels = torch.from_numpy(split.targets(examples)).to(device)
+    tokens = sent(torch.from_numpy(part.tokens), device).long()
+    labels = sent(torch.from_numpy(part.targets), device)
+    scored = None if part.scored is None else sent(torch.from_numpy(part.scored), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        logits = model(tokens).flatten(0, -2)
+        logits = model(tokens, scored).flatten(0, -2)
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()

@@ -14,7 +14,7 @@ from lra.core import dropout
 from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
-from lra.training.batches import cuts, predict
+from lra.training.batches import parts_of, predict
 
 
 class Diverged(Exception):
@@ -60,11 +60,10 @@ def _activations(
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
-        for number, (places, length) in enumerate(cuts(model, split, examples, size)):
-            rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
-            dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
+        for number, part in enumerate(parts_of(model, split, examples, size)):
+            dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
             sizes.clear()
-            logits, labels = predict(model, split, examples[places], length, precision)
+            logits, labels = predict(model, part, precision)
             broken = [name for name, value in sizes.items() if not math.isfinite(value)]
             name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
             told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
+from lra.core.transfer import runs_behind
 from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
-from lra.training.batches import cuts, predict
+from lra.training.batches import ahead, cuts, predict, read
 
 OnPart = Callable[[int, int], None]
 """Called before each part of an evaluation with the examples that this rank has done, and all that it will do. It may
@@ -22,7 +23,10 @@ raise, because an evaluation does not change the training."""
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """An evaluation of every prediction of a split: one per example, or one per token. `loss` is their mean."""
+    """An evaluation of every prediction of a split: one per example, per token, or per position that is scored.
+
+    `examples` counts them, and `loss` is their mean.
+    """
 
     correct: int
     examples: int
@@ -49,18 +53,22 @@ class Score:
 
 
 class Predictions:
-    """The class of every example of a split [n], and the probability that the model gives it [n]."""
+    """The class of every prediction of a split [n], and the probability that the model gives it [n]."""
 
-    def __init__(self, examples: int) -> None:
-        self.classes, self.confidence = np.zeros(examples, dtype=np.int64), np.zeros(examples)
+    def __init__(self, count: int) -> None:
+        self.classes, self.confidence = np.zeros(count, dtype=np.int64), np.zeros(count)
+        self._added: list[tuple[np.ndarray, Tensor, Tensor]] = []  # may still be at work on an accelerator
 
     def add(self, places: np.ndarray, logits: Tensor) -> None:
         """What a part of the split gave."""
         best = logits.double().softmax(dim=-1).max(dim=-1)
-        self.classes[places], self.confidence[places] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+        self._added.append((places, best.indices, best.values))
 
     def meet(self) -> None:
-        """Take over what the other ranks have."""
+        """Take over what was added, and what the other ranks have."""
+        for places, classes, confidence in self._added:
+            self.classes[places], self.confidence[places] = classes.cpu().numpy(), confidence.cpu().numpy()
+        self._added.clear()
         ranks.add_up(torch.from_numpy(self.classes))
         ranks.add_up(torch.from_numpy(self.confidence))
 
@@ -78,20 +86,29 @@ def evaluate(
     """Score every example of the split; nothing is drawn, and the counts are integers. `keep` takes the predictions
     of a classification."""
     model.eval()
-    correct, predictions, losses = 0, 0, []
-    parts = list(cuts(model, split, np.arange(len(split)), batch))
-    done, total, shared = 0, sum(len(places) for places, _ in parts), ranks.fewest(len(parts))
-    for number, (places, length) in enumerate(parts):
+    everything = np.arange(len(split))
+    cut = list(cuts(model, split, everything, batch))
+    parts = (read(split, everything, *one) for one in cut)
+    if runs_behind(next(model.parameters()).device):
+        parts = ahead(parts)
+    done, total, shared = 0, sum(len(places) for places, _ in cut), ranks.fewest(len(cut))
+    predictions, hits, losses = 0, [], []
+    for number, part in enumerate(parts):
         if number < shared:  # ranks may agree in there, which takes all of them
             on_part(done, total)
-        done += len(places)
-        logits, labels = predict(model, split, places, length, precision)
+        done += len(part.places)
+        logits, labels = predict(model, part, precision)
         if keep is not None:
-            keep.add(places, logits)
-        correct += int((logits.argmax(dim=-1) == labels).sum())
+            keep.add(split.predictions(part.places), logits)
+        hits.append((logits.argmax(dim=-1) == labels).sum())
         predictions += len(labels)
-        losses.append(cross_entropy(logits, labels, reduction="sum").item())
+        losses.append(cross_entropy(logits, labels, reduction="sum"))
     if keep is not None:
         keep.meet()
-    correct, predictions, loss = ranks.summed(correct, predictions, math.fsum(losses))
+    correct, predictions, loss = ranks.summed(sum(_fetched(hits)), predictions, math.fsum(_fetched(losses)))
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
+
+
+def _fetched(values: list[Tensor]) -> list[float]:
+    """Scalars of a device, all at once; a rank may have none."""
+    return torch.stack(values).tolist() if values else []

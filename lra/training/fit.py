@@ -2,23 +2,29 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lra.config.settings import Precision
+from lra.core.transfer import runs_behind
 from lra.model.model import Model
 from lra.tasks import Task
-from lra.training.batches import Tokens, batches
+from lra.training.batches import Part, Tokens, ahead, batches, parts_of
+from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnCut, adamw, compile_blocks, update
+from lra.training.update import OnCut, Update, adamw, compile_blocks, update
 
 OnStep = Callable[[int, float, Tokens], None]
-"""Called after each update with the updates done, its loss, and the tokens it read."""
+"""Called after each update with the updates done, the last loss that was looked at, and the tokens of the updates that
+were looked at since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +50,32 @@ class Training:
             compile_blocks(model)
         self.optimizer = adamw(model, recipe)
         self.step = 0
-        self.losses: list[float] = []  # of every step
+        self.updates: deque[Update] = deque()  # those not looked at yet, the last ones of `step`
+        self.losses: list[float] = []  # of every other step
         self.measured = 0  # the step of the last measurement; these two are since then
         self.tokens = Tokens()
         self.seconds = 0.0
 
+    def look(self, leave: int = 0) -> Tokens:
+        """Take in the numbers of all updates but the last `leave`; returns the tokens that they read. Raises `Diverged`
+        for the first that moved nothing, and `step` is then the number of those that did."""
+        seen = Tokens()
+        while len(self.updates) > leave:
+            done = self.updates.popleft()
+            try:
+                loss, tokens = done.look()
+            except Diverged:
+                self.step = done.step
+                self.updates.clear()
+                raise
+            self.losses.append(loss)
+            seen += tokens
+        self.tokens += seen
+        return seen
+
     def tensors(self) -> dict[str, Tensor]:
-        """By name: the weights and buffers, what the optimiser keeps of each parameter, and the losses."""
+        """By name: the weights and buffers, what the optimiser keeps of each parameter, and the losses. Only after
+        `look`, as `state`."""
         weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         kept = {
             f"optimizer/{name}/{key}": value
@@ -105,14 +130,16 @@ def fit(
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
     `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
-    `on_cut` within steps. Raises `Diverged` before the update that a non-finite loss or gradient would have made.
+    `on_cut` within steps. Raises `Diverged` with the weights and the optimiser as they were before the step that had a
+    non-finite loss or gradient: a step later where the device runs behind, so that it never waits for this machine.
     """
+    behind = int(runs_behind(next(training.model.parameters()).device))
     if training.due(recipe):  # it stopped in that evaluation
         yield _measured(training, task, recipe, precision, on_part)
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
-    for step, examples in batches(len(task.train), recipe, seed, training.step):
-        loss, seen = update(
+    for step, examples, parts in _read(training, task, recipe, seed):
+        asked = update(
             training.model,
             training.optimizer,
             task.train,
@@ -122,15 +149,29 @@ def fit(
             step=step,
             precision=precision,
             on_cut=on_cut,
+            parts=parts,
         )
+        training.updates.append(asked)
         training.step = step + 1
-        training.losses.append(loss)
-        training.tokens += seen
+        due = training.due(recipe)
+        seen = training.look(0 if due or not training.losses else behind)
         training.seconds += time.perf_counter() - clock
-        if training.due(recipe):
+        if due:
             yield _measured(training, task, recipe, precision, on_part)
         clock = time.perf_counter()
-        on_step(training.step, loss, seen)
+        on_step(training.step, training.losses[-1], seen)
+
+
+def _read(
+    training: Training, task: Task, recipe: Recipe, seed: int
+) -> Iterator[tuple[int, np.ndarray, Iterable[Part]]]:
+    """The steps to do, their examples, and these as read: where the device runs behind, during the step before."""
+    model, split = training.model, task.train
+    for_step = partial(parts_of, model, split, size=recipe.micro_batch)
+    steps = batches(len(split), recipe, seed, training.step)
+    if runs_behind(next(model.parameters()).device):
+        return ahead((step, examples, list(for_step(examples))) for step, examples in steps)
+    return ((step, examples, for_step(examples)) for step, examples in steps)
 
 
 def _measured(training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart) -> Measurement:

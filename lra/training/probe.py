@@ -16,7 +16,7 @@ from lra.config.settings import Precision
 from lra.model.block import Block
 from lra.model.model import Model
 from lra.tasks import Split
-from lra.training.batches import predict
+from lra.training.batches import predict, read
 
 
 def probe(model: Model, split: Split, examples: int, *, precision: Precision) -> dict[str, list[float | None]]:
@@ -35,7 +35,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
         block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])) for block in model.blocks
     ]
     try:
-        logits, labels = predict(model, split, places, length, precision)
+        logits, labels = predict(model, read(split, places, np.arange(len(places)), length), precision)
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,6 +11,9 @@ from lra.core.errors import UserError
 from lra.model.groups import Group
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+AUTO = "auto"
+Examples = PositiveInt | Literal["auto"]
+"""A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.cut)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +22,8 @@ class Recipe:
 
     steps: PositiveInt
     batch_size: PositiveInt
-    micro_batch: PositiveInt
-    eval_batch: PositiveInt
+    micro_batch: Examples
+    eval_batch: Examples
     eval_every: PositiveInt
     lr: PositiveFloat
     warmup: PositiveInt
@@ -43,7 +46,7 @@ class Recipe:
                 f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
                 "if that is meant, say train.stop_in_warmup=true"
             )
-        if self.micro_batch > self.batch_size:
+        if self.micro_batch != AUTO and self.micro_batch > self.batch_size:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
         if self.processes > self.batch_size:
             raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")

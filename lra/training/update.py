@@ -1,26 +1,52 @@
-"""One training step: the gradient of a batch, in parts, and the optimiser."""
+"""One training step: the gradient of a batch, in parts, and the optimiser.
+
+Nothing here waits for an accelerator. The numbers of a step are looked at later; until then the optimiser itself sees
+to it that a loss or a gradient that is not finite moves nothing: not in that step, and not in those after it.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core import dropout
 from lra.core.errors import UserError
+from lra.core.transfer import Awaited
 from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
-from lra.training.batches import Tokens, cuts, predict
+from lra.training.batches import Part, Tokens, parts_of, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.recipe import Recipe
 
 OnCut = Callable[[], None]
 """Called before each micro-batch where there is one rank, since the others may have fewer. It may raise, because the
 step begins again and drops the gradients that it has added up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, norm of the gradient, real tokens and
+    computed ones."""
+
+    step: int
+    lr: float
+    numbers: Awaited
+    cause: Callable[[], str]
+
+    def look(self) -> tuple[float, Tokens]:
+        """Its loss and the tokens read. Raises `Diverged` where a number is not finite, so that it moved nothing."""
+        loss, norm, real, computed = self.numbers.read()
+        if not math.isfinite(loss + norm):
+            numbers = f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
+            raise Diverged(f"{numbers}; {self.cause()}")
+        return loss, Tokens(real=int(real), computed=int(computed))
 
 
 def compile_blocks(model: Model) -> None:
@@ -43,12 +69,12 @@ def compile_blocks(model: Model) -> None:
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
     """The optimiser of every run, of what is not frozen, in groups of one `factor` of the learning rate that `update`
-    sets."""
+    sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
     groups: dict[float, list[torch.nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             groups[recipe.depth_factor(name, len(model.blocks))].append(parameter)
-    return torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": parameters, "factor": factor} for factor, parameters in groups.items()],
         lr=0.0,
         betas=tuple(recipe.betas),
@@ -56,6 +82,8 @@ def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
         weight_decay=recipe.weight_decay,
         fused=True,
     )
+    optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
+    return optimizer
 
 
 def update(
@@ -69,26 +97,33 @@ def update(
     step: int,
     precision: Precision,
     on_cut: OnCut = lambda: None,
-) -> tuple[float, Tokens]:
-    """One training step on `examples`; returns its loss and the tokens read. Raises `Diverged`."""
-    model.train()
-    model.redraw(seed, step)
-    optimizer.zero_grad(set_to_none=True)
-    loss, seen = accumulate(
-        model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision, on_cut=on_cut
-    )
-    lr = recipe.learning_rate(step)
+    parts: Iterable[Part] | None = None,
+) -> Update:
+    """Ask for one training step on `examples`, whose `parts` may have been read before."""
+    batch = {"seed": seed, "step": step, "precision": precision}
+
+    def gradient(parts: Iterable[Part] | None, on_cut: OnCut) -> Tensor:
+        model.train()
+        model.redraw(seed, step)
+        optimizer.zero_grad(set_to_none=True)
+        return accumulate(model, split, examples, recipe.micro_batch, **batch, on_cut=on_cut, parts=parts)
+
+    def cause() -> str:
+        gradient(None, lambda: None)  # once more: it was clipped, and that of a later step may have taken its place
+        return cause_of(model, split, examples, recipe.micro_batch, **batch)
+
+    told, lr = gradient(parts, on_cut), recipe.learning_rate(step)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if not math.isfinite(loss + norm.item()):
-        cause = cause_of(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
-        raise Diverged(f"the loss of step {step} is {loss}, its gradient {norm:.3g} (learning rate {lr:.3g}); {cause}")
+    broken = ~torch.isfinite(told[0] + norm)
+    optimizer.found_inf = torch.maximum(optimizer.found_inf, broken.float())
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), recipe.clip_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     optimizer.step()
-    return loss, seen
+    numbers = torch.stack([told[0], norm.double(), *told[1:]])
+    return Update(step=step, lr=lr, numbers=Awaited(numbers), cause=cause)
 
 
 def accumulate(
@@ -101,24 +136,27 @@ def accumulate(
     step: int,
     precision: Precision,
     on_cut: OnCut = lambda: None,
-) -> tuple[float, Tokens]:
-    """Add the gradient of the mean loss over `examples` to the parameters; returns that loss and the tokens read.
+    parts: Iterable[Part] | None = None,
+) -> Tensor:
+    """Add the gradient of the mean loss over `examples` to the parameters; returns [3] that loss, the real tokens that
+    were read, and those computed.
 
-    The sum over a micro-batch is divided by the size of the whole batch, and dropout is keyed by example and does not
-    move with padding: the gradient does not depend on `micro_batch`, nor on how many ranks share the batch.
+    The sum over a micro-batch is divided by the predictions of the whole batch, and dropout is keyed by example and
+    does not move with padding: the gradient does not depend on `micro_batch`, nor on how many ranks share the batch.
     """
     device = next(model.parameters()).device
-    total, tokens = torch.zeros((), dtype=torch.float64, device=device), Tokens()
-    for places, length in cuts(model, split, examples, micro_batch):
+    predictions = len(split.predictions(examples))
+    total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
+    for part in parts_of(model, split, examples, micro_batch) if parts is None else parts:
         if ranks.count() == 1:
             on_cut()
-        rows = (places[:, None] * split.documents + np.arange(split.documents)).flatten()
-        dropout.set_keys(model, seed=seed, step=step, rows=rows.tolist())
-        logits, labels = predict(model, split, examples[places], length, precision)
-        loss = cross_entropy(logits, labels, reduction="sum") / (len(labels) // len(places) * len(examples))
+        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        logits, labels = predict(model, part, precision)
+        loss = cross_entropy(logits, labels, reduction="sum") / predictions
         loss.backward()
         total += loss.detach()
-        tokens += Tokens(real=int(split.lengths(examples[places]).sum()), computed=len(rows) * length)
+        real, computed = real + part.real, computed + part.tokens.size
     ranks.add_gradients(model.parameters())
-    loss, real, computed = ranks.summed(total.item(), tokens.real, tokens.computed)
-    return loss, Tokens(real=int(real), computed=int(computed))
+    told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
+    ranks.add_up(told)
+    return told

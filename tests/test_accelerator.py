@@ -1,0 +1,348 @@
+"""What training asks of an accelerator, seen without one: nothing in a step waits for it, and looking at a step's
+numbers late changes nothing.
+
+PyTorch's meta device stands for the accelerator. Its tensors have no values, so that whatever needs one fails there by
+itself; `Watch` also catches copies for which a GPU's driver would wait.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from support import TINY_MODEL, cases, composed, job_of, model_of, small_recipe, stub_task
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lra.config.settings import settings_of
+from lra.core import dropout, noise, transfer
+from lra.core.errors import UserError
+from lra.core.noise import BatchWords, ColumnRun
+from lra.core.transfer import sent
+from lra.model.model import Model
+from lra.runs import cut
+from lra.training import batches
+from lra.training import evaluate as evaluating
+from lra.training import fit as fitting
+from lra.training import update as updating
+from lra.training.batches import Part, Tokens
+from lra.training.divergence import Diverged
+from lra.training.fit import Training, fit
+from lra.training.update import adamw, update
+
+aten = torch.ops.aten
+COPIES = {aten._to_copy, aten.copy_}
+INDEXED = {aten.index, aten.index_put, aten.index_put_}
+VALUES_NEEDED = {  # shapes, or the host's way, depend on values
+    aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique, aten._unique2, aten.unique_dim,
+    aten.unique_consecutive, aten.bincount, aten.equal, aten.is_nonzero, aten.isin, aten.repeat_interleave,
+    aten._linalg_check_errors, aten.histc,
+}  # fmt: skip
+INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
+FROM_LISTS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
+
+
+class Waits(Exception):
+    """The host would wait for the accelerator."""
+
+
+class Watch(TorchDispatchMode):
+    """Raises `Waits` for an operation that makes the host wait, forward or backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+        self.pinned: list[Tensor] = []
+
+    def pin(self, host: Tensor) -> Tensor:
+        self.pinned.append(host.clone())
+        return self.pinned[-1]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        there, here = ([one for one in tensors if one.is_meta == meta] for meta in (True, False))
+        kind = func.overloadpacket
+        self.operations += bool(there)
+        if kind in COPIES:
+            self._check_copy(func, args, kwargs)
+        elif there and kind in VALUES_NEEDED:
+            raise Waits(f"{func} needs values of the accelerator")
+        elif there and any(one.dim() for one in here):
+            raise Waits(f"{func} copies a tensor of the host")
+        elif there and kind in INDEXED:
+            masks = any(one is not None and one.dtype == torch.bool for one in args[1])
+            if masks and (kind is aten.index or args[2].numel() > 1):
+                raise Waits(f"{func} counts what a mask selects")
+        return func(*args, **kwargs)
+
+    def _check_copy(self, func, args, kwargs) -> None:
+        source = args[0] if func.overloadpacket is aten._to_copy else args[1]
+        target = args[0].device if func.overloadpacket is aten.copy_ else kwargs.get("device") or source.device
+        if source.is_meta and target.type == "cpu":
+            raise Waits(f"{func} fetches values of the accelerator")
+        if not source.is_meta and target.type == "meta" and source.dim():
+            never_waits = kwargs.get("non_blocking") or (func.overloadpacket is aten.copy_ and args[2:] == (True,))
+            if not (never_waits and any(source is one for one in self.pinned)):
+                raise Waits(f"{func} copies pageable memory, or waits for the copy")
+
+
+class Lists(TorchFunctionMode):
+    """Raises `Waits` where a tensor of the accelerator is made of a list, which is a copy that `Watch` cannot see."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        device = args[0].device if func is Tensor.new_tensor else torch.device(kwargs.get("device") or "cpu")
+        if func in INDEXING and args[0].is_meta:
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(one, list) for one in places):
+                raise Waits(f"{func} copies a list of places")
+        if func in FROM_LISTS and device.type == "meta":
+            raise Waits(f"{func} copies a list")
+        return func(*args, **kwargs)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Watches, with the meta device for the accelerator; `with watch, Lists()` begins."""
+    watch = Watch()
+    monkeypatch.setattr(transfer, "runs_behind", lambda device: device.type == "meta")
+    monkeypatch.setattr(Tensor, "pin_memory", lambda host: watch.pin(host))
+    monkeypatch.setitem(batches.OVERHEAD, "meta", 0)
+    monkeypatch.setitem(
+        vars(sys.modules["torch.optim.optimizer"]), "_get_fused_kernels_supported_devices", lambda: ["meta"]
+    )
+    autocast = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda _, *args, **options: autocast("cpu", *args, **options))
+    monkeypatch.setattr(updating, "Awaited", lambda numbers: numbers)
+    return watch
+
+
+def step_on(watch: Watch, *overrides: str, documents: int = 1) -> int:
+    """A whole step there, of a batch in two parts or more; returns its operations."""
+    task = stub_task(documents=documents)
+    with torch.device("meta"):
+        model = model_of(*TINY_MODEL, "model.dropout=0.3", *overrides, task=task)
+    recipe = small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
+    optimizer = adamw(model, recipe)
+    with watch, Lists():
+        update(model, optimizer, task.train, np.arange(5), recipe, seed=2, step=3, precision="fp32")
+    assert all(parameter in optimizer.state for parameter in model.parameters())
+    return watch.operations
+
+
+USUAL = ("simple", "softmax", "performer", "sinkhorn")
+CASES = [pytest.param(*case, marks=[] if case[0] in USUAL and not case[1] else pytest.mark.slow) for case in cases()]
+
+
+@pytest.mark.parametrize("name,extra", CASES)
+def test_no_step_waits(watch: Watch, monkeypatch: pytest.MonkeyPatch, name: str, extra: list[str]) -> None:
+    """Gradients of several parts, clipped; with masks where the mechanism takes them. Its noise has tests below."""
+    monkeypatch.setattr(dropout, "_kept", lambda _, shape, *__: torch.ones(shape, dtype=torch.bool, device="meta"))
+    try:
+        operations = step_on(watch, f"attention={name}", *extra, "protocol=strict")
+    except UserError:  # it cannot mask
+        operations = step_on(watch, f"attention={name}", *extra, "protocol=paper", "model.pooling=mean")
+    assert operations > 100
+
+
+def test_no_step_waits_without_masks_nor_for_pairs_of_documents(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropout, "_kept", lambda _, shape, *__: torch.ones(shape, dtype=torch.bool, device="meta"))
+    assert step_on(watch, "system=simple", "protocol=paper", documents=2) > 100
+    assert step_on(watch, "attention=softmax", "protocol=strict", "model.pooling=last") > 100
+
+
+RUNS = [ColumnRun(most=7, width=3, first=torch.zeros(5, dtype=torch.int64, device="meta"))]
+
+
+@pytest.mark.parametrize("numbers", ["order", "pairs", 11, RUNS], ids=["order", "pairs", "columns", "runs"])
+def test_no_noise_waits(watch: Watch, numbers: noise.Numbers) -> None:
+    """As a mask, and as a rule for a kernel."""
+    meta, layer = torch.device("meta"), dropout.Dropout(0.3).train()
+    words = np.array([5, 7], np.uint64)
+    with watch, Lists():
+        dropout.set_keys(layer, seed=1, step=2, rows=[4, 0])
+        layer(torch.empty(2, 3, 5, 3, device="meta"), numbers)
+        told = BatchWords(words, 2, [4, 0], [3]).on(meta, 0, 3)
+        noise.rule_of(told, (5, 3), 7, numbers)
+    assert watch.operations > 10
+
+
+MISTAKES: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "float": lambda x: float(x.mean()),
+    "bool": lambda x: bool((x > 0).any()),
+    "cpu": lambda x: x.cpu(),
+    "tolist": lambda x: x.tolist(),
+    "nonzero": lambda x: (x > 0).nonzero(),
+    "mask": lambda x: x[x > 0],
+    "mask set": lambda x: x.index_put((x > 0,), x.flatten()),
+    "list": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "list index": lambda x: x[[0, 1]],
+    "pageable": lambda x: torch.ones(3).to(x.device),
+    "pageable, asked not to wait": lambda x: torch.ones(3).to(x.device, non_blocking=True),
+    "pinned, but waiting": lambda x: torch.ones(3).pin_memory().to(x.device),
+    "copy_": lambda x: x.copy_(torch.ones(x.shape)),
+    "in backward": lambda x: x.register_hook(lambda gradient: gradient.sum().item()),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
+def test_the_watch_sees(watch: Watch, mistake: Callable[[Tensor], object]) -> None:
+    layer = torch.nn.Linear(3, 5, device="meta")
+    with pytest.raises(Waits), watch, Lists():
+        y = layer(sent(torch.ones(2, 3), torch.device("meta")))
+        mistake(y)
+        y.sum().backward()
+    assert watch.operations > 0
+
+
+def diverging(model: Model, step: int) -> None:
+    """Let the gradient be infinite in this step, and in no other."""
+    redraw, now = model.redraw, []
+    model.redraw = lambda seed, at: now.append(at) or redraw(seed, at)
+    model.head[0].bias.register_hook(lambda gradient: gradient * (torch.inf if now[-1] == step else 1))
+
+
+def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> tuple[list, dict, dict, str]:
+    """The measurements of seven steps and what a checkpoint would hold after each, then at the end; and the error."""
+    monkeypatch.setattr(fitting, "runs_behind", lambda _: behind)
+    monkeypatch.setattr(evaluating, "runs_behind", lambda _: behind)
+    task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5), ""
+    torch.manual_seed(1)
+    model = model_of(*TINY_MODEL, "attention=performer", "attention.redraw_every=1", "model.dropout=0.3", task=task)
+    training, states, measured = Training(model, recipe), {}, []
+    if poisoned is not None:
+        diverging(model, poisoned)
+
+    def state() -> dict:
+        return {name: value.clone() for name, value in training.tensors().items()} | {"step": training.step}
+
+    def on_step(step: int, loss: float, tokens: Tokens) -> None:
+        if step in (2, 3):  # a checkpoint is due
+            training.look()
+            states[step] = state()
+        assert len(training.updates) <= behind
+
+    try:
+        for now in fit(training, task, recipe, seed=3, precision="fp32", on_step=on_step):
+            measured.append({**asdict(now), "train_seconds": 0, "eval_seconds": 0})
+    except Diverged as error:
+        said = str(error)
+    return measured, states, state(), said
+
+
+@pytest.mark.parametrize("poisoned", [None, 0, 3, 4, 6])
+@pytest.mark.parametrize("behind", [1, 3])
+def test_looking_later_changes_nothing(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> None:
+    """Weights, features, the optimiser's state, losses, tokens, and the step that is named. Steps 3 and 4 are followed
+    by others before anyone looks; the last is looked at with the measurement."""
+    found, expected = (history(monkeypatch, number, poisoned) for number in (behind, 0))
+    assert (f"step {poisoned} is " in expected[-1]) == (poisoned is not None)
+    assert (found[0], found[-1]) == (expected[0], expected[-1])
+    torch.testing.assert_close(found[1:3], expected[1:3], rtol=0, atol=0)
+    assert poisoned is None or expected[2]["step"] == poisoned
+
+
+def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
+    task, recipe = stub_task(), small_recipe(clip_norm=0.5)
+    model = model_of(*TINY_MODEL, task=task)
+    training = Training(model, recipe)
+    diverging(model, 3)
+    kept = []
+    for step in range(6):
+        update(model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
+        kept.append({name: value.clone() for name, value in training.tensors().items()})
+    for earlier, later in pairwise(kept[2:]):
+        torch.testing.assert_close(later, earlier, rtol=0, atol=0)
+    assert not torch.equal(kept[1]["model/head.0.weight"], kept[2]["model/head.0.weight"])
+
+
+@pytest.mark.parametrize("room,size", [(100, 37), (37, 37), (36, 18), (9, 9), (8, 4), (2, 2), (1, 1), (0, 1)])
+def test_auto_is_the_first_half_of_a_half_that_fits(room: int, size: int) -> None:
+    asked = []
+
+    def work(size: int) -> None:
+        asked.append(size)
+        if size > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert cut.largest(work, 37) == size
+    assert asked == [number for number in (37, 18, 9, 4, 2) if number >= size]
+
+
+def test_auto_tries_the_longest_documents(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the accelerator, as training and evaluation go, beside the optimiser's state; two ranks share the batch."""
+    task, tried = stub_task(documents=2), []
+    settings = settings_of(composed("train.batch_size=23", "train.micro_batch=auto", "train.eval_batch=auto"))
+    job = job_of(settings, None)
+    with torch.device("meta"):
+        model = model_of(*TINY_MODEL, "model.dropout=0.3", "protocol=strict", task=task)
+
+    def predict(model: Model, part: Part, precision: str) -> tuple[Tensor, Tensor]:
+        tried.append((model.training, len(part.places), torch.is_grad_enabled()))
+        assert part.tokens.shape == (2 * len(part.places), task.max_len)
+        if len(part.places) > (6 if model.training else 100):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batches.predict(model, part, precision)
+
+    monkeypatch.setattr(cut, "predict", predict)
+    monkeypatch.setattr(cut, "_most_of_the_memory", nullcontext)
+    monkeypatch.setattr(cut, "EVALUATED", 333 * 2 * task.max_len)
+    with watch, Lists():
+        recipe = cut.settled(job, task, model, None).system.recipe
+    assert (recipe.micro_batch, recipe.eval_batch) == (5, 83)
+    assert tried == [(True, size, True) for size in (23, 11, 5)] + [(False, size, False) for size in (333, 166, 83)]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_trial_changes_no_number() -> None:
+    task, recipe, ends = stub_task(), small_recipe(), []
+    for trials in (0, 1):
+        torch.manual_seed(1)
+        model = model_of(*TINY_MODEL, "attention=performer", "model.dropout=0.3", task=task)
+        for _ in range(trials):
+            trial = cut.TrialPasses(model, task.train, 3, "fp32")
+            trial.train(5), trial.evaluate(7)
+        history = fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=lambda *_: None)
+        ends.append(([now.train_loss for now in history], model.state_dict()))
+    torch.testing.assert_close(*ends, rtol=0, atol=0)
+
+
+def test_too_little_memory_names_the_value_and_what_to_do() -> None:
+    with pytest.raises(cut.TooLarge) as stop, cut.naming_what_is_too_large(small_recipe()):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore")
+    assert str(stop.value) == (
+        "train.micro_batch=3 or train.eval_batch=5 takes more memory than the accelerator has (CUDA out of memory. "
+        "Tried to allocate 3 GiB); use smaller ones, or train.micro_batch=auto train.eval_batch=auto, with "
+        "resume=inexact in the same folder"
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("name,extra", [case for case in cases() if not case[1]])
+def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
+    """What PyTorch itself says of a step, after one that sets things up; and `auto` takes the whole batch."""
+    task, recipe = stub_task(), small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
+    model = model_of(
+        *TINY_MODEL, "model.dropout=0.3", f"attention={name}", "protocol=paper", "model.pooling=mean", task=task
+    ).cuda()
+    training = Training(model, recipe)
+    for step, mode in enumerate(("default", "error")):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            asked = update(
+                model, training.optimizer, task.train, np.arange(5), recipe, seed=2, step=step, precision="bf16"
+            )
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        asked.look()
+    with cut._most_of_the_memory():
+        assert cut.largest(cut.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5
