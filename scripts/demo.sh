@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: a ListOps sweep from generated data to a Table-1 report in results/demo. Under 10 minutes on 2 cores.
+# A part of experiment=hour, from generated data to a report in results/demo. Under 10 minutes on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh

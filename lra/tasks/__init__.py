@@ -35,7 +35,9 @@ class Facts:
     """What a model has to know of a task, and the name under which its results stand.
 
     `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
-    `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity.
+    `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity. `positions`: one of
+    `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
+    `causal`: a prediction may depend on no later position.
     """
 
     name: str
@@ -44,12 +46,13 @@ class Facts:
     max_len: int
     classes: int
     documents: int
-    objective: Literal["classify", "next_token"] = "classify"
+    objective: Literal["classify", "next_token", "positions", "reconstruct"] = "classify"
+    causal: bool = False
 
     @property
     def metric(self) -> str:
         """What a table shows: accuracy in percent, or perplexity."""
-        return "accuracy" if self.objective == "classify" else "perplexity"
+        return "perplexity" if self.objective == "next_token" else "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +100,21 @@ class Split:
             line[: stop - start] = self.tokens[start:stop]
         return batch
 
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        """Which of all predictions of the split are those of these examples: one for each."""
+        return np.asarray(examples)
+
     def targets(self, examples: np.ndarray) -> np.ndarray:
         """What is to be predicted: labels [len(examples)]."""
         return self.labels[examples].astype(np.int64)
+
+    def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
+        """The places of the predictions in the padded batch, row after row; None where all of them are, or none is."""
+        return None
+
+    def verdicts(self) -> list:
+        """What is to be predicted of each stored example, to be compared with that of others."""
+        return self.labels.tolist()
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
         places = np.asarray(examples)[:, None] * self.documents + np.arange(self.documents)
@@ -126,6 +141,10 @@ class Windows(Split):
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         return np.full((len(examples), 1), self.context)
 
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        """One for every token of every window."""
+        return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
+
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         """Tokens [len(examples), context]; `length` must be the context."""
         return self.tokens[self._places(examples)]
@@ -136,6 +155,48 @@ class Windows(Split):
 
     def _places(self, examples: np.ndarray) -> np.ndarray:
         return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marked(Split):
+    """Examples of one document each, with answers at some of its positions: predictions are scored there alone.
+
+    ends [n + 1] int64 cuts the m predictions of the split into those of each example; places [m] are their positions
+    in the document, ascending, and labels [m] the answers.
+    """
+
+    ends: np.ndarray
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def documents(self) -> int:
+        return 1
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        counts = self.counts(examples)
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
+
+    def counts(self, examples: np.ndarray) -> np.ndarray:
+        """How many predictions each of these examples has [len(examples)]."""
+        examples = np.asarray(examples)
+        return self.ends[examples + 1] - self.ends[examples]
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """The answers of these examples, one example after the other."""
+        return self.labels[self.predictions(examples)].astype(np.int64)
+
+    def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
+        rows = np.repeat(np.arange(len(examples)), self.counts(examples))
+        return rows * length + self.places[self.predictions(examples)]
+
+    def verdicts(self) -> list[bytes]:
+        places, labels = np.asarray(self.places), np.asarray(self.labels)
+        cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
+        return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
 
 
 @dataclass(frozen=True, kw_only=True)

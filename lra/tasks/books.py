@@ -88,6 +88,7 @@ class Books(FromSource):
             classes=self.vocabulary,
             documents=1,
             objective="next_token",
+            causal=True,
         )
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.core.files import read_regular, write_atomic
-from lra.tasks import Split, Task, Windows
+from lra.tasks import Marked, Split, Task, Windows
 from lra.tasks.doubts import contradictions, repeats
 from lra.tasks.storage import SPLITS
 
@@ -83,6 +83,8 @@ def _row(task: Task, name: str) -> str:
     spread = f"{lengths.min()} / {np.median(lengths):.0f} / {lengths.mean():.0f} / {lengths.max()}"
     if isinstance(split, Windows):
         limit, shares = "", f"{len(split.index)} documents in one stream"
+    elif isinstance(split, Marked):
+        limit, shares = f"{full:.1f} %", f"{len(split.labels):,} answers, {len(np.unique(split.labels)):,} different"
     else:
         counts = np.bincount(split.labels, minlength=task.classes)
         limit = f"{full:.1f} %"

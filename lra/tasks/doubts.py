@@ -16,7 +16,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
     examples = {name: _examples(split) for name, split in splits.items()}
     labels: dict[bytes, set[int]] = {}
     for name, split in splits.items():
-        for example, label in zip(examples[name], split.labels.tolist(), strict=True):
+        for example, label in zip(examples[name], split.verdicts(), strict=True):
             labels.setdefault(example, set()).add(label)
     kinds = [set(found) for found in examples.values()]
     shared = set().union(*(one & other for one, other in combinations(kinds, 2)))
@@ -24,7 +24,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
         "different examples stand in more than one split": len(shared),
         "different examples have more than one label": sum(len(found) > 1 for found in labels.values()),
     }
-    places = {name: len(split.index) // len(split.labels) for name, split in splits.items()}
+    places = {name: split.documents for name, split in splits.items()}
     if max(places.values()) > 1:
         same = [np.ptp(split.index.reshape(-1, places[name]), axis=1) == 0 for name, split in splits.items()]
         counts["examples are of a document and itself"] = int(np.concatenate(same).sum())
@@ -48,6 +48,5 @@ def _examples(split: Split) -> list[bytes]:
         hashlib.blake2b(split.tokens[start:stop].tobytes(), digest_size=16).digest()
         for start, stop in zip(split.offsets[:-1].tolist(), split.offsets[1:].tolist(), strict=True)
     ]
-    places = len(split.index) // len(split.labels)
-    rows = split.index.reshape(-1, places).tolist()
+    rows = split.index.reshape(-1, split.documents).tolist()
     return [b"".join(stored[row] for row in line) for line in rows]

@@ -64,11 +64,12 @@ def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:
     return actual
 
 
-def counted(place: Place, path: Path, count: Callable[[Path], Any]) -> Any:
-    """The JSON value that `count` makes of a file, remembered as its SHA-256 is."""
+def counted(place: Place, path: Path, count: Callable[[Path], Any], what: str = "") -> Any:
+    """The JSON value that `count` makes of a file, remembered as its SHA-256 is. `what` tells values of one file apart:
+    that of rows has none."""
     files = {path.name: path}
     state, changed = _state(path, files)
-    memory = _memory(place, path, ROWS_SUFFIX)
+    memory = _memory(place, path, f".{digest(what)[:16]}{ROWS_SUFFIX}" if what else ROWS_SUFFIX)
     remembered = _remembered(memory, state, "rows")
     if remembered is not None and not place.verify:
         return remembered

@@ -6,7 +6,7 @@ Expressions are made by `listops_trees`, or read from the files of Long Range Ar
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -65,7 +65,13 @@ class Expressions(FromSource):
 
 
 class ListOps(Expressions):
-    """Generated expressions with `min_length` < length < `max_length`, all different, split in order."""
+    """Generated expressions with `min_length` < length < `max_length`, all different, split in order.
+
+    With the options of `standard` they have the `name` alone.
+    """
+
+    name: ClassVar[str] = "listops"
+    standard: ClassVar[dict[str, int]] = PUBLISHED
 
     def __init__(
         self,
@@ -105,8 +111,8 @@ class ListOps(Expressions):
             f"{'/'.join(map(str, sizes.values()))} examples": tuple(sizes),
         }
         options = sizes | self.bounds
-        notes = {note: any(options[key] != PUBLISHED[key] for key in keys) for note, keys in keys_of.items()}
-        return _facts(titled("listops", notes), self.bounds["max_length"])
+        notes = {note: any(options[key] != self.standard[key] for key in keys) for note, keys in keys_of.items()}
+        return _facts(titled(self.name, notes), self.bounds["max_length"])
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
         return {
@@ -138,6 +144,21 @@ class ListOps(Expressions):
 
     def export(self, task: Task, folder: Path) -> list[Path]:
         return export(task, folder)
+
+
+class ListOpsShort(ListOps):
+    """The same expressions, as short and shallow as small models learn them; a task of its own."""
+
+    name = "listops_short"
+    standard: ClassVar = {
+        "train_size": 20_000,
+        "val_size": 1_000,
+        "test_size": 2_000,
+        "min_length": 10,
+        "max_length": 50,
+        "max_depth": 4,
+        "max_args": 6,
+    }
 
 
 class ListOpsFiles(Expressions):

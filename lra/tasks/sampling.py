@@ -14,15 +14,16 @@ from lra.core import streams
 Row = TypeVar("Row")
 
 SEED = 0
-HOLD_OUT, LIMIT, SHUFFLE = 0, 1, 2  # indices in the stream "data"
+HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # indices in the stream "data"
 
 
-def held_out(labels: np.ndarray) -> np.ndarray:
-    """One tenth of each class, at random: True where an example of `labels` [n] is held out [n]."""
+def held_out(labels: np.ndarray, share: float = 0.1, split: str = "val") -> np.ndarray:
+    """A share of each class, at random: True where an example of `labels` [n] is held out for `split` [n]."""
+    index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
-        rows = streams.generator(SEED, "data", HOLD_OUT, label).permutation(np.flatnonzero(labels == label))
-        chosen[rows[: len(rows) // 10]] = True
+        rows = streams.generator(SEED, "data", index, label).permutation(np.flatnonzero(labels == label))
+        chosen[rows[: int(share * len(rows))]] = True
     return chosen
 
 

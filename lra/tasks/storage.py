@@ -21,7 +21,7 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.tasks import Facts, Place, Split, Task, Windows
+from lra.tasks import Facts, Marked, Place, Split, Task, Windows
 from lra.tasks.doubts import contradictions
 from lra.tasks.writer import ARRAY, Writer
 
@@ -250,6 +250,8 @@ def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
     if facts.objective == "next_token":
         strides = {split: 1 if split == "train" else facts.max_len for split in maps}
         splits = {split: Windows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
+    elif facts.objective in ("positions", "reconstruct"):
+        splits = {split: Marked(**arrays) for split, arrays in maps.items()}
     else:
         splits = {split: Split(**arrays) for split, arrays in maps.items()}
     return {"val": splits["test"], **splits}

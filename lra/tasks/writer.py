@@ -24,6 +24,7 @@ class Writer:
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
+        self._ends, self._places = array("q", [0]), array("i")  # of the answers, where examples have several
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -47,6 +48,16 @@ class Writer:
         self._index.extend(range(first, first + len(labels)))
         self._labels.extend(labels.tolist())
 
+    def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
+        """Examples of one document each, all of one length: tokens [n, L] and answers [n, L], negative where there is
+        none."""
+        rows, places = np.nonzero(answers >= 0)
+        self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
+        self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), np.full(len(tokens), tokens.shape[1]))
+        self._labels.frombytes(answers[rows, places].astype(np.uint16).tobytes())
+        self._places.frombytes(places.astype(np.int32).tobytes())
+        self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
+
     def _append(self, data: bytes, lengths: Any) -> None:
         self._file.write(data)
         self._sha.update(data)
@@ -65,6 +76,8 @@ class Writer:
         tokens = {"dtype": self._dtype.str, "size": self._offsets[-1], "sha256": self._sha.hexdigest()}
         arrays = {"offsets": ("<i8", self._offsets), "index": ("<i4", self._index), "labels": ("<u2", self._labels)}
         entries = {f"{self.split}.tokens": tokens}
+        if self._places:
+            arrays |= {"ends": ("<i8", self._ends), "places": ("<i4", self._places)}
         for name, (dtype, values) in arrays.items():
             data = np.asarray(values).astype(dtype).tobytes()
             with open(self._folder / f"{self.split}.{name}{ARRAY}", "wb") as file:

@@ -1,0 +1,64 @@
+"""A gated convolution of a few positions: BaseConv of Zoology (Arora et al. 2023, arXiv:2312.04927), its filter short.
+
+y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}), one filter h for each channel; an output projection follows. The offsets
+d lie around 0 where later positions count too, and are at most 0 in the causal form. A layer sees nothing beyond its
+filter: it is the local baseline beside mixers that look everywhere.
+
+Time and memory O(L D width).
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.attention import Card, Mixer, Shape
+from lra.core.dropout import Dropout
+from lra.core.errors import UserError
+
+
+class Conv(Mixer):
+    """`width`: the positions that an output reads, its own counted; odd, so that as many lie on either
+    side."""
+
+    card = Card(
+        paper="Arora et al. 2023, Zoology (BaseConv)",
+        formula="(X Wg) ⊙ (h ∗ X + b) W, h of {width} positions",
+        time="L D width",
+        linear=True,
+        oracle="explicit loops; torch's grouped conv1d",
+        deviations=("the filter is short, and the output is projected",),
+    )
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(self, shape: Shape, *, width: Annotated[int, Field(ge=3)]) -> None:
+        super().__init__(shape)
+        if width % 2 == 0:
+            raise UserError(f"attention.width={width}: expected an odd number, as many positions on either side")
+        self.card = replace(self.card, formula=self.card.formula.format(width=width))
+        self.before = width - 1 if self.causal else width // 2
+        self.gate = nn.Linear(shape.dim, shape.dim, bias=shape.bias)
+        bound = width**-0.5
+        self.taps = nn.Parameter(torch.empty(width, shape.dim).uniform_(-bound, bound))
+        self.shift = nn.Parameter(torch.zeros(shape.dim)) if shape.bias else None
+        self.dropout = Dropout(shape.dropout)
+        self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        near = x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        length, width = x.shape[1], len(self.taps)
+        near = pad(near, (0, 0, self.before, width - 1 - self.before))
+        y = sum(near[:, place : place + length] * tap for place, tap in enumerate(self.taps))
+        if self.shift is not None:
+            y = y + self.shift
+        return self.out(self.dropout(self.gate(x) * y))
+
+    @property
+    def extra_parameters(self) -> int:
+        shape = self.shape
+        square = (shape.dim + shape.bias) * shape.dim
+        return square * (1 + shape.out_proj) + (len(self.taps) + shape.bias) * shape.dim - shape.projections

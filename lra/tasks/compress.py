@@ -1,0 +1,41 @@
+"""Compression (MAD, Poli et al. 2024, arXiv:2403.17844): put a sequence of tokens into one vector.
+
+    a c b b END  ->  a c b b, each decoded from what the model has at END and the number of the position
+
+A model may look ahead or not; the last position sees everything in either case. MAD scores the END, too.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.tasks.probes import Draws, Examples, Probe, at_least
+
+
+class Compress(Probe):
+    """`length` - 1 tokens of `vocabulary` - 1 kinds, any with equal probability, and the END."""
+
+    name = "compress"
+    objective = "reconstruct"
+    published: ClassVar = {"length": 32, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        vocabulary: PositiveInt,
+        causal: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        at_least(length=(length, 2), vocabulary=(vocabulary, 3))
+        options = {"length": length, "vocabulary": vocabulary}
+        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        tokens = 1 + draws.below(self.vocabulary - 1, rows, self.positions)
+        tokens[:, -1] = self.vocabulary
+        return tokens, np.where(np.arange(self.positions) < self.positions - 1, tokens, -1)

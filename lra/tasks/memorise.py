@@ -1,0 +1,56 @@
+"""Memorisation (MAD, Poli et al. 2024, arXiv:2403.17844): a table of keys and values that never stands in the input.
+
+    k7 ? k2 ? k7 ?  ->  v7, v2 and v7 at the signs ?
+
+Every key has one value, the same in all examples of all splits; only training shows it. The answers do not stand in the
+input, so a model that looks ahead sees none of them.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.core.errors import UserError
+from lra.tasks.probes import TABLE, Draws, Examples, Probe, at_least
+
+
+class Memorise(Probe):
+    """Half of `length` tokens are keys. Of the `vocabulary` the last token is the sign, of the rest half are keys."""
+
+    name = "memorise"
+    published: ClassVar = {"length": 32, "vocabulary": 256, "sizes": (256, 1_280, 1_280)}
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        vocabulary: PositiveInt,
+        causal: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        if length % 2:
+            raise UserError(f"task.length={length}: expected an even number, a sign follows every key")
+        at_least(vocabulary=(vocabulary, 5))
+        options = {"length": length, "vocabulary": vocabulary}
+        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+
+    @property
+    def keys(self) -> int:
+        """How many there are."""
+        return (self.vocabulary - 1) // 2
+
+    def values(self) -> np.ndarray:
+        """That of each key, which are all different [keys]."""
+        return 1 + self.keys + Draws(self.seed, TABLE).subsets(self.vocabulary - 1 - self.keys, 1, self.keys)[0]
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        keys = draws.below(self.keys, rows, self.positions // 2)
+        tokens = np.full((rows, self.positions), self.vocabulary)
+        tokens[:, ::2] = 1 + keys
+        answers = np.full(tokens.shape, -1)
+        answers[:, 1::2] = self.values()[keys]
+        return tokens, answers

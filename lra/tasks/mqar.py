@@ -1,0 +1,95 @@
+"""MQAR, multi-query associative recall (Zoology, Arora et al. 2023, arXiv:2312.04927).
+
+Pairs of a key and a value come first. Then every key is asked for once, somewhere among random tokens; the answer is
+its value.
+
+    k1 v1 k2 v2 . . k2 . . . k1 .  ->  v2 at the second k2, v1 at the second k1
+
+The answers do not stand in the input, so a model that looks ahead sees none of them.
+"""
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from lra.core.errors import UserError
+from lra.tasks import Marked
+from lra.tasks.groups import Group, by_size, by_value
+from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
+
+
+class Mqar(Probe):
+    """`pairs` (a number or several, which take turns) of `vocabulary` / 2 keys and as many values, in `length` tokens.
+
+    A query stands at the g-th place after the pairs, of every second one, with probability ~ g^(`power` - 1), without
+    replacement: a small power asks soon, 1 anywhere.
+    """
+
+    name = "mqar"
+    published: ClassVar = {"vocabulary": 8_192, "power": 0.01, "sizes": (100_000, 3_000, 3_000)}
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        pairs: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
+        vocabulary: PositiveInt,
+        power: PositiveFloat,
+        causal: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        self.pairs = sorted(set(pairs)) if isinstance(pairs, list) else [pairs]
+        if length % 2 or vocabulary % 2:
+            key, value = ("length", length) if length % 2 else ("vocabulary", vocabulary)
+            raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
+        at_least(length=(length, 4 * self.pairs[-1]), vocabulary=(vocabulary, 2 * self.pairs[-1]))
+        options = {
+            "length": length,
+            "pairs": self.pairs if len(self.pairs) > 1 else self.pairs[0],
+            "vocabulary": vocabulary,
+            "power": power,
+        }
+        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        tokens = 1 + draws.below(self.vocabulary, rows, self.positions)
+        answers = np.full(tokens.shape, -1)
+        for turn, pairs in enumerate(self.pairs):
+            own = slice(turn, None, len(self.pairs))
+            self._ask(draws, pairs, tokens[own], answers[own])
+        return tokens, answers
+
+    def _ask(self, draws: Draws, pairs: int, tokens: np.ndarray, answers: np.ndarray) -> None:
+        """Put the pairs and their queries into random tokens [n, L]."""
+        half, rows = self.vocabulary // 2, len(tokens)
+        keys = 1 + draws.subsets(half, rows, pairs)
+        values = 1 + half + draws.subsets(half, rows, pairs)
+        tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
+        places = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
+        weights = places ** (self.options["power"] - 1.0)
+        late = -np.log(draws.shares(rows, len(places))) / weights  # exponential clocks: the first to ring are drawn
+        queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
+        np.put_along_axis(tokens, queries, keys, axis=1)
+        np.put_along_axis(answers, queries, values, axis=1)
+
+    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+        return {"a value of the context at random": 100 * np.mean(1 / _asked(test)[1])}
+
+    def groups(self, split: Marked) -> dict[str, Group]:
+        """By the number of pairs, and by how far a query is from its pair."""
+        distances, pairs = _asked(split)
+        return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
+
+
+def _asked(split: Marked) -> tuple[np.ndarray, np.ndarray]:
+    """For each prediction how far its key stands before it, and how many pairs its example has [m]."""
+    tokens, examples = grid(split)
+    places = np.asarray(split.places)
+    asked = tokens[examples, places]
+    pairs = split.counts(examples)
+    shown = (tokens[examples, ::2] == asked[:, None]).argmax(axis=1)  # pairs come first
+    return places - 2 * shown, pairs

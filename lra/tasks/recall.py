@@ -1,0 +1,198 @@
+"""Fuzzy and noisy in-context recall (MAD, Poli et al. 2024, arXiv:2403.17844): pairs of which keys return.
+
+    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]  ->  the values in brackets, each from what stands before it
+
+A key that was shown has its value again, which is to be foretold; all else is not scored. The value stands in the input
+behind its key, so a model must not look ahead. The input is all of a sequence but its last token. Unlike MAD's models,
+ours train on what is scored alone, and the first pair is never noise.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from lra.core.errors import UserError
+from lra.tasks import Marked
+from lra.tasks.groups import Group, by_size, by_value
+from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
+
+
+class Recall(Probe):
+    """`length` tokens of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
+
+    Outside of train all keys are of `key_size`. A share `noise` of the pairs are tokens of the `noise_vocabulary`.
+    Where sizes differ a sequence is filled up from the left with the last token of the vocabulary.
+    """
+
+    def __init__(self, options: dict[str, Any], sizes: tuple[int, int, int], seed: int) -> None:
+        self.key_size, self.value_size = options.get("key_size", 1), options.get("value_size", 1)
+        self.noise, self.noises = options.get("noise", 0.0), options.get("noise_vocabulary", 0)
+        self.most = self.key_size + self.value_size  # tokens of a pair
+        own = options["vocabulary"] - self.noises - (self.most > 2)
+        self.keys, self.values = own // 2, own - own // 2
+        if self.keys < self.key_size or self.values < self.value_size:
+            raise UserError(
+                f"task.vocabulary={options['vocabulary']}: it leaves {self.keys} tokens for keys and {self.values} for "
+                f"values, expected at least {self.key_size} and {self.value_size}"
+            )
+        if (self.keys + 1) ** self.key_size >= 2**62:
+            raise UserError(f"task.key_size={self.key_size}: expected fewer tokens, or a smaller task.vocabulary")
+        if self.most == 2 and options["length"] % 2:
+            raise UserError(f"task.length={options['length']}: expected an even number, pairs are of two tokens")
+        at_least(length=(options["length"], 3 * self.most))
+        super().__init__(options=options, sizes=sizes, seed=seed, causal=True)
+
+    @property
+    def positions(self) -> int:
+        return self.options["length"] - 1
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        length, least = self.options["length"], 1 if train else self.key_size
+        last_start = length - 2 * self.most
+        pages = _Pages(rows, length, self.vocabulary)
+        turns = last_start // (least + 1) + 1
+        names = np.full((rows, turns), -1)  # of the keys that were shown
+        values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
+        fresh = np.zeros((rows, turns), dtype=bool)
+        for turn in range(turns):
+            active = pages.ends <= last_start
+            key = self._motifs(draws, rows, self.keys, least, self.key_size)
+            name = key @ (self.keys + 1) ** np.arange(self.key_size)
+            value = self._motifs(draws, rows, self.values, 1, self.value_size)
+            noisy = (draws.shares(rows) < self.noise) & (turn > 0)
+            same = names[:, :turn] == name[:, None]
+            known = same.any(axis=1) & ~noisy
+            if turn:
+                value = np.where(known[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
+            pair = self._pair(key, value)
+            if self.noise:
+                others = 1 + self.keys + self.values + draws.below(self.noises, rows, self.most)
+                pair = np.where(noisy[:, None] & (pair > 0), others, pair)
+            pages.write(pair, active, known, self.key_size)
+            names[:, turn] = np.where(active & ~noisy, name, -1)
+            values[:, turn], fresh[:, turn] = value, active & ~noisy & ~known
+        self._ask(draws, pages, names, values, fresh)
+        return pages.examples()
+
+    def _ask(self, draws: Draws, pages: "_Pages", names: np.ndarray, values: np.ndarray, fresh: np.ndarray) -> None:
+        """The last pair: one of the keys that were shown, any with equal probability, and its value."""
+        rows = np.arange(len(names))
+        chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)
+        digits = (self.keys + 1) ** np.arange(self.key_size)
+        key = names[rows, chosen][:, None] // digits % (self.keys + 1)
+        every = np.ones(len(rows), dtype=bool)
+        pages.write(self._pair(key, values[rows, chosen]), every, every, self.key_size)
+
+    def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """The tokens of a key and its value, 0 where either has no more [rows, key and value]."""
+        return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
+
+    @staticmethod
+    def _motifs(draws: Draws, rows: int, kinds: int, least: int, most: int) -> np.ndarray:
+        """`least` to `most` different tokens of `kinds`, numbered from 1, and zeros behind them [rows, most]."""
+        sizes = least + draws.below(most - least + 1, rows)
+        return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
+
+    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+        """As often right as the answer is one of the tokens of values so far."""
+        tokens, examples = grid(test)
+        places, labels = np.asarray(test.places), np.asarray(test.labels)
+        first, stop = 1 + self.keys, 1 + self.keys + self.values
+        all_values = np.cumsum((tokens >= first) & (tokens < stop), axis=1)[examples, places]
+        hits = np.zeros(len(labels))
+        for value in range(first, stop):
+            own = labels == value
+            hits[own] = np.cumsum(tokens == value, axis=1)[examples[own], places[own]]
+        return {"a value of the context at random": 100 * np.mean(hits / all_values)}
+
+
+class FuzzyRecall(Recall):
+    """Keys and values of several tokens."""
+
+    name = "fuzzy_recall"
+    published: ClassVar = {
+        "length": 128, "vocabulary": 16, "key_size": 3, "value_size": 3, "sizes": (12_800, 1_280, 1_280),
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        vocabulary: PositiveInt,
+        key_size: PositiveInt,
+        value_size: PositiveInt,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        options = {"length": length, "vocabulary": vocabulary, "key_size": key_size, "value_size": value_size}
+        super().__init__(options, (train_size, val_size, test_size), seed)
+
+    def groups(self, split: Marked) -> dict[str, Group]:
+        """By which token of a value is asked for."""
+        tokens, examples = grid(split)
+        places = np.asarray(split.places)
+        order = np.ones(len(places), dtype=np.int64)
+        for back in range(self.value_size - 1):
+            value = tokens[examples, (places - back).clip(min=0)] > self.keys
+            order += value & (order == back + 1)
+        return {"token of the value": by_value(order), **super().groups(split)}
+
+
+class NoisyRecall(Recall):
+    """Pairs of one token each, and noise between them."""
+
+    name = "noisy_recall"
+    published: ClassVar = {
+        "length": 128, "vocabulary": 32, "noise": 0.2, "noise_vocabulary": 16, "sizes": (12_800, 1_280, 1_280),
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        vocabulary: PositiveInt,
+        noise: Annotated[float, Field(gt=0, lt=1)],
+        noise_vocabulary: PositiveInt,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        options = {"length": length, "vocabulary": vocabulary, "noise": noise, "noise_vocabulary": noise_vocabulary}
+        super().__init__(options, (train_size, val_size, test_size), seed)
+
+    def groups(self, split: Marked) -> dict[str, Group]:
+        """By how far back the key stood last."""
+        tokens, examples = grid(split)
+        places = np.asarray(split.places)
+        before = np.arange(tokens.shape[1]) < places[:, None]
+        same = (tokens[examples] == tokens[examples, places][:, None]) & before
+        distances = places - (tokens.shape[1] - 1 - same[:, ::-1].argmax(axis=1))
+        return {"distance": by_size(distances), **super().groups(split)}
+
+
+class _Pages:
+    """Sequences [rows, length] that are written from the left, each to its own end, and which of them is scored."""
+
+    def __init__(self, rows: int, length: int, filler: int) -> None:
+        self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)
+        self.ends = np.zeros(rows, dtype=np.int64)
+
+    def write(self, pair: np.ndarray, active: np.ndarray, known: np.ndarray, key_size: int) -> None:
+        """Append what is not 0 of `pair` [rows, key and value] to the `active` rows; the value is scored if `known`."""
+        for column, token in enumerate(pair.T):
+            rows = np.flatnonzero(active & (token > 0))
+            self.tokens[rows, self.ends[rows]] = token[rows]
+            self.scored[rows, self.ends[rows]] = known[rows] & (column >= key_size)
+            self.ends[rows] += 1
+
+    def examples(self) -> Examples:
+        """Moved to the right; the answer of a place is the next token, where that is scored."""
+        length = self.tokens.shape[1]
+        source = (np.arange(length) + self.ends[:, None]) % length  # what was never written comes first
+        tokens = np.take_along_axis(self.tokens, source, axis=1)
+        scored = np.take_along_axis(self.scored, source, axis=1)
+        return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]

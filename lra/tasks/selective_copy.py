@@ -1,0 +1,69 @@
+"""Selective copy (MAD, Poli et al. 2024, arXiv:2403.17844): repeat the tokens between which blanks stand.
+
+    a . . b . c COPY . . .  ->  a b c at the last three positions
+
+The answers do not stand in the input, so a model that looks ahead sees none of them.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.tasks import Marked
+from lra.tasks.groups import Group, by_size
+from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
+
+
+class SelectiveCopy(Probe):
+    """`tokens` of `vocabulary` - 2 kinds; the blank and the sign to copy are the last two tokens of the vocabulary.
+
+    Each blank stands before one of the tokens, any with equal probability, so that none stands behind the last.
+    """
+
+    name = "selective_copy"
+    published: ClassVar = {"length": 256, "tokens": 16, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
+
+    def __init__(
+        self,
+        *,
+        length: PositiveInt,
+        tokens: PositiveInt,
+        vocabulary: PositiveInt,
+        causal: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        at_least(length=(length, 2 * tokens + 2), vocabulary=(vocabulary, 4))
+        options = {"length": length, "tokens": tokens, "vocabulary": vocabulary}
+        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        count, blank = self.options["tokens"], self.vocabulary - 1
+        chosen = 1 + draws.below(self.vocabulary - 2, rows, count)
+        blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # before which token each stands
+        before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)
+        tokens = np.full((rows, self.positions), blank)
+        np.put_along_axis(tokens, before + np.arange(count), chosen, axis=1)
+        tokens[:, -count - 1] = blank + 1
+        answers = np.full(tokens.shape, -1)
+        answers[:, -count:] = chosen
+        return tokens, answers
+
+    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+        """What stands once among the tokens is the right answer once."""
+        tokens, examples = grid(test)
+        shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
+        hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
+        return {"a token of the context at random": 100 * hits.mean()}
+
+    def groups(self, split: Marked) -> dict[str, Group]:
+        """By the place among the tokens, and by how far back the token stands."""
+        tokens, examples = grid(split)
+        count = self.options["tokens"]
+        order = np.asarray(split.places) - (self.positions - count)
+        found = np.argsort(tokens[:, : -count - 1] > self.vocabulary - 2, axis=1, kind="stable")[:, :count]
+        distances = np.asarray(split.places) - found[examples, order]
+        return {"order": by_size(order + 1), "distance": by_size(distances)}

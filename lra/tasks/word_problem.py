@@ -1,0 +1,97 @@
+"""The word problem of a group (Merrill, Petty and Sabharwal 2024, arXiv:2404.08819): multiply a sequence of elements.
+
+    x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
+
+The product of A5 and S5, which are not solvable, cannot be had by a number of layers that is independent of the length,
+unless a layer is a true recurrence; that of a cyclic group can. A product is to be read from left to right: p q means
+first p, then q. The product of the first elements asks only for what came before, so a model that looks ahead gains
+nothing.
+"""
+
+import re
+from itertools import permutations
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.core.errors import UserError
+from lra.tasks import Marked, Task
+from lra.tasks.probes import Draws, Examples, Probe, grid
+
+MOST = 120  # elements of a group
+
+
+class WordProblem(Probe):
+    """`length` elements at random of `group`: a3 to a5 or s3 to s5, permutations, or z2 to z120, cyclic.
+
+    `scored`: the product of each prefix, as the authors have it, or the last, which is that of all elements.
+    """
+
+    name = "word_problem"
+    published: ClassVar = {}  # they vary everything
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        length: PositiveInt,
+        scored: Literal["all", "last"],
+        causal: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        self.table = products(group)
+        options = {"group": group, "length": length, "scored": scored}
+        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.table)
+
+    @property
+    def classes(self) -> int:
+        """An answer is the number of an element, from 0."""
+        return len(self.table)
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        elements = draws.below(len(self.table), rows, self.positions)
+        answers = elements.copy()
+        for place in range(1, self.positions):
+            answers[:, place] = self.table[answers[:, place - 1], elements[:, place]]
+        if self.options["scored"] == "last":
+            answers[:, :-1] = -1
+        return 1 + elements, answers
+
+    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+        return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
+
+    def guesses(self, task: Task) -> np.ndarray:
+        """The element itself, which is right at the first position."""
+        return self._own(task.test)
+
+    def _own(self, split: Marked) -> np.ndarray:
+        """The element at each place that is scored [m]."""
+        tokens, examples = grid(split)
+        return tokens[examples, np.asarray(split.places)].astype(np.int64) - 1
+
+
+def products(group: str) -> np.ndarray:
+    """The number of p q for every two elements [order, order]; permutations are numbered in lexicographic order."""
+    kind, size = group[:1], int(group[1:]) if re.fullmatch(r"[asz]\d{1,3}", group) else 0
+    if not (2 <= size <= MOST if kind == "z" else 3 <= size <= 5 and kind in "as"):
+        raise UserError(f"task.group={group}: expected a3 to a5, s3 to s5, or z2 to z{MOST}")
+    if kind == "z":
+        return np.add.outer(np.arange(size), np.arange(size)) % size
+    elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
+    both = elements[:, elements].swapaxes(0, 1)  # [q, p, :] -> q of p
+    digits = size ** np.arange(size)[::-1]
+    return np.searchsorted(elements @ digits, both @ digits)
+
+
+def _even(permutation: tuple[int, ...]) -> bool:
+    """Whether an even number of pairs stand in the wrong order."""
+    size = len(permutation)
+    return sum(permutation[i] > permutation[j] for i in range(size) for j in range(i + 1, size)) % 2 == 0
