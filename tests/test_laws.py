@@ -1,44 +1,223 @@
-"""A mixer of somebody else's is tried before it trains: what breaks a law is refused by its name."""
+"""lra-check names what a broken mixer breaks, with the smallest case and the line; none of them trains silently."""
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
-from support import facts, model_of
+from support import Commands, facts, model_of, train_state
 from torch import Tensor
 
+from lra import laws
+from lra.attention import Shape
+from lra.cli import check, train
 from lra.core.errors import UserError
-from lra.model import laws
+from lra.laws.growth import exponent
 from lra.model.model import Model
 
+THEIRS = '''"""Mixers, each with a fault; the line that has it ends with a comment."""
+
+import torch
+from torch import Tensor, nn
+
+from lra.attention import Attention, Card, Mixer
+
+
+class Sound(Attention):
+    """The mean of the values at real positions, or of those up to one's own."""
+
+    card = Card(paper="none", formula="V / L", time="L D", linear=True, oracle="none")
+    commutes = True
+    can_be_causal = True
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        real = torch.ones_like(v[:, :, :, :1]) if key_mask is None else key_mask[:, None, :, None].to(v.dtype)
+        if self.causal:
+            return q + k + (v * real).cumsum(dim=2) / real.cumsum(dim=2).clamp(min=1)
+        return q + k + (v * real).sum(dim=2, keepdim=True) / real.sum(dim=2, keepdim=True).clamp(min=1)
+
+
+class Free(Mixer):
+    card, commutes = Sound.card, True
+    extra_parameters = property(lambda self: self.shape.dim**2 + self.shape.dim - self.shape.projections)
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.inner = nn.Linear(shape.dim, shape.dim)
+
+    def forward(self, x, key_mask=None):
+        return self.inner(x)
+
+
+class WrongShape(Free):
+    def forward(self, x, key_mask=None):
+        return self.inner(x)[:, :, :-1]  # here
+
+
+class Spreads(Free):
+    def forward(self, x, key_mask=None):
+        return self.inner(x).mean(dim=-1, keepdim=True)  # here
+
+
+class IgnoresMask(Sound):
+    def attend(self, q, k, v, key_mask):  # here
+        return q + k + v.mean(dim=2, keepdim=True)
+
+
+class MixesBatch(Free):
+    def forward(self, x, key_mask=None):
+        y = self.inner(x)
+        return y - y.mean(dim=0)  # here
+
+
+class OwnNoise(Free):
+    def forward(self, x, key_mask=None):
+        y = self.inner(x)
+        return y + 0.1 * torch.rand_like(y)  # here
+
+
+class LooksAhead(Sound):
+    def attend(self, q, k, v, key_mask):  # here
+        return q + k + v.flip(2).cumsum(dim=2).flip(2)
+
+    commutes = False
+
+
+class NotFinite(Free):
+    def forward(self, x, key_mask=None):
+        return self.inner(x) + (x / x.norm(dim=-1, keepdim=True))  # here
+
+
+class Detached(Sound):
+    def attend(self, q, k, v, key_mask):
+        return super().attend(q, k.detach(), v, key_mask)  # here
+
+
+class WrongType(Free):
+    def forward(self, x, key_mask=None):
+        return self.inner(x).half()  # here
+
+
+class InPlace(Free):
+    def forward(self, x, key_mask=None):
+        x += 1  # here
+        return self.inner(x)
+
+
+class KeepsState(Free):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("seen", torch.zeros(shape.dim))
+
+    def forward(self, x, key_mask=None):
+        self.seen = self.seen + x.mean(dim=(0, 1))  # here
+        return self.inner(x) - self.seen.detach()
+
+
+class Unregistered(Free):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.gates = [nn.Linear(shape.dim, shape.dim) for _ in range(shape.heads)]  # here
+
+    def forward(self, x, key_mask=None):
+        return self.inner(x)
+'''
+
+BROKEN = {
+    "WrongShape": {"shape"},
+    "Spreads": {"shape"},
+    "IgnoresMask": {"padding", "length"},
+    "MixesBatch": {"rows"},
+    "OwnNoise": {"noise"},
+    "LooksAhead": {"causality"},
+    "NotFinite": {"finite"},
+    "Detached": {"graph"},
+    "WrongType": {"dtype"},
+    "InPlace": {"input"},
+    "KeepsState": {"state"},
+    "Unregistered": {"weights"},
+}
 SIZES = ("model.dim=12", "model.qkv_dim=12", "model.heads=3", "model.depth=1", "model.mlp_dim=7", "model.dropout=0.3")
+SMOKE = ("experiment=smoke", "protocol=strict", "variant=transformer")
 
 
-def theirs(model: Model, change: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None) -> Model:
-    """The model with a first mixer of a class outside of lra, whose outputs are changed."""
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    sys.modules.pop("theirs", None)
+    sys.path[:] = [path for path in sys.path if "pytest-of" not in path]
+
+
+def written(kind: str) -> int:
+    """The module and an option for one of its classes in the working folder; returns the line of the fault."""
+    Path("theirs.py").write_text(THEIRS)
+    option = Path(f"lra_options/attention/{kind.lower()}.yaml")
+    option.parent.mkdir(parents=True)
+    option.write_text(f"_target_: theirs.{kind}\n_partial_: true\n")
+    after = THEIRS.index(f"class {kind}(")
+    return THEIRS.count("\n", 0, THEIRS.find("# here", after)) + 1
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_mixer_is_named_with_its_line(kind: str, cli: Commands) -> None:
+    line = written(kind)
+    code, out, err = cli(check.main, f"attention={kind.lower()}", "packages=[theirs]", "growth=[]")
+    fails = {row.split()[1] for row in out.splitlines() if row.startswith("FAIL")}
+    assert (code, err) == (1, "")
+    assert BROKEN[kind] <= fails, out
+    _, case, hint, *_ = out[out.index(f"FAIL  {min(BROKEN[kind])} ") :].splitlines()
+    assert "position" in case or "made" in case
+    assert hint.strip().startswith(f"hint: theirs.py, line {line}"), hint
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BROKEN if kind != "LooksAhead"])
+def test_a_broken_mixer_does_not_train(kind: str, cli: Commands) -> None:
+    written(kind)
+    code, _, err = cli(train.main, *SMOKE, f"attention={kind.lower()}", "packages=[theirs]")
+    assert code == 2
+    assert kind in err
+    assert not list(Path("runs").rglob("metrics.jsonl"))
+
+
+def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
+    """Where the task asks for that form; elsewhere it is right to look ahead."""
+    written("LooksAhead")
+    sys.path.append(str(Path.cwd()))
+    theirs = import_module("theirs")
+    for causal in (False, True):
+        shape = Shape(
+            dim=12, qkv_dim=12, heads=3, max_positions=11, bias=True, out_proj=True, dropout=0.0, causal=causal, layer=0
+        )
+        mixer = theirs.LooksAhead(shape)
+        if causal:
+            with pytest.raises(UserError, match=r"LooksAhead breaks a law of mixers: in the causal form .*theirs\.py"):
+                laws.before_a_run(mixer, masked=False)
+        else:
+            assert "outputs are finite" in laws.before_a_run(mixer, masked=False)
+
+
+def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
+    written("Sound")
+    code, out, _ = cli(check.main, "attention=sound", "packages=[theirs]", "growth=[8,16,32]")
+    assert code == 0, out
+    assert out.endswith("all laws are kept\n")
+    assert "kept for the backward pass at 32 positions" in out
+    assert cli(train.main, *SMOKE, "attention=sound", "packages=[theirs]")[0] == 0
+    [record] = [json.loads(path.read_text()) for path in Path("runs").rglob("record.json")]
+    quick = [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
+    assert record["checked"] == quick
+    assert record["row"] == {"name": "Sound", "complexity": "O(L D)"}
+
+
+def theirs_of(model: Model, forward: Callable | None = None) -> Model:
+    """The model with a first mixer of a class that is not of lra."""
     mixer = model.blocks[0].mixer
-
-    def forward(self: object, x: Tensor, mask: Tensor | None = None, *reads: int) -> Tensor:
-        y = super(own, self).forward(x, mask, *reads)
-        return y if change is None else change(x, mask, y)
-
-    own = type("Theirs", (type(mixer),), {"forward": forward, "__module__": "theirs"})
-    mixer.__class__ = own
+    own = {"__module__": "elsewhere"} | ({"forward": forward} if forward else {})
+    mixer.__class__ = type("Theirs", (type(mixer),), own)
     return model
-
-
-@pytest.mark.parametrize(
-    ("law", "change"),
-    [
-        ("its own document alone", lambda x, mask, y: y + x.mean(dim=0)),
-        ("what stands in padding", lambda x, mask, y: y + x.mean(dim=1, keepdim=True)),
-        ("all noise comes from lra.core.dropout", lambda x, mask, y: y + torch.rand(())),
-    ],
-)
-def test_a_broken_law_is_named(law: str, change: Callable) -> None:
-    model = theirs(model_of("attention=softmax", "protocol=strict", *SIZES, task=facts()), change)
-    with pytest.raises(UserError, match=f"Theirs breaks a law of mixers: .*{law}"):
-        laws.check(model)
 
 
 @pytest.mark.parametrize("name", ["softmax", "reformer", "luna", "performer", "sinkhorn", "s4d", "linformer"])
@@ -46,14 +225,25 @@ def test_ours_keep_them_and_are_not_tried(name: str) -> None:
     """With their noise; where the class says that it is somebody else's they are tried, and nothing is drawn."""
     model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=facts())
     before = torch.random.get_rng_state()
-    assert laws.check(model) == []
-    assert laws.check(theirs(model)) == list(laws.LAWS)
+    assert laws.before_a_run(model.blocks[0].mixer, masked=True) == []
+    weights = train_state(model)
+    kept = laws.before_a_run(theirs_of(model).blocks[0].mixer, masked=True)
+    assert kept == [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
     assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
 def test_a_mixer_that_cannot_be_tried_is_said_to_be_so(capfd: pytest.CaptureFixture) -> None:
-    model = theirs(model_of("attention=softmax", *SIZES, task=facts()), lambda x, mask, y: y.view(1, 2))
-    assert laws.check(model) == []
-    assert capfd.readouterr().err.startswith(
-        "Theirs: not tried whether all noise comes from lra.core.dropout, and none in"
-    )
+    def forward(self: object, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        return x.view(1, 2)
+
+    model = theirs_of(model_of("attention=softmax", *SIZES, task=facts()), forward)
+    kept = laws.before_a_run(model.blocks[0].mixer, masked=True)
+    assert kept == ["all tensors that a mixer keeps are registered, as weights or buffers"]
+    assert capfd.readouterr().err.startswith("Theirs: not tried whether outputs have the shape of the input: RuntimeE")
+
+
+def test_what_is_measured_grows_as_it_should() -> None:
+    lengths = {3: 18.0, 5: 50.0, 7: 98.0}
+    assert exponent(lengths) == pytest.approx(2)
+    assert exponent({3: 0.0, 5: 1.0}) == 0

@@ -1,5 +1,5 @@
 """From files of options to one configuration: Hydra's composition, with sections by task and by attention, and with the
-rows of Table 1 as options of `system`."""
+rows of Table 1, and further systems, as options of `system`."""
 
 import copy
 from functools import cache
@@ -19,8 +19,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
+from lra.config.own import own_folder
 from lra.core.errors import UserError, did_you_mean
-from lra.core.paths import conf_dir, table1_file
+from lra.core.paths import conf_dir, systems_file, table1_file
 
 GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",)}
 """By the key that holds sections, whose options name them."""
@@ -28,18 +29,33 @@ OTHERS = "others"  # the section for options that have none of their own
 
 
 def start(config_name: str, folder: Path | None = None, conf: str | None = None) -> Hydra:
-    """Hydra for our groups and those of `folder`, a user's own; `conf` is taken in the place of ours."""
+    """Hydra for our groups and those of `folder`, a user's own, or else of the working folder; `conf` is taken in the
+    place of ours."""
     GlobalHydra.instance().clear()
     hydra.version.setbase("1.3")
-    for option, row in table1().items():
-        defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
-        ConfigStore.instance().store(option, {"defaults": defaults}, group="system", package="_global_", provider="lra")
+    for place, rows in (("system", table1()), ("system/other", other_systems())):
+        for option, row in rows.items():
+            defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
+            ConfigStore.instance().store(
+                option, {"defaults": defaults}, group=place, package="_global_", provider="lra"
+            )
     path = create_config_search_path(conf or str(conf_dir()))
+    own = own_folder()
+    if folder is None and own is not None:
+        _refuse_our_names(own)
+        folder = own
     if folder is not None:
         path.prepend("command-line", f"file://{folder.absolute()}", anchor=SearchPathQuery(provider="schema"))
     engine = Hydra(task_name=config_name, config_loader=Loader(path))
     GlobalHydra.instance().initialize(engine)
     return engine
+
+
+def _refuse_our_names(own: Path) -> None:
+    """Raises UserError for an option of the working folder that has the name of one of ours: nobody chose it."""
+    for path in sorted(own.rglob("*.yaml")):
+        if (conf_dir() / path.relative_to(own)).exists():
+            raise UserError(f"{path}: lra has an option of this name; give it another one")
 
 
 def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> DictConfig:
@@ -50,7 +66,7 @@ def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> Dict
 
 def options(group: str) -> list[str]:
     """Our options of a configuration group, in alphabetical order."""
-    rows = table1() if group == "system" else ()
+    rows = {"system": table1, "system/other": other_systems}.get(group, dict)()
     return sorted([*rows, *(path.stem for path in (conf_dir() / group).glob("*.yaml"))])
 
 
@@ -62,7 +78,17 @@ def groups() -> list[str]:
 @cache
 def table1() -> dict[str, dict[str, str]]:
     """By their options, the rows of Table 1 that can be run."""
-    rows = yaml.safe_load(table1_file().read_text())["systems"]
+    return _runnable(table1_file())
+
+
+@cache
+def other_systems() -> dict[str, dict[str, str]]:
+    """By their options, which are those of `system/other`, the systems that stand in no row of Table 1."""
+    return _runnable(systems_file())
+
+
+def _runnable(path: Path) -> dict[str, dict[str, str]]:
+    rows = yaml.safe_load(path.read_text())["systems"]
     return {row["option"]: row for row in rows if "option" in row}
 
 

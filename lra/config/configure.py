@@ -6,6 +6,7 @@ takes, a missing one, or a value of the wrong type is an error that names the ke
 
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,8 @@ def build(
 def _located(dotted_name: str, where: str) -> Any:
     """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
     it."""
+    if os.getcwd() not in sys.path:  # last, so that it hides no other module
+        sys.path.append(os.getcwd())
     parts = dotted_name.split(".")
     for cut in range(len(parts), 0, -1):
         module = ".".join(parts[:cut])
@@ -111,7 +114,7 @@ def _located(dotted_name: str, where: str) -> Any:
             if not f"{module}.".startswith(f"{error.name}."):
                 raise  # the module is there, but not what it imports
     else:
-        raise UserError(f"{where}: there is no module {parts[0]!r}; is its folder in PYTHONPATH?")
+        raise UserError(f"{where}: there is no module {parts[0]!r}; is it in this folder, or in one of PYTHONPATH?")
     for part in parts[cut:]:
         if not hasattr(found, part):
             raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(found))}")

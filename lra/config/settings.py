@@ -35,11 +35,13 @@ class Settings:
     threads: Cores | None
     out: str
     describe: bool
+    rerun: str | None
     probe: PositiveInt | None
     cache: str
     data_dir: str | None
     workers: Cores | None
     packages: list[str]
+    also: list[str] | str
     sweep_minutes: PositiveFloat | None
     max_hours: PositiveFloat | None
     isolate: bool
@@ -94,10 +96,12 @@ class Generate:
 
 @dataclass(frozen=True, kw_only=True)
 class Siblings:
-    """What a run of a sweep knows of the others; the keys of `sweep`."""
+    """What a run of a sweep knows of the others, and what its report asks; the keys of `sweep`."""
 
     varied: list[str]
     jobs: PositiveInt
+    reference: Annotated[str, Field(min_length=1)] | None
+    margin: PositiveFloat
 
 
 def settings_of(cfg: DictConfig) -> Settings:

@@ -11,19 +11,43 @@ from torch import Tensor, nn
 from lra.core.errors import UserError
 from lra.core.precision import at_least_float32
 from lra.model.architecture import Architecture
+from lra.model.embedding import sinusoids
 from lra.model.feed_forward import ACTIVATIONS
 from lra.tasks import Facts
 
 
 def head_of(facts: Facts, architecture: Architecture) -> nn.Module:
-    """Vectors of positions [B, N, D] where the next token is predicted, else `pair_features` of pooled documents
-    -> logits."""
+    """To logits from vectors of positions [..., D] where these are predicted, from the last one where all are to be
+    reconstructed, else from `pair_features` of pooled documents."""
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and facts.documents != 2:
         raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
-    if facts.objective == "next_token":
+    if facts.objective == "reconstruct":
+        return Reconstruction(facts, architecture)
+    if facts.objective != "classify":
         return nn.Linear(dim, facts.classes, bias=architecture.bias)
     return document_head(dim * (4 if interaction else facts.documents), facts, architecture)
+
+
+class Reconstruction(nn.Module):
+    """What stood at each position, from one vector: to it the position's sinusoids are added, then a hidden layer.
+
+    MAD's decoder (Poli et al. 2024), with one hidden layer of `mlp_dim` for its two of the width.
+    """
+
+    def __init__(self, facts: Facts, architecture: Architecture) -> None:
+        super().__init__()
+        if architecture.dim % 2:
+            raise UserError(f"model.dim={architecture.dim}: {facts.name} adds sinusoids, expected an even width")
+        self.register_buffer("positions", sinusoids(facts.max_len, architecture.dim), persistent=False)
+        self.decoder = document_head(architecture.dim, facts, architecture)
+
+    def forward(self, x: Tensor, scored: Tensor | None) -> Tensor:
+        """x [B, D] -> [B, L, classes], or [m, classes] of the scored places alone."""
+        length = len(self.positions)
+        if scored is None:
+            return self.decoder(x[:, None] + self.positions)
+        return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
 def document_head(features: int, facts: Facts, architecture: Architecture) -> nn.Sequential:
@@ -45,7 +69,7 @@ def document_head(features: int, facts: Facts, architecture: Architecture) -> nn
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """[B P, N, D] -> [B P, D]; of the real positions, which `mask` [B P, N] says."""
     if pooling == "last":
-        return x[:, -1] if mask is None else x[torch.arange(len(x)), mask.sum(dim=1).clamp(min=1) - 1]
+        return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling != "mean":
         return x[:, 0]
     x = at_least_float32(x)  # so that tokens are not counted in bf16

@@ -22,7 +22,9 @@ from lra.tasks import PADDING, Facts
 
 
 class Model(nn.Module):
-    """forward(tokens [B * P, L]) -> logits [B, classes], or [B, L, classes] where every next token is predicted.
+    """forward(tokens [B * P, L]) -> logits [B, classes], or [B, L, classes] where every position is predicted.
+
+    With `scored`, the places [m] of positions in the batch, row after row, the logits are those of them alone.
 
     Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
     takes part, as in the papers, and every batch must be padded to `max_len`.
@@ -35,6 +37,7 @@ class Model(nn.Module):
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.
         self.embedding = Embedding(facts, architecture, cls=self.pooling == "cls")
@@ -53,7 +56,7 @@ class Model(nn.Module):
         if architecture.weight_init == "xavier":
             self.apply(_xavier)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
         mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
         x = self.embedding(tokens)
         if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
@@ -61,7 +64,9 @@ class Model(nn.Module):
         for block in self.blocks[:-1]:
             x = block(x, mask)
         x = self.blocks[-1](x, mask, 1 if self.pooling in ("cls", "first") else None)
-        x = self.final_norm(x)
+        if self.reconstructs:
+            return self.head(self.final_norm(x[:, -1]), scored)
+        x = self.final_norm(x if scored is None else x.flatten(0, 1)[scored])
         if self.pooling == "none":
             return self.head(x)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
@@ -99,7 +104,7 @@ def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
         bias=architecture.attention_bias,
         out_proj=architecture.out_proj,
         dropout=architecture.dropout,
-        causal=facts.objective == "next_token",
+        causal=facts.causal,
         layer=0,
     )
 
@@ -130,7 +135,7 @@ def _check_mixer(mixer: Mixer, *, key_mask: bool, pooling: str) -> None:
     if not isinstance(getattr(mixer, "shape", None), Shape):
         raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
     if mixer.shape.causal and not mixer.can_be_causal:
-        raise UserError(f"{name} has no causal form, which predicting the next token needs: choose another attention")
+        raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
     if key_mask and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if mixer.causal and pooling in ("cls", "first"):

@@ -1,0 +1,70 @@
+"""lra-new: an attention or a task of one's own, in the working folder: a module, its option and a test."""
+
+import argparse
+import sys
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from string import Template
+
+from lra.cli.command import CONFIG_ERROR
+from lra.config.compose import options
+from lra.config.own import FOLDER
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import write_atomic
+
+TEMPLATES = Path(__file__).with_name("templates")
+NEXT = {
+    "attention": (
+        "lra-check attention=$NAME",
+        "lra-train attention=$NAME experiment=small_listops",
+        "lra-train experiment=demo task=listops_short also=$NAME out=results/$NAME",
+    ),
+    "task": ("lra-prepare task=$NAME", "lra-train task=$NAME attention=simple"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="lra-new", description="Write an attention or a task of your own into this folder, ready to run."
+    )
+    parser.add_argument("kind", choices=sorted(NEXT))
+    parser.add_argument("name", help="of the module and of the option, as in attention=NAME: small letters, digits, _")
+    arguments = parser.parse_args()
+    try:
+        write(arguments.kind, arguments.name)
+    except (UserError, OSError) as error:
+        print(f"lra-new: error: {error}", file=sys.stderr)
+        sys.exit(CONFIG_ERROR)
+
+
+def write(kind: str, name: str) -> None:
+    """The three files, and what to do next. Raises UserError where the name or a file is taken, and writes none."""
+    _check(kind, name)
+    words = name.split("_")
+    values = {"NAME": name, "CLASS": "".join(map(str.capitalize, words)), "TITLE": " ".join(map(str.capitalize, words))}
+    files = {
+        Path(f"{name}.py"): f"{kind}.py.txt",
+        Path(FOLDER, kind, f"{name}.yaml"): f"{kind}.yaml.txt",
+        Path(f"test_{name}.py"): f"{kind}_test.py.txt",
+    }
+    for path in files:
+        if path.exists():
+            raise UserError(f"{path}: is there already; choose another name, or move it away")
+    for path, template in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, Template((TEMPLATES / template).read_text()).substitute(values).encode())
+        say(f"wrote {path}")
+    say("next:", to_stdout=True)
+    for command in NEXT[kind]:
+        say(f"  {Template(command).substitute(values)}", to_stdout=True)
+
+
+def _check(kind: str, name: str) -> None:
+    if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.isascii():
+        raise UserError(f"{name}: expected a name for a module: small letters, digits and _, a letter first")
+    if name in options(kind):
+        raise UserError(f"{name}: lra has {kind}={name}; choose another name")
+    if name in sys.stdlib_module_names or (find_spec(name) is not None and not Path(f"{name}.py").exists()):
+        raise UserError(f"{name}: Python has a module of this name, which would be imported instead; choose another")

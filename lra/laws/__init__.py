@@ -1,0 +1,124 @@
+"""The laws of mixers: what every attention keeps, tried on a few short documents.
+
+`lra-check` tells all of them, the tests hold ours to them, and the quick ones are tried before a run with a mixer that
+is not ours: one that breaks them trains without a word, and its numbers mean nothing.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from lra.attention import Mixer, Shape
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.laws.gradients import differences, graph
+from lra.laws.independence import causality, cuts, length, order, padding, rows
+from lra.laws.lines import Line, of_error
+from lra.laws.outputs import dtype, empty, finite, shape, unchanged
+from lra.laws.repeats import noise, state
+from lra.laws.trial import Broken, Trial
+from lra.laws.weights import as_declared, loaded, registered
+
+POSITIONS = 13
+
+
+@dataclass(frozen=True)
+class Law:
+    """`holds` returns False where it has nothing to say, and raises Broken; `quick`: tried before runs, too."""
+
+    name: str
+    says: str
+    holds: Callable[[Trial], bool]
+    quick: bool = True
+
+
+LAWS = (
+    Law("weights", "all tensors that a mixer keeps are registered, as weights or buffers", registered),
+    Law("count", "there are as many weights as extra_parameters says", as_declared, quick=False),
+    Law("shape", "outputs have the shape of the input", shape),
+    Law("dtype", "outputs have the type of the input, or that of autocast", dtype),
+    Law("finite", "outputs are finite", finite),
+    Law("empty", "outputs are finite where all is padding", empty, quick=False),
+    Law("input", "the input is not changed", unchanged),
+    Law("state", "no call leaves a trace in the next", state),
+    Law("noise", "all noise comes from lra.core.dropout, and none in evaluation", noise),
+    Law("rows", "an output depends on its own document alone", rows),
+    Law("cuts", "a cut of a training batch changes nothing, noise included", cuts),
+    Law("padding", "an output does not depend on what stands in padding", padding),
+    Law("length", "an output does not depend on how much padding there is", length),
+    Law("causality", "in the causal form an output depends on no later position", causality),
+    Law("order", "it commutes with permutations, where it says so", order, quick=False),
+    Law("graph", "gradients reach the input and every weight that is used", graph),
+    Law("gradient", "gradients are those of finite differences", differences, quick=False),
+    Law("loading", "saved weights give the same outputs in another mixer", loaded, quick=False),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a law; of a broken one, on which smallest inputs, what was found there, and a hint."""
+
+    law: Law
+    verdict: Literal["kept", "broken", "silent"]
+    case: str = ""
+    found: str = ""
+    hint: str = ""
+    line: Line | None = None
+    crashed: bool = False
+
+
+def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
+    """What becomes of each law. Nothing is drawn from the global generators, and no mixer of the caller's changes."""
+    for law in laws:
+        with torch.random.fork_rng(devices=[]):
+            yield _tried(law, trial)
+
+
+def _tried(law: Law, trial: Trial) -> Finding:
+    trial.case = ""
+    try:
+        return Finding(law, "kept" if law.holds(trial) else "silent")
+    except Broken as broken:
+        return Finding(law, "broken", trial.case, str(broken), broken.hint, broken.line)
+    except Exception as error:
+        found = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        line = of_error(error, trial.file)
+        return Finding(law, "broken", trial.case, str(found).split("\n")[0], "", line, not isinstance(error, UserError))
+
+
+def before_a_run(mixer: Mixer, *, masked: bool) -> list[str]:
+    """The quick laws that a model's mixer was seen to keep; none is tried where the mixer is ours.
+
+    `masked`: whether the model masks padding. The mixer does not change, and nothing is drawn. Raises UserError with
+    the law that it breaks. A law that cannot be tried, as the mixer may be made for one length alone, is said.
+    """
+    if type(mixer).__module__.split(".")[0] == "lra":
+        return []
+    name, kept = type(mixer).__name__, []
+    trial = Trial(lambda: copy.deepcopy(mixer), lengths=(min(POSITIONS, mixer.shape.max_positions),), masked=masked)
+    for finding in findings(trial, tuple(law for law in LAWS if law.quick)):
+        if finding.crashed:
+            say(f"{name}: not tried whether {finding.law.says}: {finding.found}")
+        elif finding.verdict == "broken":
+            where = f"; {finding.line}" if finding.line else ""
+            raise UserError(
+                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.found}{where}); "
+                "lra-check tells more"
+            )
+        elif finding.verdict == "kept":
+            kept.append(finding.law.says)
+    return kept
+
+
+def trial_of(
+    make: Callable[[Shape], Mixer],
+    shape: Shape,
+    *,
+    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, POSITIONS),
+    tolerance: float = 1e-5,
+) -> Trial:
+    """The trial of the mixers that `make` makes, at these lengths."""
+    return Trial(lambda: make(shape), lengths=lengths, masked=True, make=make, shape=shape, tolerance=tolerance)

@@ -1,0 +1,78 @@
+"""Laws of gradients: they arrive, and they are those of finite differences."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from lra.attention import Mixer
+from lra.laws.lines import Line, Watch
+from lra.laws.trial import Broken, Trial, trained, values
+
+STEPS, TOLERANCE = (1e-6, 1e-4), 5e-3  # short steps cross few kinks; long ones suit a mixer that computes in float32
+
+
+def graph(trial: Trial) -> bool:
+    *_, x = trial.inputs(2)
+    mixer = trained(trial.mixer(), [0, 1])
+    given = x.clone().requires_grad_()
+    y = mixer(given)
+    weights = {name: weight for name, weight in mixer.named_parameters() if weight.requires_grad}
+    wanted = {"the input": given, **weights}
+    if not y.requires_grad:
+        raise Broken("outputs have no gradient", "detach, .data, no_grad or numpy", _cutting(trial, x))
+    found = torch.autograd.grad((y * values(*y.shape, seed=2)).sum(), list(wanted.values()), allow_unused=True)
+    lost = [name for name, gradient in zip(wanted, found, strict=True) if gradient is None]
+    line = _cutting(trial, x) if lost else None
+    if "the input" in lost or line:  # else the weights are not used, which is the choice of who writes the class
+        raise Broken(f"no gradient reaches {', '.join(lost)}", "detach, .data, no_grad or numpy", line)
+    return True
+
+
+def _cutting(trial: Trial, x: Tensor) -> Line | None:
+    """The first line whose result needs no gradient, though an argument does."""
+
+    def seen(_func: object, arguments: list[object], result: object) -> bool:
+        needed = any(isinstance(value, Tensor) and value.requires_grad for value in arguments)
+        lost = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
+        return needed and lost
+
+    with Watch(trial.file, seen) as watch:
+        trained(trial.mixer(), [0, 1])(x.clone().requires_grad_())
+    return watch.line
+
+
+def differences(trial: Trial) -> bool:
+    """Along one direction at random for the input and for each weight."""
+    for x in trial.inputs(2):
+        mixer = trial.mixer()
+        weights = {name: weight.detach() for name, weight in mixer.named_parameters() if weight.requires_grad}
+        for name, value in {"the input": x, **weights}.items():
+            total = _total_along(mixer, x, name, value)
+            at = torch.zeros((), dtype=torch.float64, requires_grad=True)
+            y = total(at)
+            slope = torch.autograd.grad(y, at, allow_unused=True)[0] if y.requires_grad else None
+            exact = 0.0 if slope is None else slope.item()
+            measured = [_slope(total, step) for step in STEPS]
+            least = 1e-3 * abs(y.item()) + 1e-6
+            if all(abs(exact - other) > TOLERANCE * max(least, abs(other)) for other in measured):
+                raise Broken(f"by {name} the gradient is {exact:.3g}, by finite differences {measured[-1]:.3g}")
+    return True
+
+
+def _total_along(mixer: Mixer, x: Tensor, name: str, value: Tensor) -> Callable[[Tensor | float], Tensor]:
+    """A random sum of the outputs as a function of how far the input or a weight goes in a random direction."""
+    direction, factors = values(*value.shape, seed=3), values(*x.shape, seed=4)
+
+    def total(by: Tensor | float) -> Tensor:
+        there = value + by * direction
+        moved = (mixer, {}, (there,)) if name == "the input" else (mixer, {name: there}, (x.clone(),))
+        return (functional_call(*moved) * factors).sum()
+
+    return total
+
+
+@torch.no_grad()
+def _slope(total: Callable[[float], Tensor], step: float) -> float:
+    return (total(step) - total(-step)).item() / (2 * step)

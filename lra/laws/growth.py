@@ -1,0 +1,63 @@
+"""How memory and time of a training step grow with the length, measured."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.attention import Mixer
+from lra.laws.trial import trained, values
+
+LENGTHS = (256, 512, 1024, 2048)
+TURNS = 3
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By length: bytes that are kept for the backward pass, and the least seconds of forward and backward."""
+
+    kept: dict[int, int]
+    seconds: dict[int, float]
+
+
+def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...] = LENGTHS) -> Growth:
+    """Of the float32 mixers that `make` makes for these numbers of positions."""
+    kept, seconds = {}, {}
+    for length in lengths:
+        mixer = trained(make(length).float(), [0])
+        x = values(1, length, mixer.shape.dim).float()
+        kept[length] = saved_bytes(mixer, x)
+        seconds[length] = min(_step(mixer, x) for _ in range(TURNS))
+    return Growth(kept, seconds)
+
+
+def exponent(measured: dict[int, float]) -> float:
+    """That of the power law which fits best, by least squares of logarithms; 0 where something is 0."""
+    lengths, values = zip(*measured.items(), strict=True)
+    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0]) if len(values) > 1 and min(values) > 0 else 0.0
+
+
+def saved_bytes(mixer: Mixer, x: Tensor) -> int:
+    """What a training step keeps for the backward pass, each storage once, parameters left out."""
+    own = {value.untyped_storage().data_ptr() for value in mixer.state_dict().values()}
+    seen: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = mixer(x.clone().requires_grad_())
+    return sum(seen.values()) if y.requires_grad else 0
+
+
+def _step(mixer: Mixer, x: Tensor) -> float:
+    given = x.clone().requires_grad_()
+    before = time.perf_counter()
+    mixer(given).sum().backward()
+    return time.perf_counter() - before

@@ -1,0 +1,125 @@
+"""Laws of what an output does not depend on: other documents, cuts of a batch, padding, the future, the order."""
+
+import torch
+from torch import Tensor
+
+from lra.attention import Mixer
+from lra.laws.lines import Line, Watch, of_method, reads
+from lra.laws.trial import SEED, Broken, Trial, moved, trained
+
+
+@torch.no_grad()
+def rows(trial: Trial) -> bool:
+    for x in trial.inputs(2):
+        mixer = trial.mixer()
+        batch, alone = mixer(x.clone()), mixer(x[:1].clone())
+        if not trial.same(alone, batch[:1]):
+            found = f"the outputs of a document beside another differ by {moved(alone, batch[:1]):.2g} from those alone"
+            raise Broken(found, "a sum, mean or norm over the first axis", _where_rows_meet(trial, mixer, x))
+    return True
+
+
+def _where_rows_meet(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
+    """The first line of the file whose result for the first document depends on the second one."""
+    results: list[Tensor | None] = []
+
+    def keep(_func: object, _arguments: object, result: object) -> bool:
+        results.append(result.clone() if isinstance(result, Tensor) else None)
+        return False
+
+    given, other = x.clone(), torch.cat([x[:1], 3 - x[1:]])
+    with Watch(trial.file, keep):
+        mixer(given)
+    before = iter(results)
+
+    def seen(_func: object, _arguments: object, result: object) -> bool:
+        one = next(before, None)
+        if not isinstance(result, Tensor) or one is None or one.shape != result.shape or not result.dim():
+            return False
+        return len(result) != len(x) or not trial.same(one[0].double(), result[0].double())
+
+    with Watch(trial.file, seen) as watch:
+        mixer(other)
+    return watch.line
+
+
+@torch.no_grad()
+def cuts(trial: Trial) -> bool:
+    for x in trial.inputs(3):
+        whole, cut = (trained(trial.mixer(), documents) for documents in ([0, 1, 2], [2]))
+        one, other = whole(x.clone())[2:], cut(x[2:].clone())
+        if not trial.same(one, other):
+            found = f"the outputs of the last document differ by {moved(one, other):.2g} where it is a cut of its own"
+            raise Broken(found, line=of_method(trial.kind))
+    return True
+
+
+@torch.no_grad()
+def padding(trial: Trial) -> bool:
+    if not (trial.masked and trial.kind.maskable):
+        return False
+    for x in trial.inputs(1, least=2):
+        real, mask = _half(trial, x)
+        other = torch.where(mask[..., None], x, 3 - x)
+        one, two = (trial.mixer()(given.clone(), mask)[:, :real] for given in (x, other))
+        if not trial.same(one, two):
+            hint = "" if reads(trial.kind, "key_mask") else "key_mask is never used"
+            found = f"other numbers in padding move the outputs of real positions by {moved(one, two):.2g}"
+            raise Broken(found, hint, of_method(trial.kind))
+    return True
+
+
+@torch.no_grad()
+def length(trial: Trial) -> bool:
+    if not (trial.masked and trial.kind.maskable):
+        return False
+    for x in trial.inputs(1, least=2):
+        real, mask = _half(trial, x)
+        padded, full = trial.mixer()(x.clone(), mask)[:, :real], trial.mixer()(x[:, :real].clone(), mask[:, :real])
+        if not trial.same(full, padded):
+            found = f"without the padding the outputs of real positions differ by {moved(full, padded):.2g}"
+            raise Broken(found, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
+        unmasked = trial.mixer()(x[:, :real].clone())
+        if not trial.same(full, unmasked):
+            found = f"with a mask that hides nothing the outputs differ by {moved(full, unmasked):.2g}"
+            raise Broken(found, line=of_method(trial.kind))
+    return True
+
+
+def _half(trial: Trial, x: Tensor) -> tuple[int, Tensor]:
+    """So many of the positions are real, and the mask [1, L] that says so."""
+    real = x.shape[1] // 2
+    trial.case += f", {x.shape[1] - real} of them padding"
+    return real, (torch.arange(x.shape[1]) < real)[None]
+
+
+@torch.no_grad()
+def causality(trial: Trial) -> bool:
+    if trial.make is not None and trial.kind.can_be_causal:
+        mixer = trial.mixer(causal=True, dropout=0.0)
+    elif trial.make is None and trial.build().causal:
+        mixer = trial.mixer()
+    else:
+        return False
+    for x in trial.inputs(1, least=2):
+        before = mixer(x.clone())
+        for later in range(x.shape[1] - 1, 0, -1):
+            after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
+            if not trial.same(before[:, :later], after[:, :later]):
+                by = moved(before[:, :later], after[:, :later])
+                found = f"other numbers from position {later} on move earlier outputs by {by:.2g}"
+                raise Broken(found, "self.causal says which form is wanted", of_method(trial.kind))
+    return True
+
+
+@torch.no_grad()
+def order(trial: Trial) -> bool:
+    mixer = trial.mixer()
+    if not mixer.commutes:
+        return False
+    for x in trial.inputs(2, least=2):
+        permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
+        one, other = mixer(x.clone())[:, permutation], mixer(x[:, permutation])
+        if not trial.same(one, other):
+            raise Broken(f"commutes = True, but outputs in another order differ by {moved(one, other):.2g}")
+    return True

@@ -1,0 +1,87 @@
+"""Laws of repetition: the same call gives the same, whatever was drawn or called before."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.attention import Mixer
+from lra.laws.lines import Line, Watch, of_attribute, of_method
+from lra.laws.trial import SEED, Broken, Trial, moved, trained, values
+
+
+def _forms(trial: Trial, documents: int) -> dict[str, Callable[[], Mixer]]:
+    """A fresh mixer in evaluation and in training."""
+    rows = list(range(documents))
+    return {"in evaluation": trial.mixer, "in training": lambda: trained(trial.mixer(), rows)}
+
+
+@torch.no_grad()
+def state(trial: Trial) -> bool:
+    """Between two equal calls, with the global generators set back, lies another call, of other numbers."""
+    for x in trial.inputs(2):
+        for form, fresh in _forms(trial, 2).items():
+            mixer = fresh()
+            before = _kept(mixer)
+            first = _after_seed(SEED, mixer, x)
+            changed = [name for name, value in _kept(mixer).items() if _differs(before.get(name), value)]
+            _after_seed(SEED, mixer, values(*x.shape, seed=SEED + 1))
+            second = _after_seed(SEED, mixer, x)
+            if not trial.same(first, second):
+                hint = f"a call changes self.{changed[0]}" if changed else ""
+                line = of_attribute(trial.kind, changed[0].split(".")[0]) if changed else None
+                raise Broken(
+                    f"{form} the same input gives outputs that differ by {moved(first, second):.2g}", hint, line
+                )
+    return True
+
+
+@torch.no_grad()
+def noise(trial: Trial) -> bool:
+    """Two equal calls after other numbers of the global generators."""
+    for x in trial.inputs(2):
+        for form, fresh in _forms(trial, 2).items():
+            first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
+            if not trial.same(first, second):
+                raise Broken(
+                    f"{form} outputs of the same input differ by {moved(first, second):.2g}",
+                    "draw with lra.core.dropout.Dropout, or define draw(self, rng)",
+                    _drawing(trial, fresh(), x),
+                )
+    return True
+
+
+def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
+    """The output, computed after torch, numpy and Python were seeded; the last two are set back."""
+    kept = random.getstate(), np.random.get_state()
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        return mixer(x.clone())
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+
+
+def _drawing(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
+    """The first line that moves torch's generator, else the method."""
+    file, before = trial.file, torch.random.get_rng_state()
+    with Watch(file, lambda *_: not torch.equal(torch.random.get_rng_state(), before)) as watch:
+        mixer(x.clone())
+    return watch.line or of_method(trial.kind)
+
+
+def _kept(mixer: Mixer) -> dict[str, object]:
+    """What the mixer holds: weights, buffers and plain attributes, by name."""
+    plain = {name: value for name, value in vars(mixer).items() if not name.startswith("_")}
+    tensors = {**plain, **mixer.state_dict(keep_vars=True), **dict(mixer.named_buffers())}
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in tensors.items()}
+
+
+def _differs(before: object, after: object) -> bool:
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        return before.shape != after.shape or not torch.equal(before, after)
+    return before is not after and not (isinstance(after, int | float | str | bool) and before == after)

@@ -1,0 +1,90 @@
+"""What a law is tried on: fresh mixers, and documents of a few positions, the smallest first.
+
+Legend: B documents, L positions, D width.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lra.attention import Mixer, Shape
+from lra.core import dropout
+from lra.laws.lines import Line, file_of
+
+SEED, STEP = 1, 0
+
+
+class Broken(Exception):
+    """A law is broken; the message is what was found, `hint` what to look for, `line` where."""
+
+    def __init__(self, found: str, hint: str = "", line: Line | None = None) -> None:
+        super().__init__(found)
+        self.hint, self.line = hint, line
+
+
+@dataclass
+class Trial:
+    """`build`: the mixer, made anew; `make`: one of any shape, where the class is at hand and not one mixer alone.
+
+    `lengths`: ascending. `masked`: whether padding is masked. `tolerance`: of differences, as a part of the largest
+    output; a mixer may compute in float32. `case`: the inputs that a law tries right now, in words.
+    """
+
+    build: Callable[[], Mixer]
+    lengths: tuple[int, ...]
+    masked: bool
+    make: Callable[[Shape], Mixer] | None = None
+    shape: Shape | None = None
+    tolerance: float = 1e-5
+    case: str = ""
+
+    def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
+        """In float64, for evaluation; the same at every call. Another seed or shape wants `make`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            mixer = self.make(replace(self.shape, **shape)) if shape else self.build()
+        return mixer.double().eval().requires_grad_()
+
+    @cached_property
+    def kind(self) -> type[Mixer]:
+        return type(self.build())
+
+    @cached_property
+    def file(self) -> str:
+        """Where the class is defined."""
+        return file_of(self.kind)
+
+    def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
+        """x [B, L, D] of each length from `least` on."""
+        dim = self.build().shape.dim
+        for length in self.lengths:
+            if length >= least:
+                self.case = f"{counted(documents, 'document')} of {counted(length, 'position')}"
+                yield values(documents, length, dim)
+
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        return not one.numel() or moved(one, other) <= self.tolerance * one.abs().max().item()
+
+
+def trained(mixer: Mixer, documents: list[int]) -> Mixer:
+    """The mixer in training, with the noise of these documents of a batch."""
+    mixer.train().redraw(SEED, STEP)
+    dropout.set_keys(mixer, seed=SEED, step=STEP, rows=documents)
+    return mixer
+
+
+def values(*shape: int, seed: int = SEED) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def moved(one: Tensor, other: Tensor) -> float:
+    """The largest difference; infinite where something is not finite."""
+    difference = (one - other).abs().max().item()
+    return difference if difference == difference else float("inf")
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

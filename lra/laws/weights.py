@@ -1,0 +1,81 @@
+"""Laws of weights: they are registered, counted and loaded."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lra.attention import Mixer
+from lra.core.dropout import Keyed
+from lra.laws.lines import of_attribute, of_method
+from lra.laws.trial import SEED, Broken, Trial, counted, moved
+
+REGISTERS = ("_parameters", "_buffers", "_modules")
+
+
+def registered(trial: Trial) -> bool:
+    mixer = trial.build()
+    trial.case = "as it is made"
+    for module in mixer.modules():
+        own = {} if isinstance(module, Keyed) else vars(module)
+        for name, value in own.items():
+            if name in REGISTERS:
+                continue
+            hidden = next(_hidden(value), None)
+            if hidden is not None:
+                instead = "nn.ModuleList or nn.ModuleDict" if hidden == "module" else "nn.Parameter or register_buffer"
+                raise Broken(
+                    f"self.{name} holds a {hidden} that training, saving and devices do not see",
+                    f"use {instead}",
+                    of_attribute(trial.kind, name),
+                )
+    return True
+
+
+def _hidden(value: object) -> Iterator[str]:
+    """What torch does not find in an attribute."""
+    if isinstance(value, Tensor):
+        yield "tensor"
+    elif isinstance(value, nn.Module):
+        yield "module"
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _hidden(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _hidden(item)
+
+
+def as_declared(trial: Trial) -> bool:
+    for bias in (False, True):
+        for out_proj in (False, True) if trial.kind.projects_out else (True,):
+            mixer = trial.mixer(bias=bias, out_proj=out_proj)
+            trial.case = f"bias={bias}, out_proj={out_proj}"
+            there = sum(parameter.numel() for parameter in mixer.parameters())
+            declared = mixer.shape.projections + mixer.extra_parameters
+            if there != declared:
+                raise Broken(
+                    f"{counted(there, 'weight')}, but {declared} declared: {mixer.shape.projections} of the "
+                    f"projections and {mixer.extra_parameters} by extra_parameters",
+                    line=of_method(trial.kind, ("extra_parameters", "__init__")),
+                )
+    return True
+
+
+@torch.no_grad()
+def loaded(trial: Trial) -> bool:
+    for x in trial.inputs(1):
+        one, two = trial.mixer(), trial.mixer(seed=SEED + 1)
+        two.load_state_dict(one.state_dict())
+        difference = _difference(trial, one, two, x)
+        if difference:
+            raise Broken(
+                f"after load_state_dict another mixer's outputs differ by {difference:.2g}",
+                "something that is drawn when the mixer is made is no nn.Parameter and no buffer",
+            )
+    return True
+
+
+def _difference(trial: Trial, one: Mixer, two: Mixer, x: Tensor) -> float:
+    found, expected = two(x.clone()), one(x.clone())
+    return 0.0 if trial.same(expected, found) else moved(expected, found)
