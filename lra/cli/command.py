@@ -30,6 +30,7 @@ from lra import __version__
 from lra.config.boundary import check_boundary, composing
 from lra.config.compose import start
 from lra.config.configure import explain
+from lra.config.own import with_packages
 from lra.core.errors import UserError
 
 FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130
@@ -94,6 +95,7 @@ def _start(program: str, config_name: str, task: TaskFunction, sweep: Callable[[
     if arguments.experimental_rerun is not None:
         raise UserError("--experimental-rerun: a pickle runs whatever code is in it, so none is read")
     _check_folders(arguments)
+    arguments.overrides = with_packages(arguments.overrides)
     config_name = arguments.config_name or config_name
     folder = arguments.config_dir and Path(arguments.config_dir)
     try:

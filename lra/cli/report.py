@@ -6,14 +6,27 @@ from pathlib import Path
 
 from lra.core.console import say
 from lra.core.errors import UserError, printable
-from lra.report import write_pages, write_report
-from lra.report.overview import fill_pages, is_over_folders, results_folders, verify_pages, write_overview
+from lra.report import beginning, write_pages, write_report
+from lra.report.board import TABLE, submit, write_board
+from lra.report.cards import write_cards
+from lra.report.overview import fill_pages, is_over_folders, verified, verify_pages, write_overview
 from lra.report.pack import pack, unpack
 from lra.report.schema import RULES
 from lra.report.verify import verify
 from lra.report.watch import watch
 
-ALONE = ("verify", "overview", "fill", "watch", "once", "pack", "unpack")  # what else to do than write the report
+ALONE = (
+    "verify",
+    "overview",
+    "fill",
+    "watch",
+    "once",
+    "pack",
+    "unpack",
+    "submit",
+    "board",
+    "cards",
+)  # what else to do than write the report
 
 
 def main() -> None:
@@ -33,6 +46,15 @@ def main() -> None:
             _show(write_overview(arguments.folder, faults.append), "over the folders in it")
         elif arguments.pack:
             _pack(arguments, faults)
+        elif arguments.submit:
+            path = submit(arguments.folder)
+            say(f"lra-report: wrote {path} ({path.stat().st_size:,} bytes); it is all that a board needs")
+        elif arguments.board:
+            page, refused = write_board(arguments.folder)
+            faults += [f"refused: {line}" for line in refused]
+            say(f"lra-report: wrote {page} and {TABLE} beside it")
+        elif arguments.cards:
+            say(f"lra-report: wrote {write_cards(arguments.folder, arguments.selection, arguments.published)}")
         elif arguments.unpack:
             count = unpack(arguments.folder)
             _write(arguments, faults)
@@ -41,6 +63,8 @@ def main() -> None:
             _show(_write(arguments, faults), "and what lies beside it")
     except (UserError, OSError) as error:
         faults.append(str(error))
+        if not any(getattr(arguments, name) for name in ALONE) and is_over_folders(arguments.folder):
+            faults.append(f"{arguments.folder} holds results folders: lra-report --overview writes the pages over them")
     for fault in dict.fromkeys(faults):
         say(f"lra-report: error: {printable(fault)}")
     if faults:
@@ -70,13 +94,18 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     for name, text in (
         ("--verify", "write nothing; recompute the report, say what in DIR does not match it, exit 1 if anything does"),
-        ("--overview", "DIR holds results folders: fill numbers as --fill does, and write its README.md, a page over "
-         "them all"),
+        ("--overview", "DIR holds results folders: fill numbers as --fill does, and write its README.md and "
+         "index.html, pages over them all"),
         ("--fill", "DIR holds results folders: write the numbers of DIR/findings.md and of each --text, from the "
          "records"),
         ("--pack", "verify DIR, put all that its runs left into DIR/receipts.zip in place of their folders, and write "
          "the report again"),
         ("--unpack", "the opposite: every file lies where it lay, to the byte"),
+        ("--submit", "put all that the runs below DIR left into one file, for a board; DIR stays as it is"),
+        ("--board", "DIR holds such files: verify each, write index.html and board.csv of those that hold, and say "
+         "which do not and why"),
+        ("--cards", "write cards.md: what each system can, by its accuracy, and what it supports and costs, by the "
+         "attentions.json beside DIR"),
         ("--watch", "show a running sweep in the terminal: what is done, where runs are at work, why others are not, "
          "the time left; write nothing"),
         ("--once", "the same, once"),
@@ -95,7 +124,7 @@ def _write(arguments: argparse.Namespace, faults: list[str]) -> Path:
 
 
 def _show(page: Path, what: str) -> None:
-    print(page.read_text())
+    print(beginning(page))
     say(f"lra-report: wrote {page}, {what}")
 
 
@@ -105,16 +134,20 @@ def _fill(folder: Path, texts: list[Path]) -> None:
 
 
 def _verify_all(arguments: argparse.Namespace) -> int:
-    """Verify each results folder in DIR, the numbers of its pages, and the page over them."""
-    wrong = [_verify(arguments, path) for path in results_folders(arguments.folder)]
-    faults = verify_pages(arguments.folder, arguments.text)
+    """Verify each results folder in DIR, the numbers of its pages, and the pages over them."""
+    known = verified(arguments.folder)
+    wrong = [_told(folder, runs, mismatches) for folder, (runs, mismatches) in known.items()]
+    faults = verify_pages(arguments.folder, arguments.text, known)
     for line in faults:
         say(printable(line), to_stdout=True)
     return 1 if faults or any(wrong) else 0
 
 
 def _verify(arguments: argparse.Namespace, folder: Path) -> int:
-    runs, mismatches = verify(folder, arguments.selection, arguments.published)
+    return _told(folder, *verify(folder, arguments.selection, arguments.published))
+
+
+def _told(folder: Path, runs: int, mismatches: list[str]) -> int:
     for line in mismatches:
         say(printable(line), to_stdout=True)
     say(printable(f"{folder}: {runs} records, {len(mismatches)} mismatches"), to_stdout=True)

@@ -18,7 +18,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED
 from lra.records.names import LOCK
-from lra.report import write_report
+from lra.report import beginning, write_report
 from lra.runs.budget import check_cost
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
 from lra.runs.standing import outcome
@@ -139,7 +139,7 @@ def _report(out: Path) -> Counter[str]:
     faults: list[str] = []
     try:
         page = write_report(out, tell=faults.append)
-        print(page.read_text())
+        print(beginning(page))
         say(f"report: {page}")
     except Exception as error:  # whatever it is, the outcomes of the runs are still said
         say(f"lra-train: error: no report: {first_line(error)}")
@@ -162,6 +162,9 @@ def _check_launch(config: DictConfig) -> None:
     """Raises UserError where the sweep could not be started."""
     from lra.training import ranks
 
+    if config.rerun is not None:
+        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
+
     processes = ranks.started_with()
     if processes > 1:
         raise UserError(
@@ -171,7 +174,7 @@ def _check_launch(config: DictConfig) -> None:
     space, plugin, *_ = config.hydra.launcher._target_.split(".")
     if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
         name = _launcher(config)
-        raise UserError(f"hydra/launcher={name}: not installed; pip install 'lra[{name.split('_')[0]}]'")
+        raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")
 
 
 def _say_who_sees_locks(out: Path) -> None:

@@ -1,9 +1,12 @@
 """lra-train: one run, or a sweep of them; from a configuration to a record."""
 
 import os
+from dataclasses import replace
 from multiprocessing import parent_process
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
@@ -20,10 +23,17 @@ from lra.runs.folder import AtWork, run
 from lra.runs.job import Job
 from lra.runs.loggers import loggers_of
 from lra.runs.system import assemble
+from lra.tools.rerun import again, kept
+
+RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
+"""What may be said beside `rerun=...`: nothing that decides a number."""
+RERUNS = "reruns"  # where kept runs are trained again, if out=... does not say
 
 
 def train(cfg: DictConfig) -> str:
     """Hydra's task function: one run. In a sweep a mistake or a failure is reported and the others go on."""
+    if cfg.rerun is not None:
+        return _rerun(cfg)
     alone = HydraConfig.get().mode == RunMode.RUN
     in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
     number = 0 if alone else HydraConfig.get().job.num
@@ -41,6 +51,8 @@ def train(cfg: DictConfig) -> str:
         settings = settings_of(cfg)
         loggers_of(settings)
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
+        if settings.also:
+            raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
         if alone and not settings.describe:
             check_cost_of_one(job)
         outcome = run(job)
@@ -63,6 +75,29 @@ def train(cfg: DictConfig) -> str:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     return outcome
+
+
+def _rerun(cfg: DictConfig) -> str:
+    """Train a kept run again, and say whether it is equal to the last bit; exit code 1 where it is not."""
+    parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    others = [override.input_line for override in parsed if override.key_or_group not in RERUN]
+    if others:
+        raise UserError(
+            f"{others[0]}: beside rerun=... only {', '.join(RERUN[1:])} may stand; the record says the rest"
+        )
+    settings = settings_of(cfg)
+    if not any(override.key_or_group == "out" for override in parsed):
+        settings = replace(settings, out=RERUNS)
+    try:
+        verdict = again(kept(Path(settings.rerun)), settings)
+    except (ValueError, OSError) as error:
+        raise UserError(f"rerun={cfg.rerun}: {error}") from None
+    say(f"{cfg.rerun}: {'not ' if verdict.numbers else ''}equal to the last bit ({verdict.folder})", to_stdout=True)
+    for line in [*verdict.numbers, *verdict.conditions]:
+        say(f"  {line}", to_stdout=True)
+    if verdict.numbers:
+        raise SystemExit(FAILED)
+    return "finished"
 
 
 _command = command("train", sweep.run)(train)

@@ -20,6 +20,9 @@ RECEIPTS = "receipts.zip"
 DIGESTS = "SHA256SUMS"  # inside the receipts: the digest of every other member, as sha256sum writes them
 PAGE = "index.html"
 README = "README.md"
+DETAILS = "details.md"  # every table of a report; README.md has the answer
+CARDS = "cards.md"  # where it was asked for
+VERDICTS = "verdicts.svg"  # the intervals of the differences to the reference
 FIGURES = "figures"
 
 

@@ -81,8 +81,13 @@ def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[d
 
 
 def declare(path: Path, cells: list[dict[str, Any]]) -> None:
-    """Write a `sweep.json`, with the SHA-256 of its cells."""
-    write_json(path, {"schema": SCHEMA, "sha256": digest(cells), "cells": cells})
+    """Write a `sweep.json`."""
+    files.write_atomic(path, declaration(cells))
+
+
+def declaration(cells: list[dict[str, Any]]) -> bytes:
+    """What stands in a `sweep.json`: the cells and their SHA-256."""
+    return files.json_bytes({"schema": SCHEMA, "sha256": digest(cells), "cells": cells})
 
 
 def _finite(value: Any) -> Any:

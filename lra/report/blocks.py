@@ -40,7 +40,8 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
     shown = found(systems, probe)
     if not shown:
         return None
-    figure, panels = new_figure(len(shown), 2.1, across=3, sharex=True, sharey=True)
+    across = 4 if len(shown) == 4 else 3
+    figure, panels = new_figure(len(shown), 2.1, across=across, sharex=True, sharey=True)
     deepest = max(mean.shape[1] for _, _, mean in shown)
     colours = matplotlib.colormaps["viridis"].resampled(deepest + 1)
     for panel, (system, steps, mean) in zip(panels, shown, strict=True):
@@ -56,7 +57,7 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
         panel.set_title(system.title)
     if wide([mean for _, _, mean in shown]):
         panels[0].set_yscale("log")
-    for panel in panels[-3:]:
+    for panel in panels[-across:]:
         panel.set_xlabel("step")
     figure.supylabel(PROBES[probe], fontsize=8)
     legend(figure, max(panels, key=lambda panel: len(panel.lines)), "mean over seeds")

@@ -18,7 +18,7 @@ class Built(schema.Checked):
 
     title: str
     selection: Literal[schema.RULES] | None
-    figures: dict[Annotated[str, Field(pattern=r"^figures/\w+\.(svg|png)$")], str]
+    figures: dict[Annotated[str, Field(pattern=r"^figures/[\w-]+\.(svg|png)$")], str]
 
 
 def read(folder: Path) -> Built:

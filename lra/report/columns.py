@@ -13,26 +13,28 @@ import numpy as np
 from lra.core.errors import UserError
 from lra.records.run_files import RunFiles
 from lra.report import beside, curves, statistics
+from lra.report.answer import answer, short_names
+from lra.report.badges import badges
 from lra.report.beside import Record
+from lra.report.judge import asked, judged
 from lra.report.published import Published
 from lra.report.records import RecordedCell
-from lra.report.table import Column, Comparison, Section, Summary, TableRow, compare
+from lra.report.table import COLLAPSED, OUTLIER, Column, Comparison, Section, Summary, TableRow, compare
 
 T = TypeVar("T")
 MAJORITY = "majority class"
-COLLAPSED = "collapsed"
-OUTLIER = "outlier"
 
 
 def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
     """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
-    tables = []
+    tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks)
     for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
         by_task: dict[str, list[RecordedCell]] = {}
         for cell in group:
             by_task.setdefault(cell.key.task, []).append(cell)
         columns = [_column(files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
-        tables.append(Section(protocol, selection, _corrected(columns)))
+        columns = [replace(column, short=short[column.task], answer=answer(column)) for column in _corrected(columns)]
+        tables.append(Section(protocol, selection, columns))
     return tables
 
 
@@ -40,15 +42,18 @@ def _column(files: RunFiles, cells: list[RecordedCell], published: Published) ->
     task = cells[0].key.task
     trivial = baselines(cells)
     cells = sorted(cells, key=lambda cell: published.order(cell.key))
+    metric = next((cell.metric for cell in cells if cell.runs), cells[0].metric)
+    rows = [_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells]
+    _refuse_other_labels(rows)
+    rows = [replace(row, badges=badges(row, trivial, metric)) for row in judged(rows, asked(cells), metric)]
     column = Column(
         key=cells[0].key.column,
         title=published.title(task),
-        metric=next((cell.metric for cell in cells if cell.runs), cells[0].metric),
+        metric=metric,
         baselines=trivial,
-        rows=[_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells],
+        rows=rows,
         source=published.source(task),
     )
-    _refuse_other_labels(column.rows)
     if column.leader is None:
         return column
     others = [compare(column.leader, row) for row in column.rows if row is not column.leader]
@@ -80,13 +85,15 @@ def _row(files: RunFiles, cell: RecordedCell, published: Published, majority: fl
 def _flags(
     scores: dict[int, float], predictions: dict[int, np.ndarray], majority: float | None
 ) -> dict[int, list[str]]:
-    """Runs at the majority class to two decimals or with one answer for all, and outliers among the seeds."""
+    """Runs with one answer for all, or, where none is kept, at the majority class; and outliers among the seeds."""
     flags = {}
     odd = statistics.outliers(list(scores.values()))
     for (seed, score), is_outlier in zip(scores.items(), odd, strict=True):
-        at_majority = majority is not None and abs(score - majority) < 0.005
-        one_answer = seed in predictions and np.ptp(predictions[seed][0]) == 0
-        flags[seed] = [COLLAPSED] * bool(at_majority or one_answer) + [OUTLIER] * is_outlier
+        if seed in predictions:
+            collapsed = np.ptp(predictions[seed][0]) == 0
+        else:
+            collapsed = majority is not None and abs(score - majority) < 0.005
+        flags[seed] = [COLLAPSED] * bool(collapsed) + [OUTLIER] * is_outlier
     return flags
 
 
@@ -99,19 +106,14 @@ def _refuse_other_labels(rows: list[TableRow]) -> None:
 
 def _beside(row: TableRow, name: str, value: float) -> Comparison:
     scores = list(row.cell.scores().values())
-    return Comparison(row.name, name, True, statistics.paired(scores, [value] * len(scores)), {})
+    return Comparison(row.name, name, True, statistics.difference(scores, [value] * len(scores)), {})
 
 
 def _corrected(columns: list[Column]) -> list[Column]:
-    """Holm's correction over every test that decides about bold in these columns: one family a table."""
-    family = [comparison for column in columns if not column.not_tested for comparison in column.against]
-    adjusted = iter(statistics.holm([comparison.difference.p for comparison in family]))
-    return [
-        column
-        if column.not_tested
-        else replace(column, against=[replace(comparison, holm=next(adjusted)) for comparison in column.against])
-        for column in columns
-    ]
+    """Hochberg's correction over the columns of a table, whose tasks are independent of each other."""
+    tested = [place for place, column in enumerate(columns) if not column.not_tested]
+    adjusted = dict(zip(tested, statistics.hochberg([columns[place].p for place in tested]), strict=True))
+    return [replace(column, adjusted=adjusted.get(place)) for place, column in enumerate(columns)]
 
 
 def baselines(cells: Iterable[RecordedCell]) -> dict[str, float]:

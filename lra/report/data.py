@@ -14,11 +14,12 @@ from lra.records.run_files import RunFiles
 from lra.report.published import Published
 from lra.report.schema import RULES
 from lra.report.table import Column, Comparison, Section, TableRow
+from lra.report.verdicts import Verdict
 
-SCHEMA = 2  # 1 had no title, and only the names of the figures
+SCHEMA = 3  # 2 had no verdicts, and tests paired by seed; 1 no title, and only the names of the figures
 PAIRS = (
-    *("protocol", "selection", "task", "metric", "system", "other", "seeds", "mean_difference", "sd", "low", "high"),
-    *("p", "p_holm", "seeds_needed", "only_system_right", "only_other_right", "mcnemar_p"),
+    *("protocol", "selection", "task", "metric", "system", "other", "seeds", "mean_difference", "error", "low", "high"),
+    *("p", "seeds_needed", "only_system_right", "only_other_right", "mcnemar_p"),
 )
 
 
@@ -59,7 +60,9 @@ def table_json(files: RunFiles, sections: list[Section], published: Published, h
         **how,
         "sources": [source.model_dump(include={"name", "reference", "numbers"}) for source in published.sources],
         "columns": [
-            _place(column) | {"title": column.title, "baselines": column.baselines, "verdict": column.verdict}
+            _place(column)
+            | {"title": column.title, "short": column.short, "baselines": column.baselines}
+            | {"answer": column.answer, "verdict": column.verdict}
             for column in columns
         ],
         "cells": [
@@ -120,6 +123,8 @@ def _cell(column: Column, row: TableRow) -> dict[str, Any]:
         "declared": summary.declared,
         "problems": " ".join(f"{count} {state}" for state, count in summary.problems.items()),
         "bold": row.name == column.bold,
+        "caveats": "; ".join(badge.label for badge in row.badges),
+        **_verdict(row.verdict),
         "best_minus_mean": number(summary.gain_of_best),
         "expected_best_minus_mean": number(summary.expected_gain),
         "seeds_needed": summary.seeds_needed,
@@ -127,6 +132,27 @@ def _cell(column: Column, row: TableRow) -> dict[str, Any]:
         "published_best": summary.published_best,
         "published_mean": summary.published_mean,
         "mean_minus_published": number(summary.mean_minus_published),
+    }
+
+
+def _verdict(known: Verdict | None) -> dict[str, Any]:
+    """A row beside its reference; nothing of the reference itself."""
+    low, high = known.interval or (None, None) if known else (None, None)
+    crossed_low, crossed_high = known.crossed or (None, None) if known else (None, None)
+    return {
+        "reference": known and known.reference,
+        "verdict": known and known.word,
+        "margin": known and known.margin,
+        "common_seeds": known and known.seeds,
+        "difference": number(known and known.estimate),
+        "difference_low": number(low),
+        "difference_high": number(high),
+        "crossed_low": number(crossed_low),
+        "crossed_high": number(crossed_high),
+        "p": number(known and known.p),
+        "p_holm": number(known and known.holm),
+        "p_equivalent": number(known and known.equivalence),
+        "seeds_to_decide": known and known.needed,
     }
 
 
@@ -160,11 +186,10 @@ def _pair(column: Column, pair: Comparison) -> dict[str, Any]:
         "other": pair.other,
         "seeds": difference.seeds,
         "mean_difference": number(difference.mean),
-        "sd": number(difference.sd),
+        "error": number(difference.error),
         "low": number(low),
         "high": number(high),
         "p": number(difference.p),
-        "p_holm": number(pair.holm),
         "seeds_needed": pair.seeds_needed,
     }
 

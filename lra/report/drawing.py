@@ -1,14 +1,16 @@
 """How the figures of a report are drawn: their look, their panels, and how a system looks in all of them.
 
-A system has the same colour (of Okabe and Ito, safe for the colour-blind), dash and marker in every figure.
+A system has the same colour (of Okabe and Ito, safe for the colour-blind), dash and marker in every figure of every
+folder.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
-from lra.report import curves
+from lra.report import curves, statistics
 from lra.report.curves import Curve
 from lra.report.records import Record
 from lra.report.table import Column, TableRow
@@ -56,14 +58,15 @@ class DrawnSystem:
     dash: tuple
 
     @classmethod
-    def of(cls, row: TableRow, number: int) -> "DrawnSystem":
-        """`number`: of the system among all of the report."""
+    def of(cls, row: TableRow, setting: int = 0, settings: int = 1) -> "DrawnSystem":
+        """`setting`: its number among so many rows of its system, which have shades of one colour, in their order."""
+        number = system_number(row) + setting
         return cls(
             row=row,
             runs=[row.cell.runs[seed] for seed in row.cell.scores()],
             curves=list(row.curves.values()),
             costs=list(row.costs.values()),
-            colour=COLOURS[number % len(COLOURS)],
+            colour=shade(COLOURS[colour_number(row)], setting, settings),
             marker=MARKERS[number % len(MARKERS)],
             dash=DASHES[number % len(DASHES)],
         )
@@ -76,6 +79,27 @@ class DrawnSystem:
     def title(self) -> str:
         """Its name above a panel, settings on a line of their own."""
         return self.name.replace(" (", "\n(")
+
+
+def system_number(row: TableRow) -> int:
+    """Of the system, whatever its settings: its row in Table 1, or a number that its name gives; the same in every
+    folder."""
+    own_name = f"{row.cell.key.attention}, {row.cell.key.variant}"  # of a system that no table lists
+    return crc32(own_name.encode()) if row.base == own_name else row.order[0]
+
+
+def colour_number(row: TableRow) -> int:
+    """Where its colour stands in COLOURS."""
+    return system_number(row) % len(COLOURS)
+
+
+def shade(colour: str, place: int, count: int) -> str:
+    """From light to dark, one of `count` shades of a colour; the colour itself where there is one."""
+    if count == 1:
+        return colour
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    lighter = 0.65 * (1 - place / (count - 1))
+    return "#" + "".join(f"{round(part + lighter * (255 - part)):02x}" for part in parts)
 
 
 def plain(text: str, most: int = LONGEST) -> str:
@@ -119,7 +143,7 @@ def legend(figure: "Figure", panel: "Axes", title: str | None = None) -> None:
 
 
 def course(panel: "Axes", system: DrawnSystem, name: str) -> None:
-    """Mean and range over the seeds."""
+    """The mean over the seeds, within its 95 % interval."""
     steps, values = curves.over_seeds(system.curves, name)
     if not len(steps):
         return
@@ -133,5 +157,5 @@ def course(panel: "Axes", system: DrawnSystem, name: str) -> None:
         label=system.name,
     )
     if len(values) > 1:
-        low, high = values.min(axis=0), values.max(axis=0)
+        low, high = zip(*(statistics.mean_interval(seeds.tolist()) for seeds in values.T), strict=True)
         panel.fill_between(steps, low, high, color=system.colour, alpha=0.15, linewidth=0)

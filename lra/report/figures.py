@@ -2,14 +2,13 @@
 
 import io
 import re
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lra.core.files import write_atomic
 from lra.records.names import FIGURES as FOLDER
-from lra.report import batches, blocks, curves, diagnostics
+from lra.report import batches, blocks, compared, curves, diagnostics, difficulty
 from lra.report.drawing import (
     COLOURS,
     DASHES,
@@ -23,17 +22,13 @@ from lra.report.drawing import (
     plain,
     unit,
 )
+from lra.report.readme import headings
 from lra.report.table import Column, Section
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COSTS = {
-    "parameters": lambda run: run.get("parameters"),
-    "training time (s)": lambda run: run.get("seconds", {}).get("train"),
-    "tokens computed": lambda run: run.get("tokens", {}).get("computed"),
-}
+FEW = 10  # predictions whose accuracy says little
 
 
 def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
@@ -41,20 +36,25 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
     import matplotlib
 
     columns = [column for section in sections for column in section.columns]
-    orders = sorted({row.order for column in columns for row in column.rows})
     written = []
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
-        for column in columns:
-            systems = [DrawnSystem.of(row, orders.index(row.order)) for row in column.rows]
-            protocol, selection, task = column.key
+        for column, title in zip(columns, headings(sections), strict=True):
+            systems = drawn(column)
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
-                    figure.suptitle(plain(f"{task}; protocol {protocol}, selection {selection}", 150), fontsize=8)
-                    written += _save(figure, folder, re.sub(r"\W+", "_", f"{name} {task} {protocol} {selection}"))
+                    figure.suptitle(plain(title, 150), fontsize=8)
+                    written += _save(figure, folder, re.sub(r"[^\w-]+", "_", f"{name} {title}"))
     return written
+
+
+def drawn(column: Column) -> list[DrawnSystem]:
+    """The rows of a column, those of one system in one colour."""
+    bases = [row.base for row in column.rows]
+    places = [bases[:number].count(base) for number, base in enumerate(bases)]
+    return [DrawnSystem.of(row, place, bases.count(row.base)) for row, place in zip(column.rows, places, strict=True)]
 
 
 def _save(figure: "Figure", folder: Path, stem: str) -> list[Path]:
@@ -95,7 +95,7 @@ def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | No
             course(panel, system, name)
         panel.set(xlabel="step", title=label)
         panel.locator_params(axis="x", nbins=4)
-    legend(figure, panels[0], "line: mean over seeds; band: lowest to highest seed")
+    legend(figure, panels[0], "line: mean over seeds; band: its 95 % interval")
     return figure
 
 
@@ -107,82 +107,9 @@ def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
             panel.plot(steps, mean, color="0.8", linewidth=0.6)
         course(panel, system, score)
         panel.set_title(system.title)
-    figure.supxlabel("step (line: mean over seeds; band: lowest to highest seed; grey: the other systems)", fontsize=8)
+    figure.supxlabel("step (line: mean over seeds; band: its 95 % interval; grey: the other systems)", fontsize=8)
     figure.supylabel(label, fontsize=8)
     return figure
-
-
-def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """Every seed a ring; below the rings the mean and its interval."""
-    shown = [system for system in systems if system.runs]
-    if not shown:
-        return None
-    figure, [panel] = new_figure(1, 1.1 + 0.3 * len(shown), across=1)
-    panel.plot([], [], "o", color="0.4", fillstyle="none", label="one seed")
-    for row, system in enumerate(shown):
-        values = list(system.row.cell.scores().values())
-        panel.plot(values, [row - 0.15] * len(values), "o", color=system.colour, fillstyle="none")
-        summary = system.row.summary
-        if summary.interval is not None:
-            panel.plot(summary.interval, [row + 0.2] * 2, color="black", linewidth=1, label="95 % interval of the mean")
-        panel.plot(summary.mean, row + 0.2, "D", color="black", markersize=3.5, label="mean")
-        if summary.published_best is not None:
-            panel.plot(summary.published_best, row - 0.15, "*", color="black", markersize=7, label="published")
-    panel.set(xlabel=f"test {unit(column)}", ylim=(len(shown) - 0.4, -0.6))
-    panel.set_yticks(range(len(shown)), [system.name for system in shown])
-    panel.grid(axis="y", visible=False)
-    low, high = panel.get_xlim()
-    for (name, value), dash in zip(column.baselines.items(), cycle(DASHES[1:])):
-        label = plain(f"baseline: {name}, {value:.2f}")
-        if 2 * low - high <= value <= 2 * high - low:
-            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=label)
-        else:
-            panel.plot([], [], " ", label=f"{label} (off the axis)")
-    legend(figure, panel)
-    return figure
-
-
-def _cost(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """The mean score of a system and its standard deviation, against what it costs."""
-    shown = [system for system in systems if system.runs]
-    costs = {
-        label: [(system, fmean(spent)) for system in shown if (spent := [c for run in system.runs if (c := cost(run))])]
-        for label, cost in COSTS.items()
-    }
-    costs = {label: points for label, points in costs.items() if points}
-    if not costs:
-        return None
-    figure, panels = new_figure(len(costs), 2.4, across=3, sharey=True)
-    for panel, (label, points) in zip(panels, costs.items(), strict=True):
-        for system, spent in points:
-            panel.errorbar(
-                spent,
-                system.row.summary.mean,
-                yerr=system.row.summary.sd,
-                fmt=system.marker,
-                color=system.colour,
-                capsize=2,
-                label=system.name,
-            )
-        panel.set_xlabel(label)
-        _scale(panel, [spent for _, spent in points])
-    panels[0].set_ylabel(f"test {unit(column)}")
-    legend(figure, max(panels, key=lambda panel: len(panel.containers)), "mean ± standard deviation over seeds")
-    return figure
-
-
-def _scale(panel: "Axes", spent: list[float]) -> None:
-    """A logarithmic axis where costs differ by more than a factor of ten; numbers as 80k and 1.5M."""
-    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    if max(spent) > 10 * min(spent):
-        panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-        panel.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        panel.set_xmargin(0.15)
-        panel.xaxis.set_major_locator(MaxNLocator(4))
-    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
@@ -243,32 +170,35 @@ def _diagnostics(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
 
 
 def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """How often a prediction of a given confidence is right, all seeds together."""
+    """How often a prediction of a given confidence is right, all seeds together, and how many there are."""
     shown = [(system, points) for system in systems if (points := diagnostics.reliability(system.runs))]
     if not shown:
         return None
     figure, panels = new_figure(len(shown), 1.75, across=4, sharex=True, sharey=True)
+    most = max(point["examples"] for _, points in shown for point in points)
     for panel, (system, points) in zip(panels, shown, strict=True):
         panel.plot([0, 100], [0, 100], color="0.6", linestyle=":", linewidth=1)
-        panel.plot(
-            [point["confidence"] for point in points],
-            [point["accuracy"] for point in points],
-            color=system.colour,
-            marker=system.marker,
-        )
-        panel.set_title(system.title)
-    figure.supxlabel("confidence (%)", fontsize=8)
+        for point in points:
+            low, high = diagnostics.wilson(point["accuracy"], point["examples"])
+            panel.bar(point["confidence"], 25 * point["examples"] / most, width=6, color="0.85", zorder=0)
+            panel.plot([point["confidence"]] * 2, [low, high], color=system.colour, linewidth=1)
+            fill = "full" if point["examples"] >= FEW else "none"
+            panel.plot(point["confidence"], point["accuracy"], system.marker, color=system.colour, fillstyle=fill)
+        panel.set_title(f"{system.title}\nECE {diagnostics.calibration_error(points):.1f}")
+    figure.supxlabel(
+        f"confidence (%); line: 95 % interval; hollow: below {FEW} predictions; grey: how many", fontsize=8
+    )
     figure.supylabel("accuracy (%)", fontsize=8)
     return figure
 
 
 DRAWINGS = {
+    **compared.DRAWINGS,
     "curves": _learning_curves,
-    "seeds": _seed_strips,
-    "cost": _cost,
     "depth": _by_depth,
     "diagnostics": _diagnostics,
     "calibration": _calibration,
     **blocks.DRAWINGS,
     **batches.DRAWINGS,
+    **difficulty.DRAWINGS,
 }

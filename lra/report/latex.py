@@ -3,7 +3,7 @@ r"""table1.tex: the tables for a paper, to be \input where the packages booktabs
 import re
 from collections.abc import Iterator
 
-from lra.report import layout
+from lra.report import layout, matrix
 from lra.report.layout import Grid, TableText
 from lra.report.table import FULL_PATTERN, Column, Section
 
@@ -12,6 +12,7 @@ SPECIAL = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "−": "$-$",
     "²": "$^2$",
     "³": "$^3$",
     "√": r"$\surd$",
@@ -24,9 +25,8 @@ MATHS = {"²": "^2", "³": "^3", "√": r"\surd ", "log": r"\log"}
 ORDER = re.compile(r"O\([A-Za-z0-9 ()+*/.,²³√-]*\)")  # set as a formula; anything else is text
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # smaller only where it is too wide
 NOTE = (
-    "Intervals: Student's t; seeds: done/declared. Bold: better than every other row, baselines included (two-sided "
-    "paired t-tests over the seeds, best mean against each other row, p < 0.05 after Holm's correction over all these "
-    "tests under one protocol and selection)."
+    "Intervals: Student's t; seeds: done/declared. Bold: better than every other row, baselines included (Welch's "
+    "t-tests of the best mean against each other row, the largest p < 0.05 after Hochberg's correction over columns)."
 )
 FULL = f" {FULL_PATTERN}: at this length the mechanism leaves out no pair of positions."
 
@@ -39,8 +39,9 @@ def document(sections: list[Section]) -> Iterator[str]:
         place = f"{section.protocol}-{section.selection}"
         if len(section.columns) > 1:
             caption = f"Test accuracy in percent, mean ± sd over the seeds (done/declared); {where}. {NOTE}"
+            caption += f" {_legend(section.columns)}"
             caption += FULL * any(row.full_pattern for column in section.columns for row in column.rows)
-            yield from _table(layout.overview(section), caption, f"tab:{_label(place)}")
+            yield from _table(matrix.overview(section), caption, f"tab:{_label(place)}")
         for column in section.columns:
             yield from _table(
                 layout.table(column), _caption(column, where), f"tab:{_label(column.task)}-{_label(place)}"
@@ -50,7 +51,11 @@ def document(sections: list[Section]) -> Iterator[str]:
 def _caption(column: Column, where: str) -> str:
     metric = "test perplexity" if column.metric == "perplexity" else "test accuracy in percent"
     full = FULL * any(row.full_pattern for row in column.rows)
-    return f"{column.title}: {metric}; {where}. {NOTE}{full} {column.published}".rstrip()
+    return f"{column.title}: {metric}; {where}. {NOTE} {column.answer}{full} {column.published}".rstrip()
+
+
+def _legend(columns: list[Column]) -> str:
+    return f"{matrix.legend(columns)}.".replace("`", "")
 
 
 def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:

@@ -7,8 +7,7 @@ from urllib.parse import quote
 from lra.records.names import PAGE
 from lra.report import curves, statistics
 from lra.report.beside import Record, anchor
-from lra.report.published import Published, PublishedTable
-from lra.report.table import FULL_PATTERN, Column, Comparison, Section, Summary, TableRow, p_text
+from lra.report.table import Column, Comparison, Summary, TableRow, p_text
 
 
 @dataclass(frozen=True)
@@ -36,49 +35,25 @@ def table(column: Column) -> Grid:
     compared = column.source is not None
     best = "best perplexity" if column.metric == "perplexity" else "best"
     header = ["system", "complexity", best, "mean ± sd", "95 % interval", "seeds"]
-    header += ["published", "mean - published"] * compared
+    header += ["published", "mean - published"] * compared + ["caveats"]
     rows = [
         [
             TableText(f"baseline: {name}", italic=True),
-            *_texts("", "", decimals(value), "", ""),
-            *_texts("", "") * compared,
+            *texts("", "", decimals(value), "", ""),
+            *texts("", "") * compared,
+            TableText(""),
         ]
         for name, value in sorted(column.baselines.items())
     ]
     for row in column.rows:
         summary = row.summary
-        line = _texts(row.label, row.complexity, decimals(summary.best) or "missing")
+        line = texts(row.label, row.complexity, decimals(summary.best) or "missing")
         line.append(TableText(mean_sd(summary) or "missing", bold=row.name == column.bold))
-        line += _texts(interval(summary.interval), count(summary))
-        line += _texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
+        line += texts(interval(summary.interval), count(summary))
+        line += texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
+        line.append(TableText(", ".join(badge.label for badge in row.badges)))
         rows.append(line)
     return Grid(header, rows, numbers=2, baselines=len(column.baselines))
-
-
-def overview(section: Section) -> Grid:
-    """Table 1 in the paper's shape: one row a system, one column a task."""
-    header = ["system", "complexity"]
-    header += [column.title + " (perplexity)" * (column.metric == "perplexity") for column in section.columns]
-    names = sorted({name for column in section.columns for name in column.baselines})
-    rows = [
-        [TableText(f"baseline: {name}", italic=True), TableText("")]
-        + _texts(*(decimals(column.baselines.get(name)) for column in section.columns))
-        for name in names
-    ]
-    systems = {row.order: row for column in section.columns for row in column.rows}
-    for order in sorted(systems):
-        line = _texts(systems[order].name, systems[order].complexity)
-        for column in section.columns:
-            row = next((row for row in column.rows if row.order == order), None)
-            line.append(_short(row, column) if row else TableText(""))
-        rows.append(line)
-    return Grid(header, rows, numbers=2, baselines=len(names))
-
-
-def _short(row: TableRow, column: Column) -> TableText:
-    score = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
-    mark = f" {FULL_PATTERN}" if row.full_pattern else ""
-    return TableText(score + mark, bold=row.name == column.bold)
 
 
 def every_seed(column: Column) -> Grid:
@@ -115,34 +90,29 @@ def spread(column: Column) -> Grid:
     for row in column.rows:
         summary = row.summary
         sizes = [summary.minimum, summary.maximum, summary.gain_of_best, summary.expected_gain]
-        rows.append(_texts(row.name, *map(decimals, sizes), _whole(summary.seeds_needed)))
+        rows.append(texts(row.name, *map(decimals, sizes), whole(summary.seeds_needed)))
     return Grid(header, rows)
 
 
 def differences(column: Column) -> Grid:
-    """The row with the best mean beside every other, paired by seed."""
+    """The row with the best mean beside every other, over the seeds that both have."""
     predicted = any(comparison.discordant for comparison in column.against)
-    header = [f"{column.leader.name} minus", "mean ± sd", "95 % interval", "p", "p (Holm)", "seeds"]
+    header = [f"{column.leader.name} minus", "difference", "95 % interval", "p", "seeds"]
     header += [f"seeds to see {statistics.POINTS}"] + ["McNemar"] * predicted
     rows = []
     for comparison in column.against:
         difference = comparison.difference
-        sd = "" if difference.sd is None else f" ± {difference.sd:.2f}"
         line = [
             TableText(f"baseline: {comparison.other}", italic=True)
             if comparison.is_baseline
             else TableText(comparison.other)
         ]
-        line += _texts(
-            signed(difference.mean) + sd,
-            interval(difference.interval),
-            _p(difference.p),
-            _p(comparison.holm),
-            str(difference.seeds),
+        line += texts(
+            signed(difference.mean), interval(difference.interval), short_p(difference.p), str(difference.seeds)
         )
         line += (
-            _texts("" if comparison.is_baseline else _whole(comparison.seeds_needed))
-            + _texts(_mcnemar(comparison)) * predicted
+            texts("" if comparison.is_baseline else whole(comparison.seeds_needed))
+            + texts(_mcnemar(comparison)) * predicted
         )
         rows.append(line)
     return Grid(header, rows)
@@ -155,19 +125,6 @@ def _mcnemar(comparison: Comparison) -> str:
         return ""
     clear = sum(p < statistics.ALPHA for p in statistics.holm([test.p for test in tests]))
     return f"{clear}/{len(tests)}"
-
-
-def by_depth(column: Column) -> Grid:
-    """Table 2: a row for each number of blocks, a column for each system, published numbers beside ours."""
-    compared = column.source is not None
-    names = list(column.by_depth)
-    header = ["blocks", *names, *(f"{name}, published" for name in names if compared)]
-    rows = []
-    for depth in sorted({depth for rows in column.by_depth.values() for depth in rows}):
-        at_depth = [column.by_depth[name].get(depth) for name in names]
-        line = [TableText(str(depth)), *(_short(row, column) if row else TableText("") for row in at_depth)]
-        rows.append(line + _texts(*(decimals(row and row.summary.published_best) for row in at_depth if compared)))
-    return Grid(header, rows)
 
 
 def steps(column: Column) -> Grid | None:
@@ -191,37 +148,12 @@ def steps(column: Column) -> Grid | None:
                 reached = [curves.reached(row.curves[seed], name, target, lower=lower) for target in targets]
                 shown = [f" ({target:.2f})" if row is vanilla else "" for target in targets]
                 line[seed] = " / ".join(f"{step or 'never'}{text}" for step, text in zip(reached, shown, strict=True))
-            rows.append(_texts(row.name, *(line.get(seed, "") for seed in seeds)))
+            rows.append(texts(row.name, *(line.get(seed, "") for seed in seeds)))
     return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows) if len(rows) > 1 else None
 
 
-def field(columns: list[Column], published: Published) -> Grid:
-    """Our means under each protocol and rule beside all published numbers for one task."""
-    task = columns[0].task
-    sources = covering(task, published)
-    known = list(published.systems(task))
-    others = {row.order: row.name for column in columns for row in column.rows if row.name not in known}
-    rows = []
-    for name in [*known, *(others[order] for order in sorted(others))]:
-        ours = [
-            next((_short(row, column) for row in column.rows if row.name == name), TableText("")) for column in columns
-        ]
-        rows.append([TableText(name), *ours, *_texts(*(_number(source, name, task) for source in sources))])
-    header = [f"ours: {column.key[0]}, {column.key[1]}" for column in columns]
-    return Grid(["system", *header, *(source.name for source in sources)], rows)
-
-
-def covering(task: str, published: Published) -> list[PublishedTable]:
-    return [source for source in published.sources if source.covers(task)]
-
-
-def _number(source: PublishedTable, name: str, task: str) -> str:
-    best, mean = source.number(name, task), source.number(name, task, "mean")
-    return decimals(best) + ("" if mean is None else f" (mean {mean:.2f})")
-
-
-def _texts(*texts: str) -> list[TableText]:
-    return [TableText(text) for text in texts]
+def texts(*shown: str) -> list[TableText]:
+    return [TableText(text) for text in shown]
 
 
 def plural(number: int, what: str) -> str:
@@ -251,9 +183,9 @@ def count(summary: Summary) -> str:
     return done + "".join(f", {number} {state}" for state, number in summary.problems.items())
 
 
-def _whole(value: int | None) -> str:
+def whole(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def _p(p: float | None) -> str:
+def short_p(p: float | None) -> str:
     return "" if p is None else p_text(p).removeprefix("p = ").removeprefix("p ")

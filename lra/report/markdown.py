@@ -1,14 +1,16 @@
-"""README.md of a results folder."""
+"""details.md of a results folder, and Markdown from tables."""
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lra.report import layout
+from lra.report import layout, matrix
+from lra.report.across import DRAWS, Across
+from lra.report.across import table as tasks_table
 from lra.report.layout import Grid, TableText
 from lra.report.published import Published
 from lra.report.records import RecordedCell
-from lra.report.statistics import ENOUGH, OUTLIER, POINTS
+from lra.report.statistics import ALPHA, ENOUGH, OUTLIERS, POINTS, POWER
 from lra.report.table import FULL_PATTERN, Column, Section
 
 RULES = {
@@ -26,28 +28,39 @@ at its best (in its own row: how good that was).
 """
 LEGEND = f"""\
 - `best`, `mean`, `sd` (of the sample, n - 1), Student's t-interval: over the seeds. `seeds`: done/declared.
-- **Bold**: this mean is better than that of every other row of its column, baselines included. Tests: two-sided paired
-  t-tests over the seeds (a seed fixes the order of the data for all systems), the best mean against each other row, all
-  with p < 0.05 after Holm's correction over all these tests under one protocol and selection rule. In a column where a
-  declared seed is not done nothing is tested, and nothing is bold.
+- Differences are row minus reference over the seeds that both have: the system that `sweep.reference` names, else the
+  Transformer from scratch, else the first row; that of the row's own settings where there are several. Tests: Welch's
+  two-sided t-test, which does not count on two systems with one seed being alike. `95 %, seeds`: for new seeds on this
+  test set. `95 %, seeds and examples`: for new seeds and other examples of this kind (the variances of a two-way
+  layout; where predictions are kept).
+- Verdicts: `equivalent` where two one-sided tests at 5 % show that the difference is within `sweep.margin`; else
+  `better` or `worse` where p < {ALPHA}; else `undecided`. `p (Holm)`: corrected over the rows of the column. Each row
+  alone is called better or worse by chance in 5 % of cases, so see that column before you pick one of many.
+- `seeds to decide`: so many seeds of each, with the sd found here, show a difference of the margin, and equivalence
+  where there is none, with a power of {POWER:.0%} each. With few seeds this is rough.
+- **Bold**: this mean is better than that of every other row of its column, baselines included: the largest p of the
+  best mean against each of them is below {ALPHA} (an intersection-union test, which needs no correction inside the
+  column) after Hochberg's correction over the columns of the table. In a column where a declared seed is not done
+  nothing is bold. Two tied leaders are told apart by chance in 3 to 6 % of tables.
 - `mean - published`: our mean minus the number that the source prints, which is often the best of its seeds; a mean is
   expected to be lower than that.
-- `collapsed`: the accuracy is that of the majority class to two decimals, or all predictions are one class. `outlier`:
-  modified z-score above {OUTLIER}, among {ENOUGH} seeds or more. Flagged runs stay in every number.
+- `collapsed`: all predictions are one class, or, where none are kept, the accuracy is that of the majority class.
+  `outlier`: by Grubbs's test, among {ENOUGH} seeds or more, which {OUTLIERS:.0%} of normal cells have by chance.
+  Flagged runs stay in every number.
+- `below baseline`: the whole interval of the mean is worse than the strongest trivial baseline; 2.5 % of systems that
+  are exactly as good as it are called so by chance.
 - `expected`: what the best of so many seeds gains over their mean by chance alone, if they are normal: sd times the
   mean of the largest of n standard normal values.
-- `seeds to see {POINTS}`: so many seeds give a two-sided t-test at 0.05 a power of 80 % for a difference of {POINTS}:
-  seeds of each of two systems with this sd, or, in a table of differences, pairs of runs with the same seed.
-- `McNemar`: in so many seeds, of those with predictions, the two systems get different test examples right (exact test,
-  p < 0.05 after Holm's correction over the seeds).
+- `seeds to see {POINTS}`: so many seeds of each of two systems with this sd give a two-sided t-test at {ALPHA} a power
+  of {POWER:.0%} for a difference of {POINTS}.
+- `McNemar`: in so many seeds, of those with predictions, the two systems get different test examples right (exact
+  test, p < {ALPHA} after Holm's correction over the seeds).
+- Over the tasks: the score is 0 for the strongest baseline and 1 for all examples right; intervals by {DRAWS:,}
+  bootstrap draws of the runs inside each task, too narrow with few seeds.
 """
 FILES = """\
 - Files: `table1.csv`, `table1.json` and `table1.tex` (the tables), `seeds.csv` (every run), `pairs.csv` (every pair of
   systems), `index.html` (to sort, filter and compare). `lra-report --verify DIR` recomputes this page and the tables.
-"""
-PAGES = """\
-- Files: `index.html` (to sort, filter and compare). `lra-report DIR` writes the tables for other programs and draws the
-  figures. `lra-report --verify DIR` recomputes this page.
 """
 
 
@@ -56,16 +69,13 @@ def page(
     sections: list[Section],
     cells: list[RecordedCell],
     published: Published,
+    across: dict[str, list[Across]],
     figures: Sequence[Path],
-    *,
-    tables: bool,
     left_out: int,
 ) -> Iterator[str]:
-    """The lines of the page, which lies beside `figures` and, where `tables`, beside tables for other programs.
-
-    `left_out`: how many files could not be read.
-    """
-    yield f"# Results: {escape(name)}\n"
+    """The lines of the page, which lies beside `figures`. `across`: of each section, by its name; `left_out`: how many
+    files could not be read."""
+    yield f"# Details: {escape(name)}\n"
     yield "Test accuracy in percent (perplexity where it says so), by `lra-report` from the records in this folder.\n"
     if left_out:
         yield f"**Left out: {layout.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
@@ -74,23 +84,22 @@ def page(
         yield f"Selection: {RULES[section.selection]}.{_asked_for(section)}\n"
         if len(section.columns) > 1:
             yield "### Table 1\n"
-            yield markdown(layout.overview(section))
-            yield "Mean ± sd over the seeds (done/declared).\n"
+            yield markdown(matrix.overview(section))
+            yield f"Mean ± sd over the seeds (done/declared). {matrix.legend(section.columns)}\n"
         if any(row.full_pattern for column in section.columns for row in column.rows):
             yield FULL
         for column in section.columns:
             yield f"### {escape(column.title)}\n"
             yield markdown(layout.table(column))
+            yield f"{escape(column.answer)}\n"
             yield f"{escape(column.verdict)}\n"
             nothing = "No published figure is for this data, so none stands beside it."
             yield f"{escape(column.published) or nothing}\n"
+        if across.get(section.name):
+            yield "### Over the tasks\n"
+            yield markdown(tasks_table(across[section.name]))
         for column in section.columns:
-            yield f"### Every seed: {escape(column.title)}\n"
-            yield markdown(layout.every_seed(column))
-            yield markdown(layout.spread(column))
-            if column.against:
-                yield markdown(layout.differences(column))
-            yield from _further(column)
+            yield from _every_seed(column)
     yield from _field(sections, published)
     if figures:
         yield "## Figures\n"
@@ -98,15 +107,27 @@ def page(
             if path.suffix == ".svg":
                 yield f"!{link(path.stem.replace('_', ' '), layout.address(path.as_posix()))}\n"
     yield "## How to read this\n"
-    yield LEGEND + (FILES if tables else PAGES)
-    yield from _receipts([run for cell in cells for run in cell.runs.values()])
+    yield LEGEND + FILES
+    yield "## Receipts\n"
+    yield from receipts([run for cell in cells for run in cell.runs.values()])
+
+
+def _every_seed(column: Column) -> Iterator[str]:
+    yield f"### Every seed: {escape(column.title)}\n"
+    yield markdown(layout.every_seed(column))
+    yield markdown(layout.spread(column))
+    if any(row.verdict for row in column.rows):
+        yield markdown(matrix.verdicts(column))
+    if column.against:
+        yield markdown(layout.differences(column))
+    yield from _further(column)
 
 
 def _further(column: Column) -> Iterator[str]:
     """What not every column has."""
     if column.by_depth:
         yield f"### By number of blocks: {escape(column.title)}\n"
-        yield markdown(layout.by_depth(column))
+        yield markdown(matrix.by_depth(column))
     steps = layout.steps(column)
     if steps:
         yield f"### Steps to the Transformer's validation {column.metric}: {escape(column.title)}\n"
@@ -138,14 +159,16 @@ def _field(sections: list[Section], published: Published) -> Iterator[str]:
     yield "Published numbers for the same data, beside the means of ours.\n"
     for task in sorted(by_task, key=published.task_order):
         yield f"### The field: {escape(published.title(task))}\n"
-        yield markdown(layout.field(by_task[task], published))
+        yield markdown(matrix.field(by_task[task], published))
     for source in published.sources:
         if any(source.covers(task) for task in by_task):
             yield f"- {escape(source.name)}: {escape(source.reference)} ({escape(source.numbers)})"
     yield ""
 
 
-def _receipts(runs: list[dict]) -> Iterator[str]:
+def receipts(runs: list[dict]) -> Iterator[str]:
+    """What made the numbers."""
+
     def distinct(*keys: str) -> str:
         values = {" ".join(str(run["provenance"][key]) for key in keys) for run in runs}
         return escape(", ".join(sorted(values)))
@@ -157,8 +180,7 @@ def _receipts(runs: list[dict]) -> Iterator[str]:
     versions = {f"torch {run['provenance']['packages']['torch']}, Python {run['provenance']['python']}" for run in runs}
     digests = {f"{run['task']} {run['provenance']['data_sha256']}" for run in runs}
     seconds = sum(sum(run.get("seconds", {}).values()) for run in runs)
-    yield "## Receipts\n"
-    yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes; each seed's number links to its record"
+    yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes"
     yield f"- commit: {escape(', '.join(sorted(commits)))}"
     yield f"- data (SHA-256): {'; '.join(sorted(map(escape, digests)))}"
     yield f"- software: {escape('; '.join(sorted(versions)))}"

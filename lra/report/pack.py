@@ -22,18 +22,12 @@ def pack(folder: Path) -> Path:
     record lists stay where they are. Raises UserError, and changes nothing, where a run is at work or has not ended.
     """
     files = RunFiles(folder)
-    _refuse_unfinished(files)
-    names = {*files.find(SWEEP), *files.packed}
-    for path in files.find(RECORD):
-        names |= set(_of_run(files, path))
-    for path in files.find(SWEEP):
-        if path in files.packed and not files.is_packed(path):
-            record.declare(folder / path, files.declared(path))
+    members = contents(files)
+    names = set(members)
     receipts = folder / RECEIPTS
-    contents = {name: _read(files, name) for name in sorted(names)}
-    write_atomic(receipts, packed(contents))
+    write_atomic(receipts, packed(members))
     kept = Receipts(receipts)
-    for name, data in contents.items():
+    for name, data in members.items():
         if kept.read(name) != data:
             raise UserError(f"{receipts}: {name}: what was written cannot be read back; nothing was removed")
     for name in names:
@@ -43,6 +37,18 @@ def pack(folder: Path) -> Path:
             nested.unlink()
     _remove_empty(folder, names)
     return receipts
+
+
+def contents(files: RunFiles) -> dict[str, bytes]:
+    """All that ended runs left and sweeps declared, by path below the results folder. Raises UserError where a run is
+    at work or has not ended."""
+    _refuse_unfinished(files)
+    names = {*files.find(SWEEP), *files.packed}
+    for path in files.find(RECORD):
+        names |= set(_of_run(files, path))
+    both = [path for path in files.find(SWEEP) if path in files.packed and not files.is_packed(path)]
+    declarations = {path: record.declaration(files.declared(path)) for path in both}
+    return {name: declarations.get(name) or _read(files, name) for name in sorted(names)}
 
 
 def unpack(folder: Path) -> int:

@@ -4,34 +4,38 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
-from statistics import fmean
 from string import Template
 from typing import Any
 
 import numpy as np
 
 from lra.records.run_files import RunFiles
-from lra.report import curves, diagnostics, layout
+from lra.report import cells as table_of
+from lra.report import curves, diagnostics, dots, layout, readme
 from lra.report.beside import Record, anchor
 from lra.report.blocks import PROBES
 from lra.report.schema import RULES, cleaned
 from lra.report.statistics import LEVEL
-from lra.report.table import FULL_PATTERN, Column, Section, TableRow
+from lra.report.table import Column, Section, TableRow
 
 ASSETS = Path(__file__).with_name("assets")
 POINTS = 60  # of a curve: as many as a small chart can show
 DIGITS = 5  # of a number in a curve
 CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", *PROBES)
-FILTERS = ("task", "protocol", "attention", "variant")
+TABLES = 'files: <a href="table1.csv">CSV</a> <a href="table1.tex">LaTeX</a> <a href="details.md">all tables</a>'
 
 Steps = dict[tuple[int, ...], int]
 """Each list of steps with its number; most runs share one."""
 
 
-def page(files: RunFiles, title: str, sections: Sequence[Section], figures: Sequence[Path]) -> str:
-    """The text of the page; `figures` are paths below the folder. Raises UserError."""
+def page(
+    files: RunFiles, title: str, sections: Sequence[Section], figures: Sequence[Path], *, tables: bool = True
+) -> str:
+    """The text of the page; `figures` are paths below the folder; `tables`: whether table1.csv and .tex lie beside it.
+    Raises UserError."""
     columns = [column for section in sections for column in section.columns]
     rows = [(number, column, row) for number, column in enumerate(columns) for row in column.rows]
     steps: Steps = {}
@@ -43,13 +47,20 @@ def page(files: RunFiles, title: str, sections: Sequence[Section], figures: Sequ
         "steps": list(steps),
         "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),
     }
-    choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
+    choices = {name: sorted({cell[name] for cell in cells}) for name in table_of.FILTERS}
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
     runs = sum("path" in run for cell in cells for run in cell["runs"])
-    headings, lines = _table(cells, [_columns(column, row) for _, column, row in rows])
+    headings, lines = table_of.table(cells, rows)
+    names = readme.headings(sections)
+    named = list(zip(names, columns, strict=True))
     return Template(_asset("page.html")).substitute(
         name=escape(title),
         facts=escape("; ".join([f"{layout.plural(len(cells), 'cell')}, {layout.plural(runs, 'run')}", *common])),
+        answers="".join(dots.answer(name, column) for name, column in named),
+        matrix=dots.matrix(columns, names, partial(_leads_to, [row for _, _, row in rows])),
+        legend=dots.legend(columns),
+        tasks="".join(_task(name, column) for name, column in named),
+        tables=TABLES if tables else "",
         style=_asset("uPlot.min.css") + _asset("page.css"),
         filters="\n".join(_filter(name, values) for name, values in choices.items() if len(values) > 1),
         headings=headings,
@@ -61,6 +72,18 @@ def page(files: RunFiles, title: str, sections: Sequence[Section], figures: Sequ
         licence=_asset("uPlot.LICENSE"),
         uplot=_asset("uPlot.iife.min.js"),
         script=_asset("page.js"),
+    )
+
+
+def _leads_to(rows: list[TableRow], _column: Column, row: TableRow) -> str:
+    return f"#cell/{next(place for place, other in enumerate(rows) if other is row)}"
+
+
+def _task(name: str, column: Column) -> str:
+    """What a column is, in full."""
+    protocol, selection, task = column.key
+    return (
+        f"<dt>{escape(name)}</dt><dd>{escape(task)}; protocol {escape(protocol)}, selection {escape(selection)}</dd>\n"
     )
 
 
@@ -92,6 +115,9 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[
     baselines = {f"baseline: {name}": layout.decimals(value) for name, value in sorted(column.baselines.items())}
     return {
         "name": row.name,
+        "short": column.short,
+        "colour": dots.colour_number(row),
+        "caveats": [f"{badge.label}: {badge.meaning}" for badge in row.badges],
         "bold": column.bold == row.name,
         "task": key.task,
         "protocol": f"{key.protocol}, {key.selection}",
@@ -99,7 +125,7 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[
         "attention": key.attention,
         "variant": key.variant,
         "metric": column.metric,
-        "facts": {name: text for name, (_, text) in _columns(column, row).items() if name not in FILTERS}
+        "facts": {name: text for name, (_, text) in table_of.facts(column, row).items() if name not in table_of.FILTERS}
         | {"complexity": row.complexity, **baselines},
         "diagnostics": diagnostics.accuracy_by(finished),
         "calibration": diagnostics.reliability(finished),
@@ -154,65 +180,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-# The table.
-
-
-def _columns(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
-    """What the table shows of a cell: by heading, the number that sorts it, if one does, and the text."""
-    summary, key = row.summary, row.cell.key
-    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
-    strongest = (min if column.metric == "perplexity" else max)(column.baselines.values(), default=None)
-    parameters = next((run["parameters"] for run in runs if "parameters" in run), None)
-    minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
-    return {
-        "task": (None, key.task),
-        "mean ± sd": (summary.mean, layout.mean_sd(summary) or "missing"),
-        "95 % interval": (summary.interval and summary.interval[0], layout.interval(summary.interval)),
-        "best": (summary.best, layout.decimals(summary.best)),
-        "seeds": (summary.done, layout.count(summary)),
-        "published": (summary.published_best, layout.decimals(summary.published_best)),
-        "mean − published": (summary.mean_minus_published, layout.signed(summary.mean_minus_published)),
-        "window, block or rank": (None, FULL_PATTERN if row.full_pattern else row.sizes),
-        "best baseline": (strongest, layout.decimals(strongest)),
-        "parameters": (parameters, "" if parameters is None else f"{parameters:,}"),
-        "minutes a run": (minutes, "" if minutes is None else f"{minutes:.1f}"),
-        "protocol": (None, f"{key.protocol}, {key.selection}"),
-    }
-
-
-def _table(cells: list[dict[str, Any]], lines: list[dict[str, tuple[float | None, str]]]) -> tuple[str, str]:
-    """Headings and rows in HTML, without the columns that say nothing: empty, or a filter with one choice."""
-    texts = {name: {line[name][1] for line in lines} for name in lines[0]}
-    kept = [name for name, shown in texts.items() if len(shown) > 1 or not (shown == {""} or name in FILTERS)]
-    headings = "\n".join(_heading(name) for name in ("system", *kept))
-    rows = (
-        _row(number, cell, {name: line[name] for name in kept})
-        for number, (cell, line) in enumerate(zip(cells, lines, strict=True))
-    )
-    return headings, "\n".join(rows)
-
-
-def _heading(name: str) -> str:
-    return f'<th scope="col"{_wide(name)}><button type="button">{name}</button></th>'
-
-
-def _wide(name: str) -> str:
-    """On a narrow screen the task stands under the system's name."""
-    return ' class="wide"' if name == "task" else ""
-
-
-def _row(number: int, cell: dict[str, Any], columns: dict[str, tuple[float | None, str]]) -> str:
-    name = f"<strong>{escape(cell['name'])}</strong>" if cell["bold"] else escape(cell["name"])
-    label = escape(f"compare {cell['name']}, {cell['task']}, {cell['protocol']}")
-    task = f'<small class="narrow">{escape(cell["task"])}</small>' if "task" in columns else ""
-    values = []
-    for heading, (value, text) in columns.items():
-        sorted_by = "" if value is None else f' data-value="{value!r}"'
-        values.append(f"<td{_wide(heading)}{sorted_by}>{escape(text)}</td>")
-    return (
-        f'<tr data-cell="{number}"><td><input type="checkbox" value="{number}" aria-label="{label}"></td>'
-        f'<th scope="row"><a href="#cell/{number}">{name}</a>{task}</th>{"".join(values)}</tr>'
-    )
+# What stands around the table.
 
 
 def _filter(name: str, values: list[str]) -> str:
@@ -256,6 +224,6 @@ def _figures(paths: list[Path]) -> str:
 
 
 def _figure(path: Path) -> str:
-    name, svg, png = escape(path.stem.replace("_", " ")), path.as_posix(), path.with_suffix(".png").as_posix()
+    name, svg, png = escape(path.stem.replace("_", ", ")), path.as_posix(), path.with_suffix(".png").as_posix()
     caption = f'{name} (<a href="{svg}">SVG</a>, <a href="{png}">PNG</a>)'
     return f'<figure><img src="{svg}" alt="{name}" loading="lazy"><figcaption>{caption}</figcaption></figure>'

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from lra.core.errors import UserError, printable
 from lra.core.files import read_regular
-from lra.core.paths import table1_file
+from lra.core.paths import systems_file, table1_file
 from lra.report.records import CellKey
 from lra.report.schema import fault
 
@@ -66,12 +66,12 @@ class Published:
     """The published tables that come with this package, and those of further files."""
 
     def __init__(self, *files: Path) -> None:
-        self._tasks: dict[str, str] = {}
+        self.tasks: dict[str, str] = {}
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
-        for path in (table1_file(), OWN, *files):
+        for path in (table1_file(), OWN, systems_file(), *files):
             file = _read(path)
-            self._tasks |= file.tasks
+            self.tasks |= file.tasks
             for system in file.systems:
                 if system.name in self._systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
@@ -82,6 +82,17 @@ class Published:
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
         self._order = list(self._rows)
+
+    def add(self, key: CellKey, row: dict[str, str] | None) -> None:
+        """A row as a record has it, of an attention that no file names; a name that is taken stays with who has it."""
+        place = (key.attention, key.variant)
+        if row is None or place in self._rows:
+            return
+        name = row["name"] if key.variant == "transformer" else f"{row['name']}, {key.variant}"
+        if name not in self._systems:
+            fields = {"name": name, "attention": key.attention, "variant": key.variant}
+            self._systems[name] = self._rows[place] = PublishedSystem(**fields, complexity=row["complexity"])
+            self._order.append(place)
 
     def name(self, key: CellKey) -> str:
         row = self._rows.get((key.attention, key.variant))
@@ -99,13 +110,13 @@ class Published:
         return (self._order.index(place) if place in self._order else len(self._order), *place, _natural(key.settings))
 
     def title(self, task: str) -> str:
-        return self._tasks.get(task, task)
+        return self.tasks.get(task, task)
 
     def task_order(self, task: str) -> tuple:
         """Sorts columns as the paper does, others after them; derived data beside those they derive from."""
-        known = list(self._tasks)
-        base = task.split(" (")[0]
-        return (known.index(base) if base in known else len(known), task)
+        known = list(self.tasks)
+        name = task if task in known else task.split(" (")[0]
+        return (known.index(name) if name in known else len(known), task)
 
     def source(self, task: str) -> PublishedTable | None:
         """The first source that has numbers for this task: the one that Table 1 is compared with."""

@@ -1,7 +1,7 @@
 """Numbers by name, from the records in a folder of results folders.
 
     table1_small/listops paper/Simple/mean ± sd              a system (or several, by commas or *) in a column
-    table1_small/listops paper/Simple - Transformer/p        two systems, or a system and a baseline, paired by seed
+    table1_small/listops paper/Simple - Transformer/p        two systems, or a system and a baseline
     table1_small/listops paper/root operator/baseline
     published/SimpleTRON v4/listops/Simple                   what a published table prints
     bench/step_text_paper/lra/ratio                          a subject of a `bench.json`, or `simple at 4096`
@@ -22,12 +22,15 @@ from typing import Any
 from lra.core.errors import UserError, did_you_mean
 from lra.core.files import read_json
 from lra.report import Report, curves, statistics
+from lra.report.judge import asked, verdict
 from lra.report.published import Published
 from lra.report.table import Column, TableRow
+from lra.report.verdicts import Verdict
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
 MINUS, BESIDE = " - ", " beside "
+WITH_ENDS = "{:+.2f} [{:.2f}, {:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -171,18 +174,20 @@ def _blocks(row: TableRow, name: str, first: int, last: int) -> Quantity:
 
 
 def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
-    """First minus other, seed by seed."""
+    """First minus other, over the seeds that both have."""
     read, form = _known(name, OF_A_PAIR)
     if other in column.baselines:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
-        return Quantity(read(statistics.paired(values, [0.0] * len(values)), values, None), form)
+        return Quantity(read(statistics.difference(values, [0.0] * len(values)), values, None), form)
     one, two = _one(column, first), _one(column, other)
     ours, theirs = one.cell.scores(), two.cell.scores()
     seeds = [seed for seed in ours if seed in theirs]
     values = [ours[seed] - theirs[seed] for seed in seeds]
-    tested = [pair.holm for pair in column.pairs if {pair.first, pair.other} == {first, other}]
-    paired = statistics.paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-    return Quantity(read(paired, values, tested[0]), form)
+    known = statistics.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    judged = one.verdict
+    if judged is None or judged.reference != other:
+        judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)
+    return Quantity(read(known, values, judged), form)
 
 
 def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
@@ -233,6 +238,10 @@ def _of_subject(result: dict[str, Any], name: str) -> Quantity:
         raise UserError(f"{result['subject']!r} has no {error}") from None
 
 
+def _with_ends(value: float | None, ends: tuple[float, float] | None) -> list[float | None]:
+    return [value, *(ends or (None, None))]
+
+
 SPANS: dict[str, Callable[[TableRow], list[float]]] = {
     "runs": _scores,
     "means": lambda row: [row.summary.mean],
@@ -261,19 +270,21 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
 }
 """By name, what one system has; times in seconds, medians over the seeds."""
 
-OF_A_PAIR: dict[str, tuple[Callable[[statistics.Paired, list[float], float | None], Sequence[float | None]], str]] = {
-    "difference": (lambda paired, _, holm: [paired.mean], "{:+.2f}"),
-    "difference [interval]": (
-        lambda paired, _, holm: [paired.mean, *(paired.interval or [None, None])],
-        "{:+.2f} [{:.2f}, {:.2f}]",
-    ),
-    "p": (lambda paired, _, holm: [paired.p], "{:.3f}"),
-    "p after Holm": (lambda paired, _, holm: [holm], "{:.3f}"),
-    "lowest": (lambda paired, values, holm: [min(values)], "{:+.2f}"),
-    "highest": (lambda paired, values, holm: [max(values)], "{:+.2f}"),
-    "differences": (lambda paired, values, holm: [min(values), max(values)], "{:+.2f} to {:+.2f}"),
+OF_A_PAIR: dict[str, tuple[Callable[[statistics.Difference, list[float], Verdict | None], Sequence[Any]], str]] = {
+    "difference": (lambda known, _, verdict: [known.mean], "{:+.2f}"),
+    "difference [interval]": (lambda known, _, verdict: _with_ends(known.mean, known.interval), WITH_ENDS),
+    "difference [crossed]": (lambda known, _, verdict: _with_ends(known.mean, verdict and verdict.crossed), WITH_ENDS),
+    "p": (lambda known, _, verdict: [known.p], "{:.3f}"),
+    "p after Holm": (lambda known, _, verdict: [verdict and verdict.holm], "{:.3f}"),
+    "p equivalent": (lambda known, _, verdict: [verdict and verdict.equivalence], "{:.3f}"),
+    "verdict": (lambda known, _, verdict: [verdict and verdict.word], "{}"),
+    "margin": (lambda known, _, verdict: [verdict and verdict.margin], "{:.2f}"),
+    "seeds to decide": (lambda known, _, verdict: [verdict and verdict.needed], "{}"),
+    "lowest": (lambda known, values, verdict: [min(values)], "{:+.2f}"),
+    "highest": (lambda known, values, verdict: [max(values)], "{:+.2f}"),
+    "differences": (lambda known, values, verdict: [min(values), max(values)], "{:+.2f} to {:+.2f}"),
 }
-"""By name, what two systems have: paired by seed, first minus other."""
+"""By name, what two systems have: first minus other, over the seeds that both have."""
 
 OF_A_SUBJECT: dict[str, tuple[Callable[[dict[str, Any]], Sequence[float]], str]] = {
     "ratio": (lambda result: [median(result["ratio"])], "{:.2f}"),

@@ -13,6 +13,7 @@ from lra.records.names import COSTS, METRICS, PREDICTIONS, RECORD, SAMPLE, SWEEP
 from lra.records.run_files import RunFiles
 from lra.report import schema
 from lra.report.beside import Record, beside
+from lra.report.verdicts import Question
 
 Tell = Callable[[str], object]
 """Takes one line on what cannot be read, and is left out."""
@@ -39,12 +40,14 @@ class CellKey:
 
 @dataclass
 class RecordedCell:
-    """The runs of one cell. `declared`: the seeds that a sweep announced, or None where no sweep is known."""
+    """The runs of one cell. `declared`: the seeds that a sweep announced, or None where no sweep is known; `question`:
+    what it asks."""
 
     key: CellKey
     runs: dict[int, Record] = field(default_factory=dict)
     declared: set[int] | None = None
     metric: str = "accuracy"
+    question: Question | None = None
 
     def scores(self) -> dict[int, float]:
         """Test accuracy in percent, or perplexity, by seed: of the finished runs, by the rule of `key.selection`."""
@@ -90,7 +93,10 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
     `tell` hears of each record, sweep.json and file beside a record that is not what it should be; it is left out.
     Raises UserError where pooling the others would hide a difference.
     """
-    runs = list(_runs(files, selection, tell))
+    runs = [
+        (PurePosixPath(run["path"]).parent.parent, _key(run, run["task"], selection), run)
+        for run in records(files, tell)
+    ]
     declared = list(_declarations(files, selection, tell))
     keys = _keys(runs, declared)
     cells: dict[CellKey, RecordedCell] = {}
@@ -103,9 +109,11 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
                 f"{run['path']} and {cell.runs[seed]['path']} are both seed {seed} of the same cell; keep one of them"
             )
         cell.runs[seed] = run
-    for place, _, seeds in declared:
+    for place, _, entry in declared:
         cell = cells.setdefault(keys[place], RecordedCell(keys[place]))
-        cell.declared = {*(cell.declared or ()), *seeds}
+        cell.declared = {*(cell.declared or ()), *entry["seeds"]}
+        if entry.get("margin") is not None:
+            cell.question = Question(entry.get("reference"), entry["margin"])
     if not cells:
         raise UserError(f"{files.folder}: no {RECORD} below it that can be read; train something first")
     if selection and not any(selection in run.get("test", {}) for cell in cells.values() for run in cell.runs.values()):
@@ -114,8 +122,8 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
     return [cells[key] for key in sorted(cells)]
 
 
-def _runs(files: RunFiles, selection: str | None, tell: Tell) -> Iterator[tuple[PurePosixPath, CellKey, Record]]:
-    """The folder of the cell, the key and the record of every run."""
+def records(files: RunFiles, tell: Tell) -> Iterator[Record]:
+    """Every record that can be read; `tell` hears of the others, and of files beside a record that are damaged."""
     for path in files.find(RECORD):
         try:
             run = read_record(files, path)
@@ -124,7 +132,7 @@ def _runs(files: RunFiles, selection: str | None, tell: Tell) -> Iterator[tuple[
             continue
         run |= {"path": path, "packed": files.is_packed(path)}
         run["damaged"] = list(_damaged(files, run, tell))
-        yield PurePosixPath(path).parent.parent, _key(run, run["task"], selection), run
+        yield run
 
 
 def read_record(files: RunFiles, path: str) -> Record:
@@ -158,13 +166,13 @@ def _why(error: Exception) -> str:
 
 def _declarations(
     files: RunFiles, selection: str | None, tell: Tell
-) -> Iterator[tuple[PurePosixPath, CellKey, list[int]]]:
-    """The folder, the key and the seeds of every cell that a sweep announced."""
+) -> Iterator[tuple[PurePosixPath, CellKey, dict[str, Any]]]:
+    """The folder and the key of every cell that a sweep announced, and what it announced of it."""
     for path in files.find(SWEEP):
         try:
             for entry in declared_cells(files, path):
                 place = PurePosixPath(path).parent / entry["folder"]
-                yield place, _key(entry, entry["task_name"], selection), entry["seeds"]
+                yield place, _key(entry, entry["task_name"], selection), entry
         except ValueError as error:
             tell(str(error))
 
@@ -191,7 +199,7 @@ def _key(known: dict[str, Any], task: str, selection: str | None) -> CellKey:
 
 
 def _keys(
-    runs: list[tuple[PurePosixPath, CellKey, Record]], declared: list[tuple[PurePosixPath, CellKey, list[int]]]
+    runs: list[tuple[PurePosixPath, CellKey, Record]], declared: list[tuple[PurePosixPath, CellKey, dict[str, Any]]]
 ) -> dict[PurePosixPath, CellKey]:
     """The key of the cell in each folder.
 

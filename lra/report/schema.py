@@ -89,6 +89,13 @@ class TokenCounts(Checked):
     computed: Count
 
 
+class Row(Checked):
+    """How tables name an attention that is not ours."""
+
+    name: Name
+    complexity: str
+
+
 class Record(Checked):
     """`files`: the SHA-256 of what lies beside the record, by its name in that folder."""
 
@@ -101,6 +108,7 @@ class Record(Checked):
     seed: Number
     selection: Literal[RULES]
     metric: Literal[METRICS]
+    row: Row | None = None
     status: Literal[record.STATUSES]
     reason: str = ""
     steps: Count = 0
@@ -134,7 +142,7 @@ class Record(Checked):
 
 
 class Declared(Checked):
-    """A cell of a sweep."""
+    """A cell of a sweep; those of before had no margin."""
 
     protocol: Name
     selection: Literal[RULES]
@@ -144,6 +152,8 @@ class Declared(Checked):
     settings: dict[Name, Any]
     folder: Annotated[str, AfterValidator(_below)]
     seeds: list[Number]
+    reference: Name | None = None
+    margin: Annotated[FiniteFloat, Field(gt=0)] | None = None
 
 
 class _Train(Checked):

@@ -1,10 +1,10 @@
 """The statistics of a report, numbers in and numbers out. The mathematics is scipy's, imported where it is needed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -12,8 +12,8 @@ LEVEL = 0.95  # of the intervals
 ALPHA = 0.05  # of the tests
 POWER = 0.8
 POINTS = 0.5  # the difference that one wants to see
-OUTLIER = 3.5  # modified z, after Iglewicz and Hoaglin (1993)
-ENOUGH = 5  # seeds, for a median and its deviation to mean anything
+OUTLIERS = 0.01  # of normal samples have one by chance
+ENOUGH = 5  # seeds; among fewer, two that are equal by rounding would make a third an outlier
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -28,28 +28,83 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Differences between two systems, seed by seed. `p`: two-sided t-test; None where the differences do not vary."""
+class Difference:
+    """A mean minus another, each over `seeds` runs; None where there is none.
+
+    `sd`: of a run, the root of the mean of the two variances; `p`: two-sided, by Welch's (1947) t-test.
+    """
 
     seeds: int
-    mean: float | None
-    sd: float | None
-    interval: tuple[float, float] | None
-    p: float | None
+    mean: float | None = None
+    sd: float | None = None
+    error: float | None = None
+    freedom: float | None = None
+    p: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return self.within(LEVEL)
+
+    def within(self, level: float, more: float = 0.0) -> tuple[float, float] | None:
+        """The interval of a level; `more`: the half-width of what varies besides, added in squares."""
+        from scipy.special import stdtrit
+
+        if self.error is None:
+            return None
+        half = math.hypot(float(stdtrit(self.freedom, (1 + level) / 2)) * self.error, more)
+        return self.mean - half, self.mean + half
+
+    def equivalence(self, margin: float) -> float | None:
+        """p of two one-sided tests (Schuirmann, 1987) that the difference is within the margin."""
+        from scipy.special import stdtr
+
+        return None if self.error is None else float(stdtr(self.freedom, (abs(self.mean) - margin) / self.error))
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """First minus second."""
-    from scipy.stats import ttest_1samp
+def difference(first: Sequence[float], other: Sequence[float]) -> Difference:
+    """First minus other. Runs of one seed share the order of their data, which the test does not count on."""
+    from scipy.special import stdtr
 
+    n = len(first)
+    if n != len(other):
+        raise ValueError(f"expected the runs of the same seeds, found {n} and {len(other)}")
+    if not n:
+        return Difference(0)
+    mean = fmean(first) - fmean(other)
     # A count of examples in percent has no digits beyond these; what is there is rounding.
-    differences = np.round(np.subtract(first, second), 9).tolist()
-    n = len(differences)
-    if n < 2:
-        return Paired(n, differences[0] if n else None, None, None, None)
-    varies = min(differences) < max(differences)
-    p = float(ttest_1samp(differences, 0).pvalue) if varies else None
-    return Paired(n, fmean(differences), stdev(differences), mean_interval(differences), p)
+    parts = [np.var(np.round(values, 9), ddof=1) / n if min(values) < max(values) else 0.0 for values in (first, other)]
+    total = float(sum(parts)) if n > 1 else 0.0
+    if not total:
+        return Difference(n, mean)
+    error, freedom = math.sqrt(total), (n - 1) * total**2 / float(sum(part**2 for part in parts))
+    p = 2 * float(stdtr(freedom, -abs(mean) / error))
+    return Difference(n, mean, math.sqrt(total * n / 2), error, freedom, p)
+
+
+def crossed(first: np.ndarray, other: np.ndarray | None = None) -> tuple[float, float] | None:
+    """The interval of a mean, or of a difference of means, in percent, for new seeds and new examples alike.
+
+    `first`, `other` [seeds, examples] bool: which examples are right. To the half-width over seeds that over examples
+    is added in squares (Zou and Donner, 2008), from the variance component of a two-way layout (Brennan, 2001): what
+    each seed makes of each example is in the seeds' part already.
+    """
+    from scipy.special import ndtri
+
+    systems = [100.0 * array for array in (first, other) if array is not None]
+    seeds, examples = first.shape
+    if seeds < 2:
+        return None
+    means = [system.mean(axis=1).tolist() for system in systems]
+    over_seeds = difference(means[0], means[1] if other is not None else [0.0] * seeds)
+    of_examples = systems[0].mean(axis=0) - (systems[1].mean(axis=0) if other is not None else 0.0)
+    component = max(0.0, float(of_examples.var(ddof=1)) - sum(map(_residual, systems)) / seeds)
+    return over_seeds.within(LEVEL, float(ndtri((1 + LEVEL) / 2)) * math.sqrt(component / examples))
+
+
+def _residual(system: np.ndarray) -> float:
+    """The mean square of [seeds, examples] beside that of rows and columns."""
+    rest = system - system.mean(axis=1, keepdims=True) - system.mean(axis=0, keepdims=True) + system.mean()
+    return float((rest**2).sum() / ((system.shape[0] - 1) * (system.shape[1] - 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -59,6 +114,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
         largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
         adjusted[place] = largest
+    return adjusted
+
+
+def hochberg(p_values: Sequence[float]) -> list[float]:
+    """Hochberg's (1988) step-up p-values of independent tests, in the order given."""
+    adjusted = [0.0] * len(p_values)
+    least = 1.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: -p_values[place]), start=1):
+        least = adjusted[place] = min(least, p_values[place] * rank)
     return adjusted
 
 
@@ -83,29 +147,53 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> Discordant:
     return Discordant(only_first, only_second, min(1.0, 2 * tail))
 
 
-def power(n: np.ndarray, effect: float, *, pairs: bool) -> np.ndarray:
-    """Power of the two-sided t-test of `n` pairs, or of `n` runs in each of two groups; `effect` is in sd."""
-    from scipy.stats import nct, t
+def power(n: np.ndarray, effect: float) -> np.ndarray:
+    """Power of the two-sided t-test of `n` runs of each of two systems; `effect` is in sd."""
+    from scipy.special import nctdtr, stdtrit
 
-    freedom = n - 1 if pairs else 2 * n - 2
-    shift = effect * np.sqrt(n if pairs else n / 2)
-    critical = t.ppf(1 - ALPHA / 2, freedom)
-    return nct.sf(critical, freedom, shift) + nct.cdf(-critical, freedom, shift)
+    freedom, shift = 2 * n - 2, effect * np.sqrt(n / 2)
+    critical = stdtrit(freedom, 1 - ALPHA / 2)
+    return 1 - nctdtr(freedom, shift, critical) + nctdtr(freedom, shift, -critical)
 
 
-def seeds_needed(sd: float, *, pairs: bool) -> int:
-    """The least number of seeds that shows a difference of POINTS with power POWER.
+def equivalence_power(n: np.ndarray, margin: float) -> np.ndarray:
+    """Power of two one-sided t-tests of `n` runs of each of two systems that are equal; `margin` is in sd.
 
-    `pairs`: `sd` is that of the differences by seed; else of each of two systems with seeds of their own.
+    The mean over 100 quantiles of the estimated sd of what is exact for each.
     """
-    from scipy.stats import norm
+    from scipy.special import gammaincinv, ndtr, stdtrit
 
-    if sd == 0:
-        return 2
-    effect = POINTS / sd
-    normal = (norm.ppf(1 - ALPHA / 2) + norm.ppf(POWER)) ** 2 / effect**2 * (1 if pairs else 2)
-    candidates = np.arange(max(2, int(normal)), int(normal) + 10)  # Student's t needs a few more than the normal
-    return int(candidates[np.argmax(power(candidates, effect, pairs=pairs) >= POWER)])
+    freedom = (2 * n - 2)[:, None]
+    estimated = np.sqrt(gammaincinv(freedom / 2, (np.arange(100) + 0.5) / 100) * 2 / freedom)
+    left = margin * np.sqrt(n / 2)[:, None] - stdtrit(freedom, 1 - ALPHA) * estimated
+    return np.clip(2 * ndtr(left) - 1, 0, 1).mean(axis=1)
+
+
+def seeds_needed(sd: float, points: float = POINTS) -> int:
+    """The least number of seeds of each of two systems that shows a difference of `points` with power POWER."""
+    return _fewest(power, points / sd, 1 - ALPHA / 2, POWER) if sd else 2
+
+
+def seeds_to_decide(sd: float, margin: float, estimate: float = 0.0) -> int:
+    """The least number of seeds of each of two systems that decides with power POWER.
+
+    Where the estimated difference is beyond the margin, it shows that difference; else it shows one of the margin, and
+    that there is none of it where the systems are equal.
+    """
+    if abs(estimate) > margin:
+        return seeds_needed(sd, abs(estimate))
+    alike = _fewest(equivalence_power, margin / sd, 1 - ALPHA, (1 + POWER) / 2) if sd else 2
+    return max(seeds_needed(sd, margin), alike)
+
+
+def _fewest(power_of: Callable[[np.ndarray, float], np.ndarray], effect: float, *levels: float) -> int:
+    """From what normal quantiles at `levels` say, which Student's t needs a few more than."""
+    from scipy.special import ndtri
+
+    n = max(2, int(2 * (sum(map(ndtri, levels)) / effect) ** 2))
+    while power_of(np.array([n]), effect)[0] < POWER:
+        n += 1
+    return n
 
 
 @cache
@@ -118,12 +206,16 @@ def expected_maximum(n: int) -> float:
 
 
 def outliers(values: Sequence[float]) -> list[bool]:
-    """Which values have a modified z-score, 0.6745 |x - median| / MAD, beyond OUTLIER; none among fewer than ENOUGH.
+    """Which of at least ENOUGH values are outliers by Grubbs's (1950) two-sided test at OUTLIERS; one at most.
 
-    Where most values are equal (MAD = 0), every other is one.
+    The false alarms are OUTLIERS of all normal samples.
     """
-    if len(values) < ENOUGH:
-        return [False] * len(values)
-    middle = median(values)
-    deviation = median(abs(value - middle) for value in values)
-    return [0.6745 * abs(value - middle) > OUTLIER * deviation for value in values]
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < ENOUGH or min(values) == max(values):
+        return [False] * n
+    distances = [abs(value - fmean(values)) / stdev(values) for value in values]
+    quantile = float(stdtrit(n - 2, OUTLIERS / (2 * n))) ** 2
+    critical = (n - 1) / math.sqrt(n) * math.sqrt(quantile / (n - 2 + quantile))
+    return [distance == max(distances) > critical for distance in distances]

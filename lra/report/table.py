@@ -15,11 +15,13 @@ from lra.report import statistics
 from lra.report.curves import Curve
 from lra.report.published import PublishedTable
 from lra.report.records import RecordedCell
-from lra.report.statistics import Discordant, Paired
+from lra.report.statistics import Difference, Discordant
+from lra.report.verdicts import Badge, Verdict
 
 VANILLA = ("softmax", "transformer")
 CASE, DEPTH = re.compile(r"\bcase=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
 FULL_PATTERN = "= softmax here"
+COLLAPSED, OUTLIER = "collapsed", "outlier"  # flags of a seed
 SIZES = ("window", "block", "stride", "summary", "chunk", "landmarks", "rank")  # of what an attention reads
 
 
@@ -55,7 +57,7 @@ class Summary:
 
     @property
     def seeds_needed(self) -> int | None:
-        return None if self.sd is None else statistics.seeds_needed(self.sd, pairs=False)
+        return None if self.sd is None else statistics.seeds_needed(self.sd)
 
 
 def _minus(value: float | None, other: float | None) -> float | None:
@@ -80,6 +82,8 @@ class TableRow:
     costs: dict[int, np.ndarray]
     texts: dict[int, str]
     flags: dict[int, list[str]]
+    verdict: Verdict | None = None
+    badges: tuple[Badge, ...] = ()
 
     @property
     def is_vanilla(self) -> bool:
@@ -106,6 +110,16 @@ class TableRow:
         return ", ".join(filter(None, [self.name, self.sizes, FULL_PATTERN * self.full_pattern]))
 
     @property
+    def base(self) -> str:
+        """Its name without its settings."""
+        return self.name.removesuffix(f" ({self.cell.key.settings})")
+
+    @property
+    def collapsed(self) -> int:
+        """How many of its seeds are."""
+        return sum(COLLAPSED in flags for flags in self.flags.values())
+
+    @property
     def without_case(self) -> str:
         """Its settings, but for the case of an experiment."""
         return CASE.sub("", self.cell.key.settings).strip()
@@ -118,26 +132,26 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two rows, or a row and a trivial baseline (`other` has no cell then), paired by seed: first minus other.
-
-    `holm`: p after Holm's correction, of the tests that decide about bold.
-    """
+    """Two rows over the seeds that both have, or a row and a trivial baseline (`other`): first minus other."""
 
     first: str
     other: str
     is_baseline: bool
-    difference: Paired
+    difference: Difference
     discordant: dict[int, Discordant]
-    holm: float | None = None
 
     @property
     def seeds_needed(self) -> int | None:
         sd = self.difference.sd
-        return None if sd is None else statistics.seeds_needed(sd, pairs=True)
+        return None if sd is None else statistics.seeds_needed(sd)
 
 
 @dataclass(frozen=True)
 class Column:
+    """One task under one protocol and rule. `against`: the row with the best mean beside every other and every
+    baseline; `adjusted`: the largest p of these, corrected over the columns; `short`: the task in one word; `answer`:
+    the verdicts in words."""
+
     key: tuple[str, str, str]
     title: str
     metric: str
@@ -145,6 +159,9 @@ class Column:
     rows: list[TableRow]
     source: PublishedTable | None
     against: list[Comparison] = field(default_factory=list)
+    adjusted: float | None = None
+    short: str = ""
+    answer: str = ""
 
     @property
     def task(self) -> str:
@@ -169,6 +186,12 @@ class Column:
                 rest = DEPTH.sub("", settings).strip()
                 systems.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
         return {name: dict(sorted(rows.items())) for name, rows in systems.items() if len(rows) > 1}
+
+    @property
+    def shared(self) -> list[Badge]:
+        """The caveats of every row that has a number."""
+        known = [row.badges for row in self.rows if row.summary.done]
+        return [badge for badge in known[0] if all(badge in others for others in known)] if len(known) > 1 else []
 
     @property
     def published(self) -> str:
@@ -199,48 +222,45 @@ class Column:
         incomplete = [row.name for row in self.rows if not row.cell.complete]
         if incomplete:
             return f"not all seeds that a sweep declared are done of {', '.join(incomplete)}"
-        if len({tuple(row.cell.scores()) for row in self.rows}) > 1:
-            return "the systems were run with different seeds"
+        if any(comparison.difference.seeds < 2 for comparison in self.against):
+            return "a test needs at least two seeds in common"
         if any(comparison.difference.p is None for comparison in self.against):
-            return "a paired test needs at least two seeds, and differences that vary"
+            return "a test needs runs that vary"
         return None
+
+    @property
+    def p(self) -> float | None:
+        """That no other row is as good as the leader: the largest of its tests (an intersection-union test)."""
+        return None if self.not_tested else max(comparison.difference.p for comparison in self.against)
 
     @property
     def bold(self) -> str | None:
         """The row that is better than every other of the column."""
-        if self.not_tested or not all(self._won(comparison) for comparison in self.against):
+        if self.not_tested or not all(map(self._ahead, self.against)) or self.adjusted >= statistics.ALPHA:
             return None
         return self.leader.name
 
-    def _won(self, comparison: Comparison) -> bool:
-        ahead = comparison.difference.mean < 0 if self.metric == "perplexity" else comparison.difference.mean > 0
-        return ahead and comparison.holm is not None and comparison.holm < statistics.ALPHA
+    def _ahead(self, comparison: Comparison) -> bool:
+        return comparison.difference.mean < 0 if self.metric == "perplexity" else comparison.difference.mean > 0
 
     @property
     def verdict(self) -> str:
         """Why a row is bold, or why none is."""
         if self.not_tested:
             return f"No row is bold: {self.not_tested}."
-        weakest = max(self.against, key=lambda comparison: (not self._won(comparison), comparison.holm))
-        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.holm)} after Holm"
+        weakest = max(self.against, key=lambda comparison: (not self._ahead(comparison), comparison.difference.p))
+        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.difference.p)}"
+        if self.adjusted != self.p:
+            closest += f", {p_text(self.adjusted)} corrected over columns"
         if self.bold:
             return f"{self.bold} is better than every other row (the closest call: {closest})."
         return f"No row is bold: {self.leader.name} has the best mean, but {closest}."
 
     @cached_property
     def pairs(self) -> list[Comparison]:
-        """All pairs of rows; those that the table tests carry Holm's p."""
-        tested = {
-            (comparison.first, comparison.other): comparison
-            for comparison in self.against
-            if not comparison.is_baseline
-        }
-        pairs = []
-        for first, other in combinations(self.rows, 2):
-            if (other.name, first.name) in tested:
-                first, other = other, first
-            pairs.append(tested.get((first.name, other.name)) or compare(first, other))
-        return pairs
+        """All pairs of rows, the leader first in its own."""
+        rows = sorted(self.rows, key=lambda row: row is not self.leader)
+        return [compare(first, other) for first, other in combinations(rows, 2)]
 
 
 @dataclass(frozen=True)
@@ -248,6 +268,10 @@ class Section:
     protocol: str
     selection: str
     columns: list[Column]
+
+    @property
+    def name(self) -> str:
+        return f"protocol {self.protocol}, selection {self.selection}"
 
 
 def compare(first: TableRow, other: TableRow) -> Comparison:
@@ -258,7 +282,7 @@ def compare(first: TableRow, other: TableRow) -> Comparison:
         for seed in seeds
         if seed in first.predictions and seed in other.predictions
     }
-    difference = statistics.paired([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
+    difference = statistics.difference([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
     return Comparison(first.name, other.name, False, difference, discordant)
 
 

@@ -3,8 +3,9 @@
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
-from pathlib import Path
+from contextlib import suppress
+from difflib import SequenceMatcher
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,16 @@ import numpy as np
 from lra.core.errors import UserError
 from lra.core.files import JSON_BYTES, digest, parse_json, read_regular
 from lra.records import record
-from lra.records.names import CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, WEIGHTS
+from lra.records.names import CARDS, CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
-from lra.report import Report, built, curves
+from lra.report import Report, built, cards, curves
 from lra.report.beside import Record, beside, predictions
 from lra.report.built import JSON
 from lra.report.figures import write_figures
-from lra.report.records import BESIDE
+from lra.report.records import BESIDE, declared_cells, records
 
 TEXT_BYTES = 2**28  # the most that a file of a report may have
+MOST = 20  # places of a file that are named one by one
 LEFT = {"accuracy": (METRICS, PREDICTIONS), "perplexity": (METRICS, COSTS, SAMPLE)}  # by a finished run
 
 
@@ -30,24 +32,57 @@ def verify(root: Path, selection: str | None = None, published: Iterable[Path] =
 
     `selection`: None for the rule that the report was built with. Raises UserError where there is no record.
     """
+    files = RunFiles(root)
     faults: list[str] = []
-    how = _built(RunFiles(root).folder, faults)
-    known = len(faults)
+    how = _built(files.folder, faults)
+    runs, found = _of_records(files)
+    faults += found
     try:
         rule = selection or (how.selection if how else None)
         report = Report(root, rule, published, faults.append, how.title if how else None)
+        faults += _of_report(report, how)
     except UserError as error:
-        if len(faults) == known:
+        if not runs and not faults:
             raise
-        return 0, [*faults, str(error)]
-    runs = [run for cell in report.cells for run in cell.runs.values()]
+        faults.append(str(error))
+    return len(runs), list(dict.fromkeys(faults))
+
+
+def verify_records(root: Path) -> tuple[int, list[str]]:
+    """As `verify`, of records alone, whatever report may lie beside them."""
+    runs, faults = _of_records(RunFiles(root))
+    try:
+        Report(root, tell=faults.append)
+    except UserError as error:
+        faults.append(str(error))
+    return len(runs), list(dict.fromkeys(faults))
+
+
+def _of_records(files: RunFiles) -> tuple[list[Record], list[str]]:
+    """The records that can be read, and what is wrong with them, with files beside them and with what was declared."""
+    faults: list[str] = []
+    runs = list(records(files, faults.append))
     for run in runs:
         try:
-            faults += [f"{run['path']}: {fault}" for fault in _of_run(report.run_files, run)]
+            faults += [f"{run['path']}: {fault}" for fault in _of_run(files, run)]
         except UserError as error:
             faults.append(str(error))
-    faults += _of_report(report, how)
-    return len(runs), list(dict.fromkeys(faults))
+    return runs, [*faults, *_of_declarations(files, runs)]
+
+
+def _of_declarations(files: RunFiles, runs: list[Record]) -> Iterator[str]:
+    """Runs whose cell a sweep declares, but not their seed: of these, somebody chose which to show."""
+    declared: dict[PurePosixPath, set[int]] = {}
+    for path in files.find(SWEEP):
+        with suppress(ValueError):  # the report tells of it
+            for cell in declared_cells(files, path):
+                place = PurePosixPath(path).parent / cell["folder"]
+                declared.setdefault(place, set()).update(cell["seeds"])
+    for run in runs:
+        seeds = declared.get(PurePosixPath(run["path"]).parent.parent)
+        if seeds is not None and run["seed"] not in seeds:
+            known = ", ".join(map(str, sorted(seeds)))
+            yield f"{run['path']}: seed {run['seed']} was run, but {SWEEP} declares {known}"
 
 
 def _built(folder: Path, faults: list[str]) -> built.Built | None:
@@ -70,6 +105,8 @@ def _of_report(report: Report, how: built.Built | None) -> Iterator[str]:
         figures = how.figures if how else record.sha256(report.folder, *drawn)
         yield from _of_figures(report.folder, figures, drawn)
         texts = {**report.files(figures), PAGE: report.page(figures)}
+    if (report.folder / CARDS).exists():
+        texts[CARDS] = cards.text(report)
     for name, text in texts.items():
         yield from _of_text(report.folder / name, text)
 
@@ -198,28 +235,29 @@ def _of_figures(folder: Path, listed: dict[str, str], drawn: dict[str, str]) -> 
 
 
 def _of_text(path: Path, expected: str) -> Iterator[str]:
-    """The first line of a file that is not what the records give."""
+    """The lines of a file that are not what the records give."""
     try:
         text = read_regular(path, TEXT_BYTES).decode()
     except (OSError, ValueError) as error:
         yield f"{path.name}: not readable ({_reason(error)}); lra-report writes it"
         return
-    pairs = enumerate(zip_longest(text.split("\n"), expected.split("\n")), start=1)
-    wrong = [(line, written, given) for line, (written, given) in pairs if written != given]
-    if wrong:
-        line, written, given = wrong[0]
-        more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
-        written, given = _around(written, given)
-        yield f"{path.name}, line {line}: found {written!r}, the records give {given!r}{more}"
+    written, given = text.split("\n"), expected.split("\n")
+    matcher = SequenceMatcher(None, written, given, autojunk=False)
+    places = [change[1:] for change in matcher.get_opcodes() if change[0] != "equal"]
+    for first, last, start, end in places[:MOST]:
+        found, right = _around("\n".join(written[first:last]), "\n".join(given[start:end]))
+        yield f"{path.name}, line {first + 1}: found {found!r}, the records give {right!r}"
+    if len(places) > MOST:
+        yield f"{path.name}: {len(places) - MOST} more places are not what the records give"
 
 
-def _around(text: str | None, other: str | None, most: int = 160) -> tuple[str | None, str | None]:
+def _around(text: str, other: str, most: int = 160) -> tuple[str, str]:
     """Both from a little before the place where they differ, where the lines are long: those of the page are."""
-    if max(len(text or ""), len(other or "")) <= most:
+    if max(len(text), len(other)) <= most:
         return text, other
-    place = next((n for n, (a, b) in enumerate(zip(text or "", other or "", strict=False)) if a != b), 0)
+    place = next((n for n, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), 0)
     start = max(0, place - 40)
-    return tuple(line and line[start : start + most] for line in (text, other))
+    return text[start : start + most], other[start : start + most]
 
 
 def _reason(error: Exception) -> str:

@@ -41,8 +41,8 @@ class Course:
             **provenance.environment(task.digest, device),
             "processes": ranks.count(),
             "precision": settings.precision,
-            "micro_batch": settings.train["micro_batch"],
-            "eval_batch": settings.train["eval_batch"],
+            "micro_batch": job.system.recipe.micro_batch,
+            "eval_batch": job.system.recipe.eval_batch,
         }
         self.inexact: list[str] = []
         self.resumes = 0
@@ -54,11 +54,8 @@ class Course:
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one. Raises UserError where it belongs to other conditions."""
-        saved = checkpoint.read(self.job.folder)
-        if saved is None:
-            return
+    def resume(self, saved: Generation) -> None:
+        """Go on from a checkpoint. Raises UserError where it belongs to other conditions."""
         try:
             self._load(saved)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -93,12 +90,15 @@ class Course:
         self.best_weights = best
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written after `step`."""
+        """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
         last = step == self.job.system.recipe.steps
-        return last or self.schedule.due(step, time.monotonic() - self._saved_at)
+        due = last or self.schedule.due(step, time.monotonic() - self._saved_at)
+        return ranks.summed(due and ranks.leads()) == [1]
 
     def save(self) -> None:
-        """Write a checkpoint of this moment; the leader does."""
+        """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
+        `Diverged` on all of them."""
+        self.training.look()
         if not ranks.leads():
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}

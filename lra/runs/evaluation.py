@@ -28,7 +28,7 @@ def tested(
     recipe, precision = job.system.recipe, job.settings.precision
 
     def look() -> tuple[Score, Predictions | None]:
-        keep = Predictions(len(task.test)) if task.objective == "classify" else None
+        keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
         memory = KeptMemory()
         with console.Parts(f"{job.title}, test") as bar:
 

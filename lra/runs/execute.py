@@ -5,17 +5,18 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from lra import laws
 from lra.config.settings import Generate
 from lra.core import streams
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Requests
-from lra.model import laws
 from lra.model.model import Model
-from lra.records import record
+from lra.records import checkpoint, record
 from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.course import Course
+from lra.runs.cut import automatic, naming_what_is_too_large, settled
 from lra.runs.describe import parameters
 from lra.runs.evaluation import diagnosed, tested
 from lra.runs.job import Job
@@ -61,10 +62,15 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(system, task, settings.seed)
     start = first_weights(job, model, task)
-    checked = laws.check(model)
-    course = Course(job, task, Training(model.to(device), system.recipe), device)
-    course.resume()
-    diverged = course.follow(requests, loggers)
+    checked = laws.before_a_run(model.blocks[0].mixer, masked=model.key_mask)
+    model, saved = model.to(device), checkpoint.read(job.folder)
+    job = settled(job, task, model, saved)
+    recipe = job.system.recipe
+    course = Course(job, task, Training(model, recipe), device)
+    if saved is not None:
+        course.resume(saved)
+    with naming_what_is_too_large(recipe):
+        diverged = course.follow(requests, loggers)
     results = {
         **course.summary(),
         "status": "diverged" if diverged else "finished",
@@ -72,6 +78,11 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
         "full_pattern": system.full_pattern,
         **start,
         **({"checked": checked} if checked else {}),
+        **(
+            {"auto": {key: getattr(recipe, key) for key in automatic(system.recipe)}}
+            if automatic(system.recipe)
+            else {}
+        ),
         "baselines": task.baselines,
         "test": {},
     }
@@ -79,7 +90,8 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
         say(f"{job.title}: diverged: {diverged}")
         results["reason"] = str(diverged)
     else:
-        results |= _finished(course, clock)
+        with naming_what_is_too_large(recipe):
+            results |= _finished(course, clock)
     results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     return results

@@ -39,6 +39,7 @@ class Job:
             "seed": self.settings.seed,
             "selection": self.system.recipe.selection,
             "metric": facts.metric,
+            **({"row": self.system.row} if self.system.row else {}),
         }
 
 

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from lra.config.boundary import check_packages, composing
 from lra.config.cell import PLACED, Cell, cell_of
+from lra.config.compose import options
 from lra.config.configure import check_value
 from lra.config.settings import Seed, Settings, settings_of
 from lra.core import locks
@@ -78,6 +79,8 @@ class PlannedCell:
             "selection": self.system.recipe.selection,
             "folder": self.cell.folder.as_posix(),
             "seeds": [run.settings.seed for run in self.runs],
+            "reference": self.settings.sweep["reference"],
+            "margin": self.settings.sweep["margin"],
         }
 
 
@@ -140,13 +143,30 @@ def _overrides(config: DictConfig) -> dict[str, list[str]]:
             texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
         if not texts:
             raise UserError(f"{override.input_line}: there is no such value, so there is nothing to run")
+        if key.lstrip("+") == "also" and len(texts) > 1:
+            raise UserError(f"{override.input_line}: several rows are written also=[...]")
         if key == "out" and len(texts) > 1:
             raise UserError(f"{override.input_line}: a sweep has one folder of results")
         choices[key.lstrip("+")] = texts
+    _add_rows(choices)
     seeds = choices.get("seed", [])
     if len(seeds) != len(set(seeds)):
         raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed stands there twice")
     return choices
+
+
+def _add_rows(choices: dict[str, list[str]]) -> None:
+    """Replace what `also` says by further values of the key that the rows of this sweep differ in."""
+    [also] = choices.pop("also", ["also=[]"])
+    names = yaml.safe_load(also.partition("=")[2])
+    for name in [names] if isinstance(names, str) else names:
+        key = next((key for key in ("system", "attention") if key in choices), None)
+        if key is None:
+            raise UserError(f"{also}: this sweep has no list of attentions to add to; name them with attention=...")
+        row = f"{'system' if key == 'system' and name in options('system') else 'attention'}={name}"
+        if row in choices[key]:
+            raise UserError(f"{also}: this sweep has {row} already; leave also=... out")
+        choices[key].append(row)
 
 
 def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:

@@ -14,12 +14,14 @@ from lra.tasks import Builder, Facts, Place
 from lra.training.recipe import Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
+    from lra.attention import Mixer
     from lra.model.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length."""
+    """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
+    `row`: how tables name an attention that is not ours."""
 
     builder: Builder
     model: "Callable[[Facts], Model]"
@@ -27,6 +29,7 @@ class System:
     start: Start | None
     parameters: int
     full_pattern: bool
+    row: dict[str, str] | None
 
 
 def assemble(settings: Settings) -> System:
@@ -63,7 +66,15 @@ def assemble(settings: Settings) -> System:
         start=start,
         parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
+        row=_row(made.blocks[0].mixer),
     )
+
+
+def _row(mixer: "Mixer") -> dict[str, str] | None:
+    """Name and complexity from the card of a mixer; None where it is ours, since those of ours lie with the report."""
+    if type(mixer).__module__.split(".")[0] == "lra":
+        return None
+    return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
 
 
 def check_memory(system: System) -> None:

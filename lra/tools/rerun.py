@@ -1,118 +1,186 @@
 """Is a kept number what this code gives? Trains a record's run again and compares everything but times.
 
-    python -m lra.tools.rerun results/table1_small/listops/paper/linear/transformer/seed1 ...
-
-The runs may lie in folders or in the receipts file of their results folder. Bits are equal only with the same packages,
-number of threads and kind of processor; what differs there is told, too.
+Bits are equal only with the same packages, number of threads and kind of processor, so what differs there is told, too.
 """
 
-import argparse
 import json
-import sys
-import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lra.config.cell import Cell
-from lra.config.compose import compose
-from lra.config.settings import Settings, settings_of
-from lra.core.console import say
+from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.records import record
-from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP
+from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
+from lra.report.blocks import PROBES
 from lra.runs.folder import run
 from lra.runs.job import Job
+from lra.runs.standing import complete
 from lra.runs.system import assemble
+from lra.tasks import Place
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
-CONDITIONS = ("commit", "packages", "threads", "cpu", "instructions", "device", "data_sha256")
+CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")
+ASIDE = {"seconds", *PROBES}  # of an evaluation: not the same twice, and no result
 
 
-def settings_from(kept: dict[str, Any], out: Path, packages: list[str]) -> Settings:
-    """The settings of a record's run, to be done in `out`. Raises UserError where its first weights were another's."""
-    identity = kept["config"]
-    if "init" in identity:
-        raise UserError(f"it began with the weights {identity['init']['sha256']}, which a record does not hold")
-    default = settings_of(compose("train"))
-    chosen = {key: value for key, value in identity.items() if key != "train"}
-    train = {**default.train, **identity["train"]}
-    return replace(
-        default, **chosen, train=train, out=str(out), threads=kept["provenance"]["threads"], packages=packages
+@dataclass(frozen=True)
+class KeptRun:
+    """A record among the files of its results folder; `name`: the folder of its run below that."""
+
+    files: RunFiles
+    name: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Raises ValueError and OSError."""
+        return record.parse(self._read(RECORD))
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        return measurements(self._read(METRICS))
+
+    def _read(self, file: str) -> bytes:
+        return self.files.read(f"{self.name}/{file}")
+
+    def source(self, sha256: str) -> "KeptRun | None":
+        """The run beside it that left the weights with this digest."""
+        for path in self.files.find(RECORD):
+            other = KeptRun(self.files, Path(path).parent.as_posix())
+            if other.record.get("files", {}).get(WEIGHTS) == sha256:
+                return other
+        return None
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A run that was trained again into `folder`: the `numbers` and `conditions` that were others, each in a line."""
+
+    folder: Path
+    numbers: list[str]
+    conditions: list[str]
+
+
+def kept(path: Path) -> KeptRun:
+    """The run of a record: its folder, that below a receipts file (`FOLDER/receipts.zip/CELL/seed1`), or that which was
+    packed (`FOLDER/CELL/seed1`). Raises UserError where there is none."""
+    folder = path.parent if path.name == RECORD else path
+    roots = [root for root in folder.parents if root.is_file() or (root / SWEEP).exists() or (root / RECEIPTS).exists()]
+    if not roots and (folder / RECORD).exists():  # a run that no sweep declared
+        levels = len(_cell(record.read(folder / RECORD)).folder.parts) + 1
+        roots = [*folder.parents[levels - 1 : levels]]
+    found = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
+    if not found or not found[0].files.exists(f"{found[0].name}/{RECORD}"):
+        raise UserError(f"rerun={path}: no {RECORD} there, nor in a {RECEIPTS}; expected the folder of a run")
+    return found[0]
+
+
+def again(run_kept: KeptRun, own: Settings) -> Repeated:
+    """Train a kept run once more, below `own.out`. Of `own`, only what decides no number is taken: places, packages.
+
+    Raises UserError, ValueError and OSError where it cannot be read or done, or was done there before.
+    """
+    earlier = run_kept.record
+    job = _job(earlier, _settings(run_kept, earlier, own))
+    _refuse_other_data(job, earlier["provenance"]["data_sha256"])
+    if complete(job.folder, job.settings):
+        raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
+    run(job)
+    made = record.read(job.folder / RECORD)
+    numbers = differing(run_kept.evaluations, measurements((job.folder / METRICS).read_bytes()))
+    numbers += _told(record.differences(chosen(earlier), chosen(made)))
+    conditions = ({key: each["provenance"].get(key) for key in CONDITIONS} for each in (earlier, made))
+    return Repeated(job.folder, numbers, _told(record.differences(*conditions)))
+
+
+def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Settings:
+    """Those of a record's run. The weights that it began with are those of `own.init`, or of a run that lies beside it
+    and is trained again first."""
+    identity, provenance = earlier["config"], earlier["provenance"]
+    settings = replace(
+        own,
+        **{key: value for key, value in identity.items() if key not in ("train", "init")},
+        train={**own.train, **_numbers(earlier), "processes": earlier.get("processes", 1)},
+        init=None,
+        threads=provenance["threads"],
+        device=("cpu" if provenance["device"] == "cpu" else "cuda") if own.device == "auto" else own.device,
+        checkpoint={**own.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
     )
+    if "init" not in identity:
+        return settings
+    options = {key: value for key, value in identity["init"].items() if key != "sha256"}
+    sha256 = identity["init"]["sha256"]
+    folder = own.init["folder"] if own.init else _source(run_kept, sha256, own)
+    settings = replace(settings, init={**options, "_partial_": True, "folder": str(folder)})
+    if settings.start.sha256 != sha256:
+        raise UserError(
+            f"init.folder={folder}: expected the weights {sha256} that the run began with, found "
+            f"{settings.start.sha256}"
+        )
+    return settings
 
 
-def kept_files(run_folder: Path) -> tuple[RunFiles, str]:
-    """What the results folder around a run keeps, and the path of the run below it. Raises UserError."""
-    for folder in run_folder.parents:
-        if (folder / SWEEP).exists() or (folder / RECEIPTS).exists():
-            return RunFiles(folder), run_folder.relative_to(folder).as_posix()
-    raise UserError(f"{run_folder}: no folder around it has a {SWEEP} or a {RECEIPTS}")
+def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:
+    """The folder of the run whose weights these are, trained again."""
+    source = run_kept.source(sha256)
+    if source is None:
+        raise UserError(
+            f"it began with the weights {sha256}, which no record beside it left; give them with init=checkpoint or "
+            "init=bert, and init.folder=..."
+        )
+    earlier = source.record
+    job = _job(earlier, _settings(source, earlier, own))
+    run(job)
+    return job.folder
 
 
-def again(run_folder: Path, packages: list[str]) -> list[str]:
-    """What differs between a kept run and the same run now; empty where nothing does. Raises UserError, ValueError and
-    OSError where it cannot be read or done."""
-    files, name = kept_files(run_folder)
-    kept = record.parse(files.read(f"{name}/{RECORD}"))
-    earlier = measurements(files.read(f"{name}/{METRICS}"))
-    with tempfile.TemporaryDirectory() as folder:
-        settings = settings_from(kept, Path(folder), packages)
-        cell = Cell(*(kept[key] for key in ("task", "protocol", "attention", "variant")), kept["settings"])
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
-        run(job)
-        made = record.read(job.folder / RECORD)
-        lines = differing(earlier, measurements((job.folder / METRICS).read_bytes()))
-    changes = record.differences(chosen(kept), chosen(made))
-    differences = [*lines, *(f"{key}: {old} then, {new} now" for key, old, new in changes)]
-    if differences:
-        conditions = ({key: each["provenance"].get(key) for key in CONDITIONS} for each in (kept, made))
-        differences += [f"{key}: {old} then, {new} now" for key, old, new in record.differences(*conditions)]
-    return differences
+def _cell(earlier: dict[str, Any]) -> Cell:
+    task = earlier["task"].split(" (")[0]
+    return Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
+
+
+def _job(earlier: dict[str, Any], settings: Settings) -> Job:
+    cell = _cell(earlier)
+    return Job(settings=settings, system=assemble(settings), cell=cell, title=f"again: {cell} seed {settings.seed}")
+
+
+def _refuse_other_data(job: Job, expected: str | None) -> None:
+    """Raises UserError, before anything is trained."""
+    found = job.system.builder.build(Place.of(job.settings)).digest
+    if expected is not None and found != expected:
+        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
 
 
 def chosen(whole: dict[str, Any]) -> dict[str, Any]:
     """What a record says of results; the digests are those of files that hold no times."""
-    files = {name: digest for name, digest in whole["files"].items() if name != METRICS}
-    return {**{key: whole[key] for key in RESULTS}, "files": files}
+    files = {name: digest for name, digest in whole.get("files", {}).items() if name != METRICS}
+    config = {**whole["config"], "train": _numbers(whole)}
+    return {**{key: whole.get(key) for key in RESULTS}, "config": config, "files": files}
+
+
+def _numbers(whole: dict[str, Any]) -> dict[str, Any]:
+    """How a run trained, with what `auto` said."""
+    return {**whole["config"]["train"], **whole.get("auto", {})}
 
 
 def measurements(lines: bytes) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`, without their seconds."""
+    """The lines of `metrics.jsonl`, without their seconds and probes."""
     whole = [json.loads(line) for line in lines.splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in whole]
+    return [{key: value for key, value in line.items() if key not in ASIDE} for line in whole]
 
 
-def differing(kept: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[str]:
+def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[str]:
     """The first evaluation that is not the same, in one line; none where all are."""
-    if len(kept) != len(made):
-        return [f"{len(kept)} evaluations then, {len(made)} now"]
-    for old, new in zip(kept, made, strict=True):
+    if len(kept_lines) != len(made):
+        return [f"{len(kept_lines)} evaluations then, {len(made)} now"]
+    for old, new in zip(kept_lines, made, strict=True):
         changes = record.differences(old, new)
         if changes:
-            told = ", ".join(f"{key} {before} then, {now} now" for key, before, now in changes)
-            return [f"step {old['step']}: {told}"]
+            return [f"step {old['step']}: {', '.join(_told(changes))}"]
     return []
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m lra.tools.rerun", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="+", help="folders of runs, below their results folder")
-    parser.add_argument("--packages", nargs="*", default=[], help="packages whose code the runs use")
-    arguments = parser.parse_args()
-    unequal = 0
-    for path in arguments.runs:
-        try:
-            differences = again(path, arguments.packages)
-        except (UserError, ValueError, OSError) as error:
-            differences = [str(error)]
-        say(f"{path}: {'not ' if differences else ''}equal to the last bit", to_stdout=True)
-        for line in differences:
-            say(f"  {line}", to_stdout=True)
-        unequal += bool(differences)
-    sys.exit(1 if unequal else 0)
-
-
-if __name__ == "__main__":
-    main()
+def _told(changes: list[tuple[str, Any, Any]]) -> list[str]:
+    return [f"{key}: {old} then, {new} now" for key, old, new in changes]

@@ -4,7 +4,8 @@ const rows = [...table.tBodies[0].rows];
 const filters = document.getElementById("filters");
 const sheet = document.getElementById("sheet");
 const tray = document.getElementById("tray");
-const COLOURS = ["currentColor", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"]; // Okabe and Ito
+const COLOURS = [0, 1, 2, 3, 4, 5, 6].map((place) => `--s${place}`); // of the style, in light and in dark
+const ORDERED = ["#440154", "#414487", "#2a788e", "#22a884", "#7ad151"]; // viridis, for what has an order
 const DASHES = [[], [8, 3], [2, 2], [8, 3, 2, 3]];
 const MISSING = "–";
 
@@ -116,8 +117,24 @@ function sort(heading) {
 // Charts.
 
 const charts = new Set();
-const colour = (place) => COLOURS[place % COLOURS.length];
-const resolved = (name) => (name === "currentColor" ? getComputedStyle(document.body).color : name);
+const colour = (place) => (typeof place === "string" ? place : COLOURS[place % COLOURS.length]);
+/** A colour as a canvas takes it: a probe has the style's, which knows light and dark. */
+function resolved(name) {
+  if (!name.startsWith("--")) return name === "currentColor" ? getComputedStyle(document.body).color : name;
+  const probe = make("i", {style: `color: var(${name})`});
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+/** The colour of one of so many that have an order, as blocks have. */
+function ordered(place, count) {
+  const at = count < 2 ? 0 : (place / (count - 1)) * (ORDERED.length - 1);
+  const low = Math.floor(at);
+  const high = Math.min(low + 1, ORDERED.length - 1);
+  return `color-mix(in srgb, ${ORDERED[high]} ${Math.round(100 * (at - low))}%, ${ORDERED[low]})`;
+}
 
 /**
  * Lines [{label, x, y, dash}] over the steps, and their numbers as a table. A `band` [[low], [high]] lies around a line.
@@ -212,8 +229,8 @@ function line(run, name, label, shade, dash = shade) {
   return {label, x: data.steps[run.curve.step], y: run.curve[name], shade, dash};
 }
 
-/** The mean of a cell's finished runs at the steps that all of them have, within their range. */
-function course(cell, name, label, shade) {
+/** The mean of a cell's finished runs at the steps that all of them have, within its 95 % interval. */
+function course(cell, name, label, shade, dash) {
   const lines = cell.runs
     .filter((run) => run.score != null)
     .map((run) => line(run, name, label, shade))
@@ -222,8 +239,12 @@ function course(cell, name, label, shade) {
   const x = lines[0].x.filter((step) => lines.every((other) => other.y[other.x.indexOf(step)] != null));
   const columns = x.map((step) => lines.map((other) => other.y[other.x.indexOf(step)]));
   const mean = columns.map((values) => values.reduce((sum, value) => sum + value) / values.length);
-  const edges = [columns.map((values) => Math.min(...values)), columns.map((values) => Math.max(...values))];
-  return {label, x, y: mean, band: edges, shade, dash: shade};
+  const half = columns.map((values, at) => {
+    const squares = values.reduce((sum, value) => sum + (value - mean[at]) ** 2, 0);
+    return values.length < 2 ? 0 : data.quantiles[values.length - 2] * Math.sqrt(squares / (values.length - 1) / values.length);
+  });
+  const edges = [mean.map((value, at) => value - half[at]), mean.map((value, at) => value + half[at])];
+  return {label, x, y: mean, band: edges, shade, dash};
 }
 
 /** What a probe found in each block of the first run that has it. */
@@ -231,12 +252,12 @@ function blockChart(cell, name, title) {
   const measured = cell.runs.find((run) => run.curve?.[name]?.some(Boolean));
   if (!measured) return null;
   const values = measured.curve[name];
-  const blocks = values.find(Boolean).map((_, block) => ({
+  const blocks = values.find(Boolean).map((_, block, all) => ({
     label: `block ${block + 1}`,
     x: data.steps[measured.curve.step],
     y: values.map((value) => value?.[block] ?? null),
-    shade: block,
-    dash: block,
+    shade: ordered(block, all.length),
+    dash: 0,
   }));
   return chart(`${title}, seed ${measured.seed}`, blocks);
 }
@@ -265,7 +286,7 @@ function item(id) {
 
 function choose(id, wanted) {
   chosen = chosen.filter((other) => other !== id);
-  if (wanted) chosen = [...chosen.slice(-1), id];
+  if (wanted) chosen.push(id);
   showChosen();
 }
 
@@ -287,7 +308,7 @@ function showChosen() {
           type: "button",
           disabled: chosen.length < 2 ? "" : null,
           onclick: () => {
-            location.hash = `compare/${chosen.join("/")}`;
+            go(`compare/${chosen.join("/")}`);
           },
         },
         "compare",
@@ -342,7 +363,7 @@ function close() {
 }
 
 function leave() {
-  history.replaceState(null, "", location.pathname + location.search);
+  remember("");
   close();
 }
 
@@ -477,6 +498,7 @@ function openCell(place) {
   open(
     cell.name,
     `${cell.task}; protocol ${cell.protocol}. ${data.verdicts[cell.column]}`,
+    cell.caveats.length ? make("p", {class: "bad"}, cell.caveats.join("; ")) : null,
     list(Object.entries(cell.facts).filter(([, value]) => value)),
     seeds(place, cell),
     curveCharts(cell),
@@ -489,17 +511,27 @@ function openCell(place) {
 
 // Comparisons.
 
-function openComparison(one, two) {
-  const pair = [one, two].map(item);
-  const [a, b] = pair;
-  const same = a.cell.task === b.cell.task && a.cell.metric === b.cell.metric && a.cell.protocol === b.cell.protocol;
-  const names = a.name === b.name ? pair.map((side) => side.title) : pair.map((side) => side.name);
+function openComparison(...ids) {
+  const sides = ids.map(item);
+  const [a] = sides;
+  const same = sides.every(
+    ({cell}) => cell.task === a.cell.task && cell.metric === a.cell.metric && cell.protocol === a.cell.protocol,
+  );
+  const distinct = new Set(sides.map((side) => side.name)).size === sides.length;
+  const names = sides.map((side) => (distinct ? side.name : side.title));
+  const taken = {};
+  const looks = sides.map(({cell}, place) => {
+    const used = (taken[cell.colour] = (taken[cell.colour] ?? -1) + 1);
+    return {shade: cell.colour, dash: used || (place && sides[0].cell.colour === cell.colour ? place : 0)};
+  });
   const overlay = quantities(a.cell)
-    .filter((name) => quantities(b.cell).includes(name))
+    .filter((name) => sides.every(({cell}) => quantities(cell).includes(name)))
     .map((name) => {
-      const lines = pair
-        .map(({cell, run}, shade) =>
-          run ? line(run, name, names[shade], shade) : course(cell, name, names[shade], shade),
+      const lines = sides
+        .map(({cell, run}, place) =>
+          run
+            ? line(run, name, names[place], looks[place].shade, looks[place].dash)
+            : course(cell, name, names[place], looks[place].shade, looks[place].dash),
         )
         .filter(Boolean);
       return lines.length ? chart(NAMES[name], lines) : null;
@@ -509,57 +541,63 @@ function openComparison(one, two) {
     "Comparison",
     same
       ? `${names.join(" against ")}; ${a.cell.task}, protocol ${a.cell.protocol}`
-      : pair.map((side) => side.title).join(" against "),
+      : sides.map((side) => side.title).join(" against "),
     same
-      ? paired(a, b, names)
+      ? scores(sides, names)
       : make("p", {class: "bad"}, "Not the same task and protocol: these numbers cannot be compared."),
-    differences(a, b, names),
+    differences(sides, names),
     overlay.length
       ? [
           make("h3", null, "Curves"),
-          make("p", null, "Of a system: the mean over its seeds, within their range."),
+          make("p", null, "Of a system: the mean over its seeds, within its 95 % interval."),
           make("div", {class: "charts"}, overlay),
         ]
       : null,
   );
 }
 
-/** Of two runs: both scores, and the examples that only one gets right. Of systems: differences by seed. */
-function paired(a, b, names) {
+/** Of runs: their scores, and the examples that only one of two gets right. Of systems: their scores by seed. */
+function scores(sides, names) {
   const heading = make("h3", null, "Scores");
-  if (a.run && b.run) {
-    const difference = a.run.score == null || b.run.score == null ? MISSING : signed(a.run.score - b.run.score);
-    const found = discordant(a.run.right, b.run.right);
+  const [a] = sides;
+  const others = sides.slice(1);
+  const metric = `Test ${a.cell.metric}`;
+  const against = others.map((_, place) => (others.length > 1 ? `${names[0]} − ${names[place + 1]}` : "difference"));
+  const minus = (one, two) => (one == null || two == null ? MISSING : signed(one - two));
+  if (sides.every((side) => side.run)) {
+    const values = sides.map((side) => side.run.score);
+    const line = ["test", ...values.map((value) => number(value)), ...values.slice(1).map((v) => minus(values[0], v))];
     return [
       heading,
-      grid(
-        `Test ${a.cell.metric}`,
-        ["split", ...names, "difference"],
-        [["test", number(a.run.score), number(b.run.score), difference]],
-      ),
-      found
-        ? make(
-            "p",
-            null,
-            `Only the first is right on ${found.first} test examples, only the second on ${found.second}: McNemar's exact p = ${found.p.toPrecision(2)}.`,
-          )
-        : make("p", null, "The predictions of both were not kept, so there is no test of the examples."),
+      grid(metric, ["split", ...names, ...against], [line]),
+      others.map((other, place) => {
+        const found = discordant(a.run.right, other.run.right);
+        const who = others.length > 1 ? `${names[0]} and ${names[place + 1]}: ` : "";
+        return make(
+          "p",
+          null,
+          found
+            ? `${who}Only the first is right on ${found.first} test examples, only the second on ${found.second}: McNemar's exact p = ${found.p.toPrecision(2)}.`
+            : `${who}The predictions of both were not kept, so there is no test of the examples.`,
+        );
+      }),
     ];
   }
-  const scores = (side) => new Map(side.runs.filter((run) => run.score != null).map((run) => [run.seed, run.score]));
-  const [first, second] = [scores(a), scores(b)];
-  const common = [...first.keys()].filter((seed) => second.has(seed));
-  const differences = common.map((seed) => first.get(seed) - second.get(seed));
-  const lines = common.map((seed, at) => [
-    String(seed),
-    number(first.get(seed)),
-    number(second.get(seed)),
-    signed(differences[at]),
-  ]);
+  const bySeed = sides.map((side) => new Map(side.runs.filter((run) => run.score != null).map((run) => [run.seed, run.score])));
+  const seeds = [...new Set(bySeed.flatMap((found) => [...found.keys()]))].sort((one, two) => one - two);
+  const lines = seeds.map((seed) => {
+    const values = bySeed.map((found) => found.get(seed));
+    return [String(seed), ...values.map((value) => number(value)), ...values.slice(1).map((v) => minus(values[0], v))];
+  });
   return [
     heading,
-    make("p", null, verdict(differences)),
-    grid(`Test ${a.cell.metric}, by seed`, ["seed", ...names, "difference"], lines),
+    others.map((_, place) => {
+      const common = [...bySeed[0].keys()].filter((seed) => bySeed[place + 1].has(seed));
+      const found = common.map((seed) => bySeed[0].get(seed) - bySeed[place + 1].get(seed));
+      return make("p", null, (others.length > 1 ? `${against[place]}. ` : "") + verdict(found));
+    }),
+    make("p", null, "Nothing is corrected for looking at several; the verdicts of the table are by Welch's test."),
+    grid(`${metric}, by seed`, ["seed", ...names, ...against], lines),
   ];
 }
 
@@ -570,7 +608,7 @@ function verdict(differences) {
   if (n === 1) return `Difference ${signed(mean)}, of one seed.`;
   const sd = Math.sqrt(differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
   const half = (data.quantiles[n - 2] * sd) / Math.sqrt(n);
-  return `Paired by seed, first minus second: ${signed(mean)} ± ${sd.toFixed(2)} (sd), 95 % t-interval ${signed(mean - half)} to ${signed(mean + half)}, n = ${n}. One comparison; nothing is corrected for looking at several.`;
+  return `Paired by seed, first minus second: ${signed(mean)} ± ${sd.toFixed(2)} (sd), 95 % t-interval ${signed(mean - half)} to ${signed(mean + half)}, n = ${n}.`;
 }
 
 /** McNemar's exact test of two packed arrays of bits: twice the smaller tail of a fair coin. */
@@ -594,8 +632,8 @@ function discordant(one, two) {
   return {first, second, p: Math.min(1, 2 * tail)};
 }
 
-function differences(a, b, names) {
-  const [one, two] = [a, b].map(({cell, run}) =>
+function differences(sides, names) {
+  const known = sides.map(({cell, run}) =>
     flat({
       task: cell.task,
       protocol: cell.protocol,
@@ -606,8 +644,8 @@ function differences(a, b, names) {
       ...(run ? {seed: run.seed} : {}),
     }),
   );
-  const keys = [...new Set([...Object.keys(one), ...Object.keys(two)])].filter(
-    (key) => JSON.stringify(one[key]) !== JSON.stringify(two[key]),
+  const keys = [...new Set(known.flatMap((one) => Object.keys(one)))].filter(
+    (key) => new Set(known.map((one) => JSON.stringify(one[key]))).size > 1,
   );
   return [
     make("h3", null, "Configuration and provenance"),
@@ -615,7 +653,7 @@ function differences(a, b, names) {
       ? grid(
           "What differs",
           ["key", ...names],
-          keys.map((key) => [key, make("span", null, text(one[key])), make("span", null, text(two[key]))]),
+          keys.map((key) => [key, ...known.map((one) => make("span", null, text(one[key])))]),
         )
       : make("p", null, "No difference."),
   ];
@@ -623,12 +661,75 @@ function differences(a, b, names) {
 
 // The address says what is open, so that links and the browser's back button work.
 
+// Behind a question mark it says how the table is filtered and sorted: #cell/3?task=listops&sort=mean ± sd
+
+function state() {
+  const chosenFilters = [...new FormData(filters)].filter(([, value]) => value);
+  const heading = table.tHead.querySelector("[aria-sort]");
+  const order = heading ? [["sort", heading.textContent], ["order", heading.getAttribute("aria-sort")]] : [];
+  const words = new URLSearchParams([...chosenFilters, ...order]).toString();
+  return words && `?${words}`;
+}
+
+function go(place) {
+  location.hash = place + state();
+}
+
+/** Let the address say what the table shows; nothing is opened, and the way back is as before. */
+function remember(place = location.hash.slice(1).split("?")[0]) {
+  const hash = place + state();
+  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+}
+
+function restore(words) {
+  const wanted = new URLSearchParams(words);
+  for (const field of filters.querySelectorAll("select, input")) field.value = wanted.get(field.name) ?? "";
+  const heading = [...table.tHead.rows[0].cells].find((cell) => cell.textContent === wanted.get("sort"));
+  if (heading) {
+    heading.setAttribute("aria-sort", wanted.get("order") === "descending" ? "ascending" : "none");
+    sort(heading);
+  }
+  filter();
+}
+
 function route() {
   close();
-  const [kind, ...ids] = location.hash.slice(1).split("/");
+  const [place, words] = location.hash.slice(1).split("?");
+  if (words !== undefined) restore(words);
+  const [kind, ...ids] = place.split("/");
   const known = ids.every((id) => data.cells[id.split(".")[0]]);
   if (kind === "cell" && ids.length === 1 && known) openCell(ids[0]);
-  else if (kind === "compare" && ids.length === 2 && known) openComparison(...ids);
+  else if (kind === "compare" && ids.length >= 2 && known) openComparison(...ids);
+}
+
+// The rows that are shown, for other programs.
+
+function shownRows() {
+  const head = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.trim());
+  const name = (cell) => cell.querySelector("a")?.textContent ?? cell.lastChild?.textContent ?? "";
+  const body = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+  return [head, ...body.map((row) => [...row.cells].slice(1).map((cell) => name(cell).trim()))];
+}
+
+const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+const TEX = {"\\": "\\textbackslash{}", "±": "$\\pm$", "−": "$-$", "²": "$^2$", "√": "$\\surd$", "~": "\\textasciitilde{}"};
+
+function latex(lines) {
+  const safe = (value) => value.replace(/[\\±−²√~]|[&%$#_{}^]/g, (found) => TEX[found] ?? `\\${found}`);
+  const [head, ...body] = lines.map((line) => `${line.map(safe).join(" & ")} \\\\`);
+  return [`\\begin{tabular}{l${"r".repeat(lines[0].length - 1)}}`, "\\hline", head, "\\hline", ...body, "\\hline", "\\end{tabular}"].join("\n");
+}
+
+function hand(title, content) {
+  close();
+  const field = make("textarea", {readonly: "", "aria-label": title});
+  field.value = content;
+  const copy = () => {
+    field.select();
+    navigator.clipboard?.writeText(content).catch(() => document.execCommand("copy"));
+  };
+  open(title, "The rows that are shown.", field, make("p", null, make("button", {type: "button", onclick: copy}, "copy")));
+  field.select();
 }
 
 const root = document.documentElement;
@@ -645,15 +746,29 @@ document.getElementById("theme").addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const drawn of charts) drawn.redraw(false);
 });
-filters.addEventListener("input", filter);
-filters.addEventListener("reset", () => setTimeout(filter));
+filters.addEventListener("input", () => {
+  filter();
+  remember();
+});
+filters.addEventListener("reset", () =>
+  setTimeout(() => {
+    filter();
+    remember();
+  }),
+);
+document.getElementById("csv").addEventListener("click", () =>
+  hand("CSV", shownRows().map((line) => line.map(quoted).join(",")).join("\n")),
+);
+document.getElementById("latex").addEventListener("click", () => hand("LaTeX", latex(shownRows())));
 filters.addEventListener("submit", (event) => event.preventDefault());
 table.tHead.addEventListener("click", ({target}) => {
-  if (target.tagName === "BUTTON") sort(target.closest("th"));
+  if (target.tagName !== "BUTTON") return;
+  sort(target.closest("th"));
+  remember();
 });
 table.tBodies[0].addEventListener("click", ({target}) => {
   const row = target.closest("tr");
-  if (!target.closest("a, input, td:first-child")) location.hash = `cell/${row.dataset.cell}`;
+  if (!target.closest("a, input, td:first-child")) go(`cell/${row.dataset.cell}`);
 });
 sheet.addEventListener("cancel", (event) => {
   event.preventDefault();

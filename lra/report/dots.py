@@ -1,0 +1,151 @@
+"""Numbers as dots with their intervals, inside of a page: a cell, and the matrix of systems and tasks."""
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+
+from lra.report import layout
+from lra.report import matrix as words
+from lra.report.drawing import colour_number
+from lra.report.table import Column, TableRow
+from lra.report.verdicts import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Badge
+
+WIDTH, HEIGHT, EDGE = 118, 14, 5  # pixels
+SPREAD = 2.5  # standard deviations of a row that its column's axis shows
+
+ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED)
+FEW = 4  # names in a sentence
+
+Href = Callable[[Column, TableRow], str]
+
+
+def matrix(columns: Sequence[Column], headings: Sequence[str], href: Href) -> str:
+    """One row a system, one column a task, baselines first. `href`: where the number of a row leads."""
+    orders = {row.order: row for column in columns for row in column.rows}
+    names = sorted({name for column in columns for name in column.baselines})
+    head = "".join(map(_heading, columns, headings))
+    lines = [
+        f'<tr class="baseline"><th scope="row">{escape(name)}</th>'
+        + "".join(f"<td>{layout.decimals(column.baselines.get(name))}</td>" for column in columns)
+        + "</tr>"
+        for name in names
+    ]
+    for order in sorted(orders):
+        cells = "".join(_cell(column, order, href) for column in columns)
+        lines.append(f'<tr><th scope="row">{key(orders[order])}</th>{cells}</tr>')
+    return (
+        f'<table class="matrix"><thead><tr><th scope="col">system</th>{head}</tr></thead><tbody>\n'
+        + "\n".join(lines)
+        + "\n</tbody></table>"
+    )
+
+
+def _cell(column: Column, order: tuple, href: Href) -> str:
+    row = next((row for row in column.rows if row.order == order), None)
+    return (
+        "<td></td>"
+        if row is None
+        else f'<td class="{" ".join(kinds(row))}">{entry(column, row, href, column.shared)}</td>'
+    )
+
+
+def legend(columns: Sequence[Column]) -> str:
+    """What the signs and codes mean."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(words.legend(columns)))
+
+
+def answer(name: str, column: Column) -> str:
+    """The verdicts of a column, counted, before all that is said of them."""
+    words: dict[str, list[str]] = {}
+    for row in column.rows:
+        if row.verdict is not None:
+            words.setdefault(row.verdict.word, []).append(row.name)
+    parts = [_counted(word, words[word]) for word in ORDER if word in words]
+    against = sorted({row.verdict.reference for row in column.rows if row.verdict is not None})
+    than = f" (against {against[0]})" if len(against) == 1 else ""
+    counted = escape(f": {'; '.join(parts)}{than}") if parts else ""
+    return f"<details><summary><strong>{escape(name)}</strong>{counted}</summary>{escape(column.answer)}</details>\n"
+
+
+def _counted(word: str, names: list[str]) -> str:
+    """With the names of those that differ, where they are few."""
+    few = word in (BETTER, WORSE, EQUIVALENT) and len(names) <= FEW
+    return f"{len(names)} {word}" + f": {', '.join(names)}" * few
+
+
+def key(row: TableRow) -> str:
+    """A system's name behind its colour."""
+    return f'<i class="s{colour_number(row)}"></i>{escape(row.name)} <small>{escape(row.complexity)}</small>'
+
+
+def _heading(column: Column, name: str) -> str:
+    unit = " <small>perplexity, lower is better</small>" if column.metric == "perplexity" else ""
+    marks = "".join(map(badge, column.shared))
+    task, _, rules = name.partition(", ")
+    shown = f"{escape(task)}{marks}<small>{escape(rules)}</small>"
+    return f'<th scope="col" title="{escape(column.title)}">{shown}{unit}</th>'
+
+
+def kinds(row: TableRow) -> list[str]:
+    """What a cell is, for its look: its verdict, and whether it lost to a trivial baseline."""
+    return [row.verdict.word if row.verdict else "reference"] + ["lost"] * any(m.code == "B" for m in row.badges)
+
+
+def badge(mark: Badge) -> str:
+    """A caveat: its code, and what it means."""
+    return f'<abbr class="badge" title="{escape(f"{mark.label}: {mark.meaning}")}">{escape(mark.code)}</abbr>'
+
+
+def entry(column: Column, row: TableRow, href: Href, said: Sequence[Badge] = (), beside: Sequence[Column] = ()) -> str:
+    """Mean and sd, the sign of the verdict, the caveats that are not `said` of the column already, and the dot, on one
+    axis with the columns `beside` it."""
+    address = escape(href(column, row))
+    if row.summary.mean is None:
+        return f'<a href="{address}">{escape(layout.count(row.summary))}</a>'
+    mean = f"<strong>{row.summary.mean:.2f}</strong>" if row.name == column.bold else f"{row.summary.mean:.2f}"
+    sd = "" if row.summary.sd is None else f" <small>± {row.summary.sd:.2f}</small>"
+    marks = "".join(badge(mark) for mark in row.badges if mark not in said)
+    return f'<a href="{address}">{mean}</a>{sd}{_sign(row)}{marks}{svg(column, row, beside)}'
+
+
+def _sign(row: TableRow) -> str:
+    verdict = row.verdict
+    if verdict is None or verdict.word not in SIGNS:
+        return ""
+    said = f"{verdict.word}: {layout.signed(verdict.estimate)} {layout.interval(verdict.interval)}"
+    return f' <abbr class="sign" title="{escape(f"{said} to {verdict.reference}")}">{SIGNS[verdict.word]}</abbr>'
+
+
+def svg(column: Column, row: TableRow, beside: Sequence[Column] = ()) -> str:
+    """The mean as a dot, its interval as a line, the strongest baseline as a tick; on one axis for these columns."""
+    ends_of_axes = [axis(other) for other in (column, *beside)]
+    low, high = min(low for low, _ in ends_of_axes), max(high for _, high in ends_of_axes)
+
+    def x(value: float) -> str:
+        share = (min(max(value, low), high) - low) / (high - low)
+        return f"{EDGE + share * (WIDTH - 2 * EDGE):.1f}"
+
+    mean, ends, y = row.summary.mean, row.summary.interval, HEIGHT / 2
+    line = "" if ends is None else f'<line x1="{x(ends[0])}" x2="{x(ends[1])}" y1="{y}" y2="{y}"/>'
+    trivial = strongest(column)
+    tick = "" if trivial is None else f'<path d="M{x(trivial)} 1V{HEIGHT - 1}"/>'
+    said = ", ".join(filter(None, [f"{mean:.2f}", layout.interval(ends)]))
+    return (
+        f'<svg class="dots s{colour_number(row)}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{said}">'
+        f'<title>{said}</title>{tick}{line}<circle cx="{x(mean)}" cy="{y}" r="3.5"/></svg>'
+    )
+
+
+def strongest(column: Column) -> float | None:
+    """The best trivial baseline."""
+    return (min if column.metric == "perplexity" else max)(column.baselines.values(), default=None)
+
+
+def axis(column: Column) -> tuple[float, float]:
+    """From the lowest to the highest of what the column has: means with their spread, and the strongest baseline."""
+    known = [row.summary for row in column.rows if row.summary.mean is not None]
+    ends = [known_row.mean + side * (known_row.sd or 0.0) for known_row in known for side in (-SPREAD, SPREAD)]
+    trivial = strongest(column)
+    ends += [] if trivial is None else [trivial]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    return (low, high) if low < high else (low - 1.0, high + 1.0)

@@ -1,0 +1,106 @@
+"""lra-train rerun=: a kept run is trained again, and what is not as it was is told."""
+
+from pathlib import Path
+
+import pytest
+from support import Commands
+
+from lra.cli import report, train
+from lra.records import record
+from lra.records.names import METRICS, RECEIPTS
+
+SMOKE = ("experiment=smoke", "threads=1", "out=kept")
+SIMPLE = Path("kept/listops/paper/simple/simple/seed1")
+AGAIN = "reruns/listops/paper/simple/simple/seed1"
+
+
+@pytest.fixture
+def kept(cli: Commands) -> Commands:
+    assert cli(train.main, *SMOKE)[0] == 0
+    return cli
+
+
+@pytest.mark.parametrize("named", [SIMPLE, SIMPLE / record.NAME], ids=["folder", "record"])
+def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> None:
+    code, out, _ = kept(train.main, f"rerun={named}")
+    assert (code, out.splitlines()[-1]) == (0, f"{named}: equal to the last bit ({AGAIN})")
+    made, was = record.read(Path(AGAIN) / record.NAME), record.read(SIMPLE / record.NAME)
+    assert (made["test"], made["config"], made["task"]) == (was["test"], was["config"], was["task"])
+    code, _, err = kept(train.main, f"rerun={named}")
+    assert code == 2
+    assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
+
+
+def test_a_run_out_of_receipts_is_trained_with_its_own_settings(cli: Commands) -> None:
+    """Of a sweep over a setting, so that its folder has commas and equal signs."""
+    sweep = ("--multirun", *SMOKE, "max_hours=null", "system=transformer", "train.lr=0.05,0.01", "model.depth=1,2")
+    assert cli(train.main, *sweep)[0] == 0
+    assert cli(report.main, "--pack", "--pages-only", "kept")[0] == 0
+    assert not list(Path("kept").rglob(record.NAME))
+    cell = "listops/paper/softmax/transformer/model.depth=1,train.lr=0.01/seed1"
+    for out, place in (("a", f"kept/{cell}"), ("b", f"kept/{RECEIPTS}/{cell}")):
+        code, said, _ = cli(train.main, f"rerun='{place}'", f"out={out}")
+        assert (code, said.splitlines()[-1]) == (0, f"{place}: equal to the last bit ({out}/{cell})")
+
+
+def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
+    """The first evaluation, every number of the record, and the conditions."""
+    lines = (SIMPLE / METRICS).read_text().replace('"step": 20', '"step": 20, "extra": 1')
+    (SIMPLE / METRICS).write_text(lines)
+    run = record.read(SIMPLE / record.NAME)
+    run["test"]["last"]["correct"] += 1
+    run["provenance"] |= {"commit": "another", "cpu": "abacus"}
+    record.write(SIMPLE, run)
+    code, out, _ = kept(train.main, f"rerun={SIMPLE}")
+    assert code == 1
+    told = out[out.index(str(SIMPLE)) :].splitlines()
+    correct = run["test"]["last"]["correct"]
+    assert told[:3] == [
+        f"{SIMPLE}: not equal to the last bit ({AGAIN})",
+        "  step 20: extra: 1 then, None now",
+        f"  test.last.correct: {correct} then, {correct - 1} now",
+    ]
+    assert [line.split(":")[0] for line in told[3:]] == ["  commit", "  cpu"]
+
+
+def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
+    """By its digest, the run that left them is found beside; nothing but records is needed."""
+    assert kept(train.main, *SMOKE, "attention=linear", "checkpoint.keep=true")[0] == 0
+    source = Path("kept/listops/paper/linear/transformer/seed1")
+    taking = (f"init.folder={source}", "init=checkpoint", "attention=softmax")
+    assert kept(train.main, *SMOKE, *taking)[0] == 0
+    (source / "weights.safetensors").unlink()
+    taken = "listops/paper/softmax/transformer/seed1"
+    code, out, err = kept(train.main, f"rerun=kept/{taken}")
+    assert code == 0, err
+    assert out.splitlines()[-1] == (f"kept/{taken}: equal to the last bit (reruns/{taken})")
+    (source / record.NAME).unlink()
+    code, _, err = kept(train.main, f"rerun=kept/{taken}", "out=more")
+    assert (code, "which no record beside it left; give them with init=checkpoint" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("rerun=nowhere",), "rerun=nowhere: no record.json there, nor in a receipts.zip"),
+        ((f"rerun={SIMPLE}", "train.lr=0.1"), "train.lr=0.1: beside rerun=... only out, cache, "),
+        ((f"rerun={SIMPLE}", "experiment=smoke"), "experiment=smoke: beside rerun=... only out, "),
+        (("--multirun", f"rerun={SIMPLE}", "seed=1,2"), f"rerun={SIMPLE}: one run at a time"),
+    ],
+    ids=["no record", "a setting", "an experiment", "a sweep"],
+)
+def test_what_cannot_be_done_is_one_line(kept: Commands, words: tuple[str, ...], fault: str) -> None:
+    code, out, err = kept(train.main, *words)
+    assert (code, out) == (2, "")
+    [line] = err.splitlines()
+    assert line.startswith(f"lra-train: error: {fault}")
+    assert not Path("reruns").exists()
+
+
+def test_other_data_are_named_before_anything_is_trained(kept: Commands) -> None:
+    run = record.read(SIMPLE / record.NAME)
+    run["provenance"]["data_sha256"] = "0" * 64
+    record.write(SIMPLE, run)
+    code, _, err = kept(train.main, f"rerun={SIMPLE}")
+    assert (code, err.count(f"data: the run was trained on {'0' * 64} (SHA-256), found ")) == (2, 1)
+    assert not Path("reruns").exists()
