@@ -11,6 +11,8 @@ COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),
     "lra-prepare": ("lra.cli.prepare", "fetch or make, verify and cache the data of a task"),
     "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
+    "lra-check": ("lra.cli.check", "try which laws of mixers an attention keeps"),
+    "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
     "lra-explain": ("lra.cli.explain", "show what each token contributes to the CLS"),
     "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
 }
@@ -53,6 +55,14 @@ def prepare() -> None:
 
 def report() -> None:
     start("lra-report")
+
+
+def check() -> None:
+    start("lra-check")
+
+
+def new() -> None:
+    start("lra-new")
 
 
 def explain() -> None:

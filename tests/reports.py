@@ -11,7 +11,7 @@ from golden.folder import DIAGNOSED, MACHINE, summary
 
 from lra.core.files import digest, write_json
 from lra.records import record
-from lra.records.names import CONFIG, COSTS, METRICS, PREDICTIONS, README, SAMPLE, SWEEP
+from lra.records.names import CONFIG, COSTS, DETAILS, METRICS, PREDICTIONS, SAMPLE, SWEEP
 from lra.report import Report
 
 
@@ -112,7 +112,8 @@ def files_of(folder: Path, *arguments: object) -> dict[str, str]:
 
 
 def page_of(folder: Path, *arguments: object) -> str:
-    return files_of(folder, *arguments)[README]
+    """All tables."""
+    return files_of(folder, *arguments)[DETAILS]
 
 
 def lines_of(text: str) -> list[dict[str, str]]:

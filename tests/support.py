@@ -20,6 +20,7 @@ from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
 from lra.core.dropout import set_keys
+from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.runs.job import Job
@@ -62,22 +63,30 @@ def settings(*overrides: str) -> dict[str, dict[str, Any]]:
     return deepcopy(_settings(*overrides))
 
 
-def mixer_of(name: str, *overrides: str, **shape: object) -> Mixer:
-    """A float64 mixer as `attention=name` configures it; dimensions are different primes where they can be."""
-    cfg = settings(f"attention={name}", *overrides)
+def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
+    """What makes the mixers that `attention=name` configures."""
+    return configure.build(settings(f"attention={name}", *overrides)["attention"], "attention", [], supplied=1)
+
+
+def shape(**changes: object) -> Shape:
+    """Dimensions are different primes where they can be."""
     sizes = {
         "dim": 15,
         "qkv_dim": 15,
         "heads": 3,
         "max_positions": 13,
         "bias": True,
-        "out_proj": False,
+        "out_proj": True,
         "dropout": 0.0,
         "causal": False,
         "layer": 0,
     }
-    build = configure.build(cfg["attention"], "attention", [], supplied=1)
-    return build(Shape(**{**sizes, **shape})).double().eval()
+    return Shape(**{**sizes, **changes})
+
+
+def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
+    """A float64 mixer as `attention=name` configures it, without output projection."""
+    return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
 def cases() -> list[tuple[str, list[str]]]:
@@ -150,7 +159,14 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ),
         ("attention.lags=4", "attention.rank=6", "attention.groups=2", "attention.evaluate=direct"),
     ],
+    "conv": [("attention.width=3",)],
     "s4d": [("attention.state=2", "attention.init=inv"), ("attention.state=6",)],
+    "gated_deltanet": [("attention.gated=false", "attention.conv=1")],
+    "mamba2": [("attention.state=3", "attention.conv=2")],
+    "lru": [("attention.state=3",)],
+    "s5": [("attention.state=4", "attention.blocks=2")],
+    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
+    "based": [("attention.width=3",)],
     "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
     "gmm_prf": [("attention.samples=3",)],
     "fastfood_rks": [("attention.init=released",)],
@@ -228,22 +244,10 @@ def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
-    """What a training step keeps for the backward pass, each storage once, parameters left out."""
+    """What a training step keeps for the backward pass."""
     mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
-    own = {value.untyped_storage().data_ptr() for value in mixer.state_dict().values()}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = mixer(noise(1, length, 15).float().requires_grad_())
-    assert y.requires_grad or not list(mixer.parameters())
-    return sum(seen.values())
+    return growth.saved_bytes(mixer, noise(1, length, 15).float())
 
 
 def strip_times(value: object) -> object:

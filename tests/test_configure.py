@@ -1,16 +1,18 @@
 """Mistakes in the configuration: one line, the key, the nearest valid one, exit code 2, nothing written."""
 
+import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from support import Commands, composed, options
 
-from lra.cli import prepare, train
+from lra.cli import new, prepare, train
 from lra.config import configure
-from lra.core.paths import conf_dir, table1_file
+from lra.core.paths import conf_dir, systems_file, table1_file
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ from lra.core.paths import conf_dir, table1_file
         (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim=512"),
         (["model.qkv_dim=256"], "model.qkv_dim=256 differs from model.dim=512"),
         (["train.warmup=20000"], "train.warmup=20000 is longer than train.steps=15000"),
+        (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer"),
         (["train.micro_batch=64"], "train.micro_batch=64 is larger than train.batch_size=32"),
         (["task.min_length=2000"], "task.max_length=2000 must exceed task.min_length=2000"),
         (["task=listops_files"], "task.folder: no value; set task.folder=..."),
@@ -141,7 +144,7 @@ def test_prepare_says_what_it_did(cli: Commands) -> None:
     assert "task.sead: unknown key; did you mean 'seed'?" in err
 
 
-COMMANDS = {"train", "prepare", "bench", "explain"}
+COMMANDS = {"train", "prepare", "bench", "explain", "check"}
 
 
 def strays(conf: Path) -> set[str]:
@@ -153,7 +156,7 @@ def strays(conf: Path) -> set[str]:
     for path in conf.rglob("*.yaml"):
         place = path.relative_to(conf)
         if place.parent == Path("."):
-            known = path.stem in COMMANDS or path == conf / table1_file().name
+            known = path.stem in COMMANDS or path.name in (table1_file().name, systems_file().name)
         elif place.parent == Path("task/recipe"):
             known = any(f"- recipe: {path.stem}\n" in text for text in tasks)
         else:
@@ -217,7 +220,7 @@ SHARED = ("attention", "protocol", "model", "train")
 def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
     alike = {"matching": ("acl_matching",), "listops": ("listops_files", "task.folder=anywhere")}
     recipes = [recipe for _, recipe in names_of_tasks().values()]
-    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == set(alike)
+    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == {*alike, "probe", "text"}
     for recipe, (other, *more) in alike.items():
         for group in ("attention", "protocol", "experiment"):
             for name in (name for name in options(group) if recipe in sections(group, name)):
@@ -294,8 +297,61 @@ def test_a_users_own_sections(cli: Commands) -> None:
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
     for name in options("task"):
-        folder = ["task.folder=anywhere"] if name == "listops_files" else []
+        folder = {"listops_files": ["task.folder=anywhere"], "files": ["task.data=anywhere"]}.get(name, [])
         for protocol in options("protocol"):
             cfg = composed(f"task={name}", f"protocol={protocol}", *folder)
             assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)
             assert cfg.train.layer_decay == {"ag_news": 0.9}.get(name), (name, protocol)
+
+
+def own_option(name: str, module: str) -> None:
+    """An attention of the working folder, and the module that it names."""
+    path = Path(f"lra_options/attention/{name}.yaml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"_target_: {module}.Own\n_partial_: true\n")
+    Path(f"{module}.py").write_text("raise RuntimeError('it runs')\n")
+
+
+def test_an_option_of_the_working_folder_is_trusted_by_its_own_name_alone(cli: Commands) -> None:
+    own_option("kind", "kind")
+    own_option("other", "hidden")
+    code, _, err = cli(train.main, "experiment=smoke", "attention=kind")
+    assert (code, "kind.py, line 1: RuntimeError: it runs" in err) == (2, True)
+    code, _, err = cli(train.main, "experiment=smoke", "attention=other")
+    assert (code, "hidden.Own: not in a trusted package (lra)" in err) == (2, True)
+    own_option("simple", "simple")
+    code, _, err = cli(train.main, "experiment=smoke", "attention=simple")
+    assert (code, "lra_options/attention/simple.yaml: lra has an option of this name" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("simple", "simple: lra has attention=simple; choose another name"),
+        ("json", "json: Python has a module of this name"),
+        ("My-own", "My-own: expected a name for a module"),
+        ("class", "class: expected a name for a module"),
+    ],
+)
+def test_a_name_that_cannot_be_new_is_refused(name: str, message: str, cli: Commands) -> None:
+    code, out, err = cli(new.main, "attention", name)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert list(Path().iterdir()) == []
+
+
+def test_what_is_there_stays(cli: Commands) -> None:
+    Path("test_own.py").write_text("mine")
+    code, _, err = cli(new.main, "task", "own")
+    assert (code, "test_own.py: is there already" in err) == (2, True)
+    assert [path.name for path in Path().iterdir()] == ["test_own.py"]
+
+
+def test_a_new_task_trains_as_it_is_written(cli: Commands) -> None:
+    assert cli(new.main, "task", "own")[0] == 0
+    sizes = ("task.examples=23", "model.dim=8", "train.steps=4", "train.warmup=2", "train.eval_every=2")
+    code, _, err = cli(train.main, "task=own", "attention=simple", *sizes, "train.batch_size=5", "train.micro_batch=5")
+    sys.modules.pop("own", None)
+    assert code == 0, err
+    [record] = Path("runs").rglob("record.json")
+    assert json.loads(record.read_text())["task"] == "own (length 11)"

@@ -21,7 +21,7 @@ from lra.tasks.listops import ListOps, ListOpsFiles, words
 from lra.tasks.tokenise import text_of
 from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 
-OVERRIDES = {"listops_files": ["task.folder=files"]}
+OVERRIDES = {"listops_files": ["task.folder=files"], "files": ["task.data=files"]}
 
 
 def place(tmp_path: Path, data: Path | None = None) -> Place:

@@ -16,16 +16,28 @@ from golden.folder import make
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from reports import put
 from scipy import stats
 
 from lra.core.errors import UserError
 from lra.records import record
 from lra.records.run_files import RunFiles
-from lra.report import Report, batches, blocks, curves, diagnostics, drawing, figures
-from lra.report.drawing import DrawnSystem
+from lra.report import (
+    Report,
+    batches,
+    blocks,
+    compared,
+    curves,
+    diagnostics,
+    difficulty,
+    drawing,
+    figures,
+    write_report,
+)
+from lra.report.drawing import DrawnSystem, shade
 from lra.report.table import Column
 
-LISTOPS = "listops_paper_best_val"
+LISTOPS = "listops"
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +62,18 @@ def drawn(
     """The figure of a column, and its column and systems."""
     columns = {column.key: column for section in Report(folder).sections for column in section.columns}
     column = columns[protocol, "best_val", task]
-    systems = [DrawnSystem.of(row, number) for number, row in enumerate(column.rows)]
+    systems = figures.drawn(column)
     return figures.DRAWINGS[name](column, systems), column, systems
 
 
 def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
     stems = {path.stem for path in written}
     assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
-        "depth", *batches.DRAWINGS,
+        "depth", "difficulty", *batches.DRAWINGS,
     }  # fmt: skip
-    assert {name for name in figures.DRAWINGS if f"{name}_books_paper_best_val" in stems} == {*figures.DRAWINGS} - {
-        "depth"
-    }
+    assert {name for name in figures.DRAWINGS if f"{name}_books" in stems} == {*figures.DRAWINGS} - {
+        "depth", "difficulty",
+    }  # fmt: skip
     assert sorted(written) == sorted(path.relative_to(folder) for path in (folder / "figures").iterdir())
     for path in written:
         data = (folder / path).read_bytes()
@@ -93,7 +105,32 @@ def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path
     assert [path.name for path in written if (folder / path).read_bytes() != (copy / path).read_bytes()] == []
 
 
-def test_curves_are_the_mean_and_the_range_of_the_seeds(folder: Path) -> None:
+@pytest.mark.parametrize("names", [("curves_a.svg", "curves_b.svg"), ()])
+def test_a_report_written_again_leaves_no_figure_of_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """What the earlier report did not draw stays."""
+    put(tmp_path, 1, 37.0)
+    place = tmp_path / "figures"
+    place.mkdir()
+    (place / "mine.svg").write_text("")
+
+    def write(names: tuple[str, ...]) -> set[str]:
+        def draw(folder: Path, sections: list) -> list[Path]:
+            for name in names:
+                (folder / "figures" / name).write_text(name)
+            return [Path("figures", name) for name in names]
+
+        monkeypatch.setattr(figures, "write_figures", draw)
+        write_report(tmp_path)
+        return {path.name for path in place.iterdir()}
+
+    earlier = ("curves_a.svg", "curves_a.png", "seeds_a.svg")
+    assert write(earlier) == {"mine.svg", *earlier}
+    assert write(names) == {"mine.svg", *names}
+
+
+def test_curves_are_the_mean_over_the_seeds_and_its_interval(folder: Path) -> None:
     figure, _, systems = drawn(folder, "curves")
     panel = figure.axes[0]
     for system, line, band in zip(systems, panel.lines, panel.collections, strict=True):
@@ -103,8 +140,9 @@ def test_curves_are_the_mean_and_the_range_of_the_seeds(folder: Path) -> None:
         np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
         assert isinstance(band, PolyCollection)
         [shape] = band.get_paths()
-        assert shape.vertices[:, 1].min() == pytest.approx(values.min())
-        assert shape.vertices[:, 1].max() == pytest.approx(values.max())
+        low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert shape.vertices[:, 1].min() == pytest.approx(low.min())
+        assert shape.vertices[:, 1].max() == pytest.approx(high.max())
 
 
 def test_more_systems_than_can_be_told_apart_have_a_panel_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +166,58 @@ def test_seed_strips_show_every_seed_and_students_interval(folder: Path) -> None
 
 
 def test_costs_are_those_of_the_records(folder: Path) -> None:
+    """Costs that are the same for all are not drawn."""
     figure, _, systems = drawn(folder, "cost")
-    assert [panel.get_xlabel() for panel in figure.axes] == ["parameters", "training time (s)", "tokens computed"]
-    for system, bar in zip(systems, figure.axes[1].containers, strict=True):
+    assert [panel.get_xlabel() for panel in figure.axes] == ["training time (s)"]
+    dots = {line.get_label(): line.get_xydata()[0] for line in figure.axes[0].lines if line.get_marker() != "None"}
+    for system in systems:
         runs = [system.row.cell.runs[seed] for seed in system.row.cell.scores()]
-        [seconds], [mean] = bar.lines[0].get_data()
+        seconds, mean = dots[system.name]
         assert seconds == pytest.approx(np.mean([run["seconds"]["train"] for run in runs]))
         assert mean == pytest.approx(np.mean(list(system.row.cell.scores().values())))
+    assert {text.get_text() for text in figure.axes[0].texts} == {system.name for system in systems}
+
+
+def test_the_front_has_what_no_other_beats_for_less(folder: Path) -> None:
+    _, _, systems = drawn(folder, "cost")
+    points = [(system, float(cost)) for system, cost in zip(systems, (3, 1, 2, 5), strict=True)]
+    scores = [(cost, system.row.summary.mean) for system, cost in points]
+    expected = [(c, m) for c, m in sorted(scores) if not any(d <= c and n > m for d, n in scores)]
+    assert compared._front(points, lower=False) == expected
+
+
+def test_the_forest_shows_the_numbers_of_the_verdicts(folder: Path) -> None:
+    figure, _, systems = drawn(folder, "forest")
+    panel = figure.axes[0]
+    verdicts = [system.row.verdict for system in systems if system.row.verdict and system.row.verdict.interval]
+    thick = [tuple(line.get_xdata()) for line in panel.lines if line.get_linewidth() == 2.2]
+    assert thick == [verdict.interval for verdict in verdicts]
+    assert [text.get_text() for text in panel.texts] == [f"{v.estimate:+.2f} {v.word}" for v in verdicts]
+
+
+def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(folder: Path) -> None:
+    """Also where other systems stand beside it."""
+    _, column, systems = drawn(folder, "cost")
+    alone = figures.drawn(replace(column, rows=column.rows[2:]))
+    assert [system.colour for system in alone] == [system.colour for system in systems[2:]]
+    shades = [shade("#009E73", place, 3) for place in range(3)]
+    assert shades[-1] == "#009e73"
+    assert sorted(shades, key=lambda colour: -sum(to_rgb(colour))) == shades
+
+
+@pytest.mark.parametrize(("correct", "examples"), [(0, 7), (3, 7), (7, 7), (410, 1013)])
+def test_intervals_of_calibration_are_wilsons(correct: int, examples: int) -> None:
+    expected = stats.binomtest(correct, examples).proportion_ci(method="wilson")
+    found = diagnostics.wilson(100 * correct / examples, examples)
+    np.testing.assert_allclose(found, [100 * expected.low, 100 * expected.high], atol=1e-4)
+
+
+def test_calibration_error_by_hand() -> None:
+    points = [
+        {"confidence": 20.0, "accuracy": 30.0, "examples": 1},
+        {"confidence": 90.0, "accuracy": 86.0, "examples": 3},
+    ]
+    assert diagnostics.calibration_error(points) == pytest.approx((10 + 3 * 4) / 4)
 
 
 @pytest.mark.parametrize("place", range(len(blocks.PROBES)))
@@ -188,6 +271,27 @@ def test_diagnostics_stand_beside_the_baseline(folder: Path) -> None:
     np.testing.assert_allclose(first.lines[0].get_ydata(), [np.mean([200 + seed for seed in seeds]) / 5, 40])
     bars = [bar.get_segments()[0][0, 1] for bar in first.collections if isinstance(bar, LineCollection)]
     np.testing.assert_allclose(bars, [30, 100 * 550 / 1500])
+
+
+def test_accuracy_over_difficulty_has_a_panel_for_each_system(folder: Path) -> None:
+    """Of the groups that have an order the first; a value that a seed lacks is left out."""
+    _, column, systems = drawn(folder, "diagnostics")
+
+    def probed(system: DrawnSystem, loss: int) -> DrawnSystem:
+        pairs = {str(count): {"examples": 200, "correct": 200 - loss * count} for count in (2, 8, 16)}
+        worse = {str(count): {"examples": 200, "correct": 200 - 3 * loss * count} for count in (2, 8)}
+        groups = [{"position": pairs, "pairs": pairs}, {"position": worse, "pairs": worse}]
+        return replace(system, runs=[{"diagnostics": group} for group in groups])
+
+    shown = [probed(system, loss) for loss, system in enumerate(systems[:3])]
+    figure = difficulty.over_difficulty(column, shown)
+    assert [panel.get_title() for panel in figure.axes] == [system.title for system in shown]
+    for loss, (system, panel) in enumerate(zip(shown, figure.axes, strict=True)):
+        [own] = [line for line in panel.lines if line.get_color() == system.colour]
+        np.testing.assert_allclose(own.get_ydata(), [100 - 2 * loss, 100 - 8 * loss])
+        assert [text.get_text() for text in panel.get_xticklabels()] == ["2", "8"]
+        assert len(panel.lines) == 3
+    assert difficulty.over_difficulty(column, systems) is None
 
 
 def test_accuracy_by_group_pools_the_counts() -> None:

@@ -1,16 +1,24 @@
 """The page over many results folders."""
 
 import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from golden.folder import make
+from reports import change, complete, declare, lines_of, put
 from support import Commands
 
 from lra.cli import report as command
 from lra.core.errors import UserError
+from lra.core.paths import CHECKOUT
 from lra.records import record
+from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
+from lra.report import write_pages
 from lra.report.overview import write_overview
 
 
@@ -23,6 +31,7 @@ def test_an_overview_links_to_the_findings_and_has_a_row_for_each_folder(tmp_pat
     (tmp_path / "findings.md").write_text("# Results\n\nWhat we saw.\n\n\n")
     text = write_overview(tmp_path).read_text()
     assert "\n\nWhat these runs show is in [findings.md](findings.md).\n\n## The records\n" in text
+    assert "(index.html)" in text
     assert "What we saw." not in text
     assert text.count("/README.md) | ") == 2
     records = {path.parent: record.read(path) for path in (tmp_path / "one").rglob(record.NAME)}
@@ -48,8 +57,10 @@ def test_an_overview_leaves_out_what_cannot_be_read_and_says_so(tmp_path: Path, 
     assert (code, len(lines)) == (2, 4)
     assert "damaged/sweep.json: not what a sweep declares" in lines[0]
     assert "fifo/sweep.json: not what a sweep declares: expected a regular file, found a FIFO" in lines[2]
-    assert "| [one](one/README.md) |" in out
-    assert out.endswith(r"- [a\](b) \<i>\\n.md](a%5D%28b%29%20%3Ci%3E%0A.md): \<script> \\x1b[31m \`x\`" + "\n\n")
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith(out.split("\n\n")[0])
+    assert "| [one](one/README.md) |" in page
+    assert page.endswith(r"- [a\](b) \<i>\\n.md](a%5D%28b%29%20%3Ci%3E%0A.md): \<script> \\x1b[31m \`x\`" + "\n")
 
 
 @pytest.mark.parametrize("options", [(), ("--overview",), ("--verify",), ("--once",)])
@@ -66,3 +77,121 @@ def test_a_folder_without_results_folders_has_no_overview(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="no folder in it has a sweep.json"):
         write_overview(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def entries(page: Path) -> dict[str, str]:
+    """The folders or files of a page, by name, with all that stands there of each."""
+    found = re.findall(r'<article id="([^"]+)">(.*?)</article>', page.read_text(), re.DOTALL)
+    return {name: re.sub(r"<[^>]+>", " ", text) for name, text in found}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Three small results folders."""
+    for name, accuracy in (("first", 37.0), ("second", 41.0), ("third", 39.0)):
+        for seed in (1, 2):
+            put(tmp_path / name, seed, accuracy + seed)
+        declare(tmp_path / name, {"attention": "simple", "variant": "simple", "seeds": [1, 2]})
+        complete(tmp_path / name)
+        write_pages(tmp_path / name)
+    return tmp_path
+
+
+def test_index_html_has_every_folder_its_numbers_and_whether_it_verifies(three: Path, cli: Commands) -> None:
+    change(three / "third/listops/paper/simple/simple/seed1" / record.NAME, steps=1)
+    assert cli(command.main, "--overview", str(three))[0] == 0
+    page = three / "index.html"
+    found = entries(page)
+    assert list(found) == ["first", "second", "third"]
+    assert ["verified" in text and "not verified" not in text for text in found.values()] == [True, True, False]
+    text = page.read_text()
+    for name, mean in (("first", "38.50"), ("second", "42.50"), ("third", "40.50")):
+        assert f'<a href="{name}/index.html#cell/0">{mean}</a>' in text
+        assert '<a href="../index.html"' in (three / name / "index.html").read_text()
+    assert "<script" not in text
+
+
+@pytest.mark.parametrize("name", ["README.md", "index.html"])
+def test_a_page_over_folders_that_is_changed_or_deleted_does_not_verify(three: Path, cli: Commands, name: str) -> None:
+    """Together with a fault of a folder, and a number of the findings."""
+    (three / "findings.md").write_text("It has <!--{first/listops/Simple/mean}-->1<!--{}--> %.\n")
+    assert cli(command.main, "--overview", str(three))[0] == 0
+    assert cli(command.main, "--verify", str(three))[0] == 0
+    text = (three / name).read_text()
+    for wrong, fault in ((text.replace("first", "worst"), "not what the records give"), (None, "not there")):
+        (three / name).unlink()
+        if wrong:
+            (three / name).write_text(wrong)
+        (three / "second/index.html").unlink(missing_ok=True)
+        (three / "findings.md").write_text("It has <!--{first/listops/Simple/mean}-->99.00<!--{}--> %.\n")
+        code, out, _ = cli(command.main, "--verify", str(three))
+        assert code == 1
+        assert f"{three / name}: {fault}; lra-report --overview writes it" in out
+        assert "index.html: not readable (FileNotFoundError)" in out
+        assert "findings.md:1: first/listops/Simple/mean: '99.00' stands there, the records say '38.50'" in out
+
+
+def test_a_folder_of_folders_without_an_option_is_told_what_to_do(three: Path, cli: Commands) -> None:
+    """Where they cannot be one report."""
+    code, _, err = cli(command.main, str(three))
+    assert code == 2
+    assert "are both seed 1 of the same cell" in err
+    assert f"{three} holds results folders: lra-report --overview writes the pages over them" in err
+
+
+def test_a_board_has_the_files_that_verify_and_says_why_another_does_not(three: Path, cli: Commands) -> None:
+    for name in ("first", "second", "third"):
+        assert cli(command.main, "--submit", str(three / name))[0] == 0
+    tampered = tree(three / "third")
+    cell = "listops/paper/simple/simple/seed1"
+    change(three / "third" / cell / record.NAME, test={"best_val": {"accuracy": 99.0, "correct": 1980}})
+    forged = {
+        path: (three / "third" / path).read_bytes() for path in tampered if "seed" in path or path == "sweep.json"
+    }
+    Path("third.receipts.zip").write_bytes(packed(forged))
+    before = tree(three / "first")
+    code, _, err = cli(command.main, "--board", ".")
+    refusals = [line for line in err.splitlines() if "refused" in line]
+    assert code == 2
+    reason = "test.best_val.correct is 1980, its predictions have 800"
+    assert refusals == [f"lra-report: error: refused: third: {cell}/record.json: {reason}"]
+    rows = lines_of(Path("board.csv").read_text())
+    assert [(row["submission"], row["mean"]) for row in rows] == [("first", "38.5"), ("second", "42.5")]
+    found = entries(Path("index.html"))
+    assert ["verified" in text and "not verified" not in text for text in found.values()] == [True, True, False]
+    assert "its predictions have 800" in found["third"]
+    assert tree(three / "first") == before
+    page = Path("index.html").read_bytes()
+    cli(command.main, "--board", ".")
+    assert Path("index.html").read_bytes() == page
+
+
+def test_what_does_not_verify_is_not_submitted(three: Path, cli: Commands) -> None:
+    change(three / "first/listops/paper/simple/simple/seed1" / record.NAME, test={"best_val": {"accuracy": 99.0}})
+    code, _, err = cli(command.main, "--submit", str(three / "first"))
+    assert (code, "test.best_val.accuracy is 99.0" in err, Path("first.receipts.zip").exists()) == (2, True, False)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHECKOUT / "results").is_dir(), reason="not a checkout")
+def test_all_kept_folders_and_the_pages_over_them_are_built_twice_to_the_byte(tmp_path: Path) -> None:
+    """In two processes, with other seeds of their hashes."""
+    program = (
+        "import sys; from pathlib import Path; from lra.report import write_pages\n"
+        "from lra.report.overview import results_folders, write_overview; folder = Path(sys.argv[1])\n"
+        "print(len([write_pages(path) for path in results_folders(folder)])); write_overview(folder)"
+    )
+    trees = []
+    for seed in ("1", "2"):
+        folder = shutil.copytree(CHECKOUT / "results", tmp_path / seed / "results")
+        environment = {"PYTHONHASHSEED": seed, "PATH": "", "HOME": str(Path.home())}
+        command_line = [sys.executable, "-c", program, str(folder)]
+        done = subprocess.run(command_line, check=True, env=environment, capture_output=True, text=True)
+        assert int(done.stdout) >= 13
+        trees.append(tree(folder))
+    assert [name for name in trees[0] if trees[0][name] != trees[1].get(name)] == []
+    assert "index.html" in trees[0]

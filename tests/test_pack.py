@@ -21,7 +21,7 @@ from lra.cli import report as command
 from lra.cli import train
 from lra.core.errors import UserError
 from lra.records import receipts, record
-from lra.records.names import CONFIG, DIGESTS, METRICS, PREDICTIONS, README, RECEIPTS, SWEEP
+from lra.records.names import CONFIG, DETAILS, DIGESTS, METRICS, PREDICTIONS, README, RECEIPTS, SWEEP
 from lra.records.receipts import Receipts, packed
 from lra.records.run_files import RunFiles
 from lra.report import Report, figures, verify, write_pages, write_report
@@ -96,8 +96,11 @@ def test_a_packed_folder_says_what_it_said(done: Path) -> None:
     before = Report(done).files({})
     pack(done)
     after = Report(done).files({})
-    assert {name for name in before if before[name] != after[name]} == {README}
-    assert re.sub(r"\(index\.html#run/(\S+)\)", r"(\1/record.json)", after[README]) == before[README]
+    assert {name for name in before if before[name] != after[name]} == {README, DETAILS}
+    assert re.sub(r"\(index\.html#run/(\S+)\)", r"(\1/record.json)", after[DETAILS]) == before[DETAILS]
+    assert after[README] == before[README].replace(
+        "from the records", f"from the records, which lie in [{RECEIPTS}]({RECEIPTS})"
+    )
 
 
 class Anchors(HTMLParser):
@@ -118,7 +121,7 @@ def test_a_link_from_every_number_ends_at_its_record(done: Path) -> None:
     """At a line of the page with the member's name and its SHA-256."""
     pack(done)
     write_report(done)
-    tokens = MarkdownIt("commonmark").enable("table").parse((done / README).read_text())
+    tokens = MarkdownIt("commonmark").enable("table").parse((done / DETAILS).read_text())
     links = [child.attrs["href"] for token in tokens for child in token.children or () if child.type == "link_open"]
     rows = Anchors((done / "index.html").read_text()).ids
     kept = Receipts(done / RECEIPTS)
@@ -390,4 +393,4 @@ def test_the_report_of_the_golden_records_is_the_same_from_receipts(tmp_path: Pa
     before = Report(tmp_path).files({})
     pack(tmp_path)
     after = Report(tmp_path).files({})
-    assert {name for name in before if before[name] != after[name]} == {README}
+    assert {name for name in before if before[name] != after[name]} == {README, DETAILS}

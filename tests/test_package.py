@@ -1,6 +1,8 @@
 """The wheel, built here and run somewhere else."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +40,8 @@ def test_runs_in_an_empty_folder(site: Path, tmp_path: Path, entry: list[str]) -
         sys.executable, *start, "--multirun", "experiment=smoke", "system=simple,transformer", "seed=1,2",
         cwd=tmp_path, PYTHONPATH=str(site), LRA_CACHE=str(tmp_path / "cache"),
     )  # fmt: skip
-    assert "| Simple |" in out
-    assert (tmp_path / "runs/smoke/README.md").exists()
+    assert "# Results: smoke" in out
+    assert "| Simple |" in (tmp_path / "runs/smoke/README.md").read_text()
     assert call(sys.executable, "-m", "lra", "report", "runs/smoke", cwd=tmp_path, PYTHONPATH=str(site)) in out + "\n"
 
 
@@ -52,3 +54,23 @@ def test_the_installed_package_is_the_one_that_ran(site: Path, tmp_path: Path) -
         PYTHONPATH=str(site),
     )
     assert Path(where.strip()) == site / "lra" / "conf"
+
+
+def test_an_attention_of_ones_own_needs_no_checkout(site: Path, tmp_path: Path) -> None:
+    here = {"cwd": tmp_path, "PYTHONPATH": str(site)}
+    call(sys.executable, str(site / "bin/lra-new"), "attention", "mine", **here)
+    out = call(sys.executable, str(site / "bin/lra-check"), "attention=mine", "growth=[]", "lengths=[2]", **here)
+    assert out.endswith("all laws are kept\n")
+
+
+@pytest.mark.slow
+def test_your_attention_in_ten_minutes(site: Path, tmp_path: Path) -> None:
+    """The commands of the page as they stand, and the test that they write."""
+    here = {"cwd": tmp_path, "PYTHONPATH": str(site), "LRA_CACHE": str(tmp_path / "cache")}
+    page = (CHECKOUT / "docs" / "your-attention.md").read_text()
+    for block in re.findall(r"^```bash\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            program, *words = shlex.split(line)
+            call(sys.executable, str(site / "bin" / program), *words, **here)
+    assert "| Mine | O(L D Dh) |" in (tmp_path / "results/mine/README.md").read_text()
+    call(sys.executable, "-m", "pytest", "-q", "test_mine.py", **here)

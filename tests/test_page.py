@@ -1,6 +1,8 @@
 """index.html: the data it carries against the records, and the page itself in a real browser."""
 
 import base64
+import csv
+import io
 import json
 import re
 import shutil
@@ -140,12 +142,13 @@ def test_quantiles_are_those_of_a_printed_table(page: Path) -> None:
 
 
 def test_it_fetches_nothing(folder: Path, page: Path) -> None:
-    """Its links lead to files below the folder, which are there, or into itself."""
-    addresses = [address for address in Parts(page).addresses if not address.startswith("#")]
-    assert addresses
-    for address in addresses:
-        assert re.match(r"README\.md$|figures/[\w.]+\.(svg|png)$", address)
-        assert address == "README.md" or (folder / address).exists()
+    """Its links lead to files below the folder, to the page over all folders, or into itself."""
+    beside = {"../index.html", "README.md", "details.md", "table1.csv", "table1.tex"}
+    addresses = {address for address in Parts(page).addresses if not address.startswith("#")}
+    assert addresses >= beside
+    for address in addresses - beside:
+        assert re.match(r"figures/[\w.-]+\.(svg|png)$", address)
+        assert (folder / address).exists()
     assert "default-src 'none'" in page.read_text()
     assert "connect-src" not in page.read_text()
 
@@ -226,7 +229,9 @@ class Visit:
         self.settle()
 
     def click(self, selector: str, place: int = 0) -> None:
-        self.browser.find_elements("css selector", selector)[place].click()
+        found = self.browser.find_elements("css selector", selector)[place]
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+        found.click()
         self.settle()
 
     def settle(self) -> None:
@@ -286,7 +291,7 @@ def test_filters_and_words_narrow_the_table(visit: Visit, page: Path) -> None:
 def open_cell(visit: Visit, page: Path, task: str, name: str) -> dict:
     data = data_of(page)
     cell = cell_of(data, task, name)
-    link = visit.browser.find_element("css selector", f"a[href='#cell/{data['cells'].index(cell)}']")
+    link = visit.browser.find_element("css selector", f"#cells a[href='#cell/{data['cells'].index(cell)}']")
     link.send_keys("\ue007")  # Enter
     visit.settle()
     return cell
@@ -373,10 +378,68 @@ def test_other_tasks_are_not_compared(visit: Visit, page: Path) -> None:
     assert "t-interval" not in visit.texts("dialog")[0]
 
 
-def test_a_third_choice_replaces_the_first(visit: Visit) -> None:
-    tick(visit, "#cells input", count=3)
-    ticked = visit.js("return [...document.querySelectorAll('#cells input')].map((e) => e.checked).slice(0, 4)")
-    assert ticked == [False, True, True, False]
+def test_any_number_of_systems_is_compared_with_the_first(visit: Visit, page: Path) -> None:
+    data = data_of(page)
+    cells = [cell_of(data, "listops", name) for name in ("Transformer", "Simple", "Simple-Res", "Simple-ResL")]
+    for cell in cells:
+        visit.click(f"#cells input[value='{data['cells'].index(cell)}']")
+    visit.click("#tray button")
+    shown = visit.texts("dialog")[0]
+    first, *others = ({run["seed"]: run["score"] for run in cell["runs"] if run.get("score")} for cell in cells)
+    for name, other in zip(("Simple", "Simple-Res", "Simple-ResL"), others, strict=True):
+        differences = [first[seed] - other[seed] for seed in first if seed in other]
+        mean, sd = fmean(differences), np.std(differences, ddof=1)
+        assert f"Transformer − {name}. Paired by seed, first minus second: {mean:+.2f} ± {sd:.2f} (sd)" in shown
+
+
+def test_what_a_table_shows_stands_in_the_address(browser: object, visit: Visit, page: Path) -> None:
+    """Also behind what is open, and when it is left; another reader of the address sees the same."""
+    visit.js(
+        "const form = document.getElementById('filters'); form.elements.task.value = 'listops';"
+        "form.dispatchEvent(new Event('input'))"
+    )
+    sort_by(visit, "mean ± sd")
+    sort_by(visit, "mean ± sd")
+    shown = column(visit, "system")
+    assert visit.js("return new URLSearchParams(location.hash.split('?')[1]).get('task')") == "listops"
+    visit.click("#cells tbody tr:not([hidden]) td:nth-child(4)")
+    assert len(visit.texts("dialog[open] h2")) == 1
+    address = visit.js("return location.href")
+    other = Visit(browser, page)
+    browser.get(address)
+    other.settle()
+    assert len(other.texts("dialog[open] h2")) == 1
+    other.press("\ue00c")
+    assert column(other, "system") == shown
+    assert "#?task=listops" in other.js("return location.href")
+
+
+def test_the_rows_that_are_shown_are_handed_on(visit: Visit) -> None:
+    """As CSV and as LaTeX."""
+    visit.browser.find_element("name", "text").send_keys("strict luna")
+    visit.click("#csv")
+    given = visit.js("return document.querySelector('dialog textarea').value")
+    [line] = csv.DictReader(io.StringIO(given))
+    assert line["system"] == "Luna"
+    assert line["mean ± sd"] == column(visit, "mean ± sd")[0]
+    visit.press("\ue00c")
+    visit.click("#latex")
+    head, row = re.findall(r"^(.*) \\\\$", visit.js("return document.querySelector('dialog textarea').value"), re.M)
+    assert len(head.split(" & ")) == len(row.split(" & ")) == len(line)
+    assert row.split(" & ")[list(line).index("mean ± sd")] == line["mean ± sd"].replace("±", r"$\pm$")
+
+
+def test_the_matrix_has_every_cell_once_and_leads_to_it(page: Path) -> None:
+    text = page.read_text()
+    found = re.search(r'<table class="matrix">(.*?)</table>', text, re.DOTALL)[1]
+    cells = data_of(page)["cells"]
+    links = re.findall(r'<a href="#cell/(\d+)">(?:<strong>)?([^<]*)', found)
+    assert sorted(int(number) for number, _ in links) == list(range(len(cells)))
+    for number, mean in links:
+        shown = cells[int(number)]["facts"]["mean ± sd"]
+        assert shown.startswith(mean) or shown == "missing"
+    for cell in cells:
+        assert cell["name"] in found
 
 
 def test_addresses_open_what_they_name(browser: object, page: Path) -> None:

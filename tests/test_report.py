@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from golden import folder as golden
-from reports import change, complete, files_of, lines_of, page_of, put
+from reports import change, complete, declare, files_of, lines_of, page_of, put
 from support import Commands
 
 from lra.cli import report as command
@@ -23,7 +24,7 @@ from lra.report.markdown import markdown
 from lra.report.published import Published
 from lra.report.records import CellKey
 
-FILES = ("README.md", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
+FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
 
 
 def test_the_table_by_hand(small: Path) -> None:
@@ -31,14 +32,14 @@ def test_the_table_by_hand(small: Path) -> None:
     lines = [line for line in page.splitlines() if line.startswith("|")]
     interval = "[36.26, 38.74]"  # 37.5 +- 4.302653 x 0.5 / sqrt(3)
     assert lines[:8] == [
-        "| system | complexity | best | mean ± sd | 95 % interval | seeds | published | mean - published |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| *baseline: majority class* |  |  | 17.05 |  |  |  |  |",
-        "| *baseline: root operator* |  |  | 36.20 |  |  |  |  |",
-        "| Transformer | O(L²) | 36.35 | 36.35 |  | 1/2, 1 failed | 36.37 | -0.02 |",
-        f"| Simple | O(L) | 38.00 | 37.50 ± 0.50 | {interval} | 3/4, 1 missing | 37.45 | +0.05 |",
-        "| Simple-Res | O(L) | missing | missing |  | 0/2, 2 missing | 37.10 |  |",
-        "| mine, transformer (model.depth=2) |  | 30.00 | 30.00 |  | 1 |  |  |",
+        "| system | complexity | best | mean ± sd | 95 % interval | seeds | published | mean - published | caveats |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| *baseline: majority class* |  |  | 17.05 |  |  |  |  |  |",
+        "| *baseline: root operator* |  |  | 36.20 |  |  |  |  |  |",
+        "| Transformer | O(L²) | 36.35 | 36.35 |  | 1/2, 1 failed | 36.37 | -0.02 | n = 1 |",
+        f"| Simple | O(L) | 38.00 | 37.50 ± 0.50 | {interval} | 3/4, 1 missing | 37.45 | +0.05 | n = 3, untested |",
+        "| Simple-Res | O(L) | missing | missing |  | 0/2, 2 missing | 37.10 |  |  |",
+        "| mine, transformer (model.depth=2) |  | 30.00 | 30.00 |  | 1 |  |  | below baseline, n = 1, untested |",
     ]
     assert "Protocol `paper`, selection `best_val`" in page
     assert "| Simple | [37.00](listops/paper/simple/simple/seed1/record.json) |" in page
@@ -51,9 +52,9 @@ def test_the_spread_and_the_differences_by_hand(small: Path) -> None:
     """Gains 0.5 and 0.8463 x 0.5 = 0.42. The only common seed of Simple and the Transformer is 1: 37 - 36.35."""
     page = page_of(small)
     assert "| Simple | 37.00 | 38.00 | 0.50 | 0.42 | 17 |" in page
-    assert "| Simple minus | mean ± sd | 95 % interval | p | p (Holm) | seeds | seeds to see 0.5 |" in page
-    assert "| Transformer | +0.65 |  |  |  | 1 |  |" in page
-    assert "| *baseline: root operator* | +1.30 ± 0.50 | [0.06, 2.54] | 0.046 |  | 3 |  |" in page
+    assert "| Simple minus | difference | 95 % interval | p | seeds | seeds to see 0.5 |" in page
+    assert "| Transformer | +0.65 |  |  | 1 |  |" in page
+    assert "| *baseline: root operator* | +1.30 | [0.06, 2.54] | 0.046 | 3 |  |" in page
 
 
 def test_the_csv_carries_every_digit(small: Path) -> None:
@@ -200,10 +201,14 @@ def test_a_row_says_its_window_and_where_it_is_softmax(tmp_path: Path) -> None:
         put(tmp_path, 1, 37.0, attention=name, variant="transformer", config=config, **kept)
         put(tmp_path / "text", 1, 50.0, attention=name, variant="transformer", config=config, task="text")
     files = files_of(tmp_path)
-    lines = files["README.md"].splitlines()
+    lines = files["details.md"].splitlines()
     for first in ("Longformer, window 512, = softmax here", "Sparse Trans., stride 16, summary 3", "Linear ELU"):
         assert any(line.startswith(f"| {first} | O(L") for line in lines)
-    assert [line for line in lines if line.startswith("| Longformer | O(L K) | 50.00 (1) | 37.00 (1) = softmax here |")]
+    assert [
+        line
+        for line in lines
+        if line.startswith("| Longformer | O(L K) | 50.00 (1) [U] | 37.00 (1) [U] = softmax here |")
+    ]
     assert sum(line.startswith("`= softmax here`:") for line in lines) == 1
     assert files["table1.tex"].count("= softmax here") == 4  # two cells, two captions
     assert "<td>= softmax here</td>" in Report(tmp_path).page([])
@@ -316,8 +321,10 @@ def test_the_command(cli: Commands, small: Path) -> None:
     code, out, err = cli(command.main, str(small))
     assert code == 0
     assert out.startswith("# Results: ")
+    shown = out.splitlines()
+    assert 2 < len(shown) <= 10 and shown == (small / "README.md").read_text().splitlines()[: len(shown)]
     assert "wrote" in err
-    assert all((small / name).exists() for name in FILES)
+    assert all((small / name).exists() for name in FILES if name != "verdicts.svg")  # one seed tests nothing
     (small / "empty").mkdir()
     for bad, message in (
         (small / "nowhere", "no such folder"),
@@ -405,7 +412,7 @@ def test_the_layout_of_table_2(tmp_path: Path) -> None:
         "| blocks | Transformer (model.dim=64) | Simple-ResL (model.dim=64) | Transformer (model.dim=64), published "
         "| Simple-ResL (model.dim=64), published |"
     )
-    assert "| 10 | 91.50 ± 0.71 (2) | 91.50 ± 0.71 (2) |  |  |" in page
+    assert "| 10 | 91.50 ± 0.71 (2) [n2] | 91.50 ± 0.71 (2) ? [n2] |  |  |" in page
 
 
 def test_texts_are_quoted_as_text(tmp_path: Path) -> None:
@@ -416,3 +423,135 @@ def test_texts_are_quoted_as_text(tmp_path: Path) -> None:
     change(path, files={"sample.txt": "0"})
     with pytest.raises(UserError, match=r"seed2/sample.txt: its SHA-256 is not that of its record"):
         Report(tmp_path)
+
+
+# The answer comes first
+
+
+def put_systems(root: Path, runs: dict[str, dict[int, float]], **changes: object) -> None:
+    """Cells that a sweep declared, from accuracies by seed; `softmax` is the Transformer."""
+    cells = []
+    for attention, scores in runs.items():
+        variant = "simple" if attention == "simple" else "transformer"
+        for seed, accuracy in scores.items():
+            put(root, seed, accuracy, attention=attention, variant=variant, **changes)
+        cells.append({"attention": attention, "variant": variant, "seeds": list(scores)})
+    declare(root, *cells)
+
+
+VANILLA = {1: 37.0, 2: 37.5, 3: 36.5, 4: 39.0, 5: 39.5}
+ALIKE = {1: 37.1, 2: 37.4, 3: 36.6, 4: 38.9, 5: 39.4}
+FAR = {1: 41.0, 2: 41.5, 3: 42.0}
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, str]]:
+    return {row["system"]: row for row in lines_of(files_of(folder)["table1.csv"])}
+
+
+def test_verdicts_are_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Linear minus the Transformer is 4.5 over seeds 1 to 3, though the means differ by 3.6; the page says so."""
+    put_systems(tmp_path, {"softmax": VANILLA, "linear": FAR, "simple": {seed: 30.0 + seed / 10 for seed in VANILLA}})
+    rows = rows_of(tmp_path)
+    assert rows["Transformer"]["verdict"] == rows["Transformer"]["reference"] == ""
+    linear, simple = rows["Linear ELU"], rows["Simple"]
+    assert (linear["verdict"], linear["common_seeds"], linear["reference"]) == ("better", "3", "Transformer")
+    assert float(linear["difference"]) == pytest.approx(4.5)
+    assert simple["verdict"] == "worse"
+    page = files_of(tmp_path)["README.md"]
+    assert "1 better (Linear ELU +4.50 [" in page
+    assert "up to 0.90 from those of the printed means" in page
+    assert "+4.50 (means: +3.60)" in page_of(tmp_path)
+
+
+def test_what_is_within_the_margin_is_equivalent_where_the_seeds_can_tell(tmp_path: Path) -> None:
+    put_systems(
+        tmp_path, {"softmax": {seed: 37 + seed / 10 for seed in VANILLA}, "simple": {s: 37 + s / 9 for s in VANILLA}}
+    )
+    assert rows_of(tmp_path)["Simple"]["verdict"] == "equivalent"
+
+
+def test_what_cannot_be_told_is_undecided_with_the_seeds_that_would_decide(tmp_path: Path) -> None:
+    put_systems(tmp_path, {"softmax": VANILLA, "simple": ALIKE})
+    row = rows_of(tmp_path)["Simple"]
+    assert row["verdict"] == "undecided"
+    assert f", {row['seeds_to_decide']} seeds each would decide" in files_of(tmp_path)["README.md"]
+    assert int(row["seeds_to_decide"]) > 5
+
+
+def test_a_sweep_says_its_reference_and_its_margin(tmp_path: Path) -> None:
+    put_systems(tmp_path, {"softmax": VANILLA, "simple": ALIKE, "linear": FAR})
+    path = tmp_path / "sweep.json"
+    cells = json.loads(path.read_text())["cells"]
+    record.declare(path, [{**cell, "reference": "Linear ELU", "margin": 9.0} for cell in cells])
+    rows = rows_of(tmp_path)
+    assert {name: row["reference"] for name, row in rows.items()} == {
+        "Transformer": "Linear ELU", "Simple": "Linear ELU", "Linear ELU": "",
+    }  # fmt: skip
+    assert rows["Simple"]["verdict"] == "equivalent"
+    record.declare(path, [{**cell, "margin": margin} for margin, cell in enumerate(cells, start=1)])
+    with pytest.raises(UserError, match="give sweep.reference and sweep.margin once"):
+        files_of(tmp_path)
+
+
+def test_both_collapsed_is_no_equivalence(tmp_path: Path) -> None:
+    """Also where one system alone gives one answer in every seed."""
+    at_majority = {seed: 17.05 for seed in VANILLA}
+    put_systems(tmp_path, {"softmax": at_majority, "simple": at_majority, "linear": {1: 17.0, 2: 17.1, 3: 17.05}})
+    rows = rows_of(tmp_path)
+    assert {rows[name]["verdict"] for name in ("Simple", "Linear ELU")} == {"untested"}
+    assert rows["Simple"]["caveats"] == "collapsed 5/5; below baseline; untested"
+    assert "Simple: both collapsed in every seed" in files_of(tmp_path)["README.md"]
+
+
+def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
+    """In the README, all tables, the data and LaTeX."""
+    put_systems(tmp_path, {"softmax": FAR, "simple": {1: 30.0, 2: 30.5, 3: 31.0}}, task="listops (limit 7)")
+    for path in tmp_path.rglob("record.json"):
+        change(path, test={"best_test": record.read(path)["test"]["best_val"]}, config={"init": {"sha256": "0"}})
+    files = files_of(tmp_path)
+    labels = ["selected on test", "below baseline", "n = 3", "partial data", "pretrained"]
+    assert rows_of(tmp_path)["Simple"]["caveats"] == "; ".join(labels)
+    assert "listops-small [T n3 P W] |" in files["README.md"]
+    assert "(3) − [B] |" in files["README.md"].replace("(3/3)", "(3)")
+    assert f"| {', '.join(labels)} |" in files["details.md"]
+    assert ", ".join(labels) in files["table1.tex"]
+    assert "T selected on test" not in files["table1.tex"]  # one task has no matrix
+
+
+def test_the_page_has_eighty_lines_at_most(tmp_path: Path) -> None:
+    for number in range(50):
+        for task in range(12):
+            put(tmp_path / str(task), 1, 37.0, attention=f"system{number:02d}", task=f"task{task}", baselines={})
+    lines = files_of(tmp_path)["README.md"].splitlines()
+    assert len(lines) <= 80
+    assert "20 more systems in the page." in lines
+
+
+def test_systems_over_tasks_by_hand(tmp_path: Path) -> None:
+    """The Transformer's baseline is 36.2 in both tasks: (37.9 - 36.2) / 63.8 and (41.5 - 36.2) / 63.8."""
+    for task, (one, other) in {"text": (VANILLA, FAR), "listops": (FAR, VANILLA)}.items():
+        for attention, scores in {"softmax": one, "linear": other}.items():
+            for seed, accuracy in scores.items():
+                put(tmp_path / task, seed, accuracy, attention=attention, variant="transformer", task=task)
+    [found] = Report(tmp_path).across.values()
+    assert [known.system for known in found] == ["Transformer", "Linear ELU"]
+    for known in found:
+        assert known.score[0] == pytest.approx(((37.9 + 41.5) / 2 - 36.2) / 63.8)
+        assert known.rank[0] == 1.5
+        assert known.score[1][0] < known.score[0] < known.score[1][1]
+    assert found[0].better is None
+    assert found[1].better[0] == 0.5  # all of its runs win one task, none the other
+    assert "### Over the tasks" in page_of(tmp_path)
+
+
+def test_the_picture_has_a_dot_for_every_verdict(whole: Path) -> None:
+    """At the place of its estimate between the ends of its interval, in a panel for each task that was tested."""
+    picture = ElementTree.fromstring(files_of(whole)["verdicts.svg"])
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    rows = picture.findall("svg:g", space)
+    expected = [row for row in lines_of(files_of(whole)["table1.csv"]) if row["difference_low"]]
+    assert sorted(row.get("class") for row in rows) == sorted(row["verdict"] for row in expected)
+    assert len(picture.findall("svg:rect", space)) == len({(row["task"], row["protocol"]) for row in expected})
+    for row in rows:
+        [line] = [line for line in row.findall("svg:line", space) if line.get("class") == "i"]
+        assert float(line.get("x1")) <= float(row.find("svg:circle", space).get("cx")) <= float(line.get("x2"))

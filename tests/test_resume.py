@@ -21,7 +21,10 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import checkpoint, record
+from lra.runs import cut
 from lra.runs.folder import run
+from lra.tools import rerun
+from lra.training import evaluate, fit
 
 SYSTEMS = [
     ("attention=simple",),
@@ -103,6 +106,39 @@ def test_killed_after_any_step_the_end_is_the_same(reference, system: tuple[str,
         assert finish(fork(job, f"step:{step}:kill")) == -signal.SIGKILL
     assert finish(fork(job)) == 0
     assert result("killed") == expected
+
+
+def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator, with checkpoints in between, a pause within a step, and kills."""
+    expected = reference("attention=performer", "attention.redraw_every=5", "precision=bf16")
+    for module in (fit, evaluate):
+        monkeypatch.setattr(module, "runs_behind", lambda _: True)
+    job = prepared("attention=performer", "attention.redraw_every=5", "precision=bf16", "out=behind")
+    for fault, code in (("step:6:kill", -signal.SIGKILL), ("micro-batch:5:term", 75), ("step:3:term", 75)):
+        assert finish(fork(job, fault)) == code
+    assert finish(fork(job)) == 0
+    assert result("behind") == expected
+
+
+def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are those of a run that names them; the checkpoint and the record say them."""
+    auto = ("train.micro_batch=auto", "train.eval_batch=auto")
+    monkeypatch.setattr(cut, "TOKENS", {"micro_batch": 2 * 31, "eval_batch": 11 * 31})
+    monkeypatch.setattr(cut, "_examples", lambda tokens, _: tokens // 31)
+    job = prepared("attention=simple", *auto, "out=auto")
+    assert finish(fork(job, "step:9:term")) == 75
+    folder = next(Path("auto").rglob("seed1"))
+    environment = checkpoint.read(folder).state["course"]["environment"]
+    monkeypatch.setattr(cut, "TOKENS", {"micro_batch": 31, "eval_batch": 31})
+    assert finish(fork(job)) == 0
+    made = record.read(folder / record.NAME)
+    assert made["auto"] == {"micro_batch": 2, "eval_batch": 11}
+    assert made["auto"].items() <= environment.items()
+    assert {made["config"]["train"][key] for key in made["auto"]} == {"auto"}
+    assert finish(fork(prepared("attention=simple", "train.micro_batch=2", "train.eval_batch=11", "out=named"))) == 0
+    named = next(Path("named").rglob("seed1"))
+    assert made["test"] == record.read(named / record.NAME)["test"]
+    assert rerun.chosen(made)["config"]["train"]["micro_batch"] == 2
 
 
 def test_killed_at_random_instants_over_generations(reference) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reports import change, files_of, page_of
+from scipy.special import stdtr
 
 from lra.core.errors import UserError
 from lra.records.run_files import RunFiles
 from lra.report.columns import sections
 from lra.report.published import Published
 from lra.report.records import CellKey, RecordedCell
+from lra.report.statistics import hochberg
 from lra.report.table import Column
 
 NOWHERE = RunFiles(Path(__file__).parent)
@@ -20,23 +22,31 @@ NOWHERE = RunFiles(Path(__file__).parent)
 
 def column_of(scores: dict[str, Sequence[float]], declared: int = 5, metric: str = "accuracy", **more: float) -> Column:
     """A column of complete cells from scores by seed, with trivial baselines."""
+    return table_of({"stub": scores}, declared, metric, **more)[0]
 
-    def cell(name: str, values: Sequence[float]) -> RecordedCell:
-        run = {"status": "finished", "selection": "last", "baselines": more}
+
+def table_of(
+    tasks: dict[str, dict[str, Sequence[float]]], declared: int = 5, metric: str = "accuracy", **more: float
+) -> list[Column]:
+    """The columns of a table, by task."""
+
+    def cell(task: str, name: str, values: Sequence[float]) -> RecordedCell:
+        run = {"status": "finished", "selection": "last", "baselines": more, "config": {}}
         runs = {
             seed: {
                 **run,
                 "seed": seed,
                 "path": f"{name}{seed}/record.json",
-                "test": {"last": {metric: value, "step": 1}},
+                "test": {"last": {metric: value, "step": 1, "correct": round(20 * value), "examples": 2000}},
             }
             for seed, value in enumerate(values, start=1)
         }
-        key = CellKey("paper", "last", "stub", name, "transformer", "")
+        key = CellKey("paper", "last", task, name, "transformer", "")
         return RecordedCell(key, runs, set(range(1, declared + 1)), metric)
 
-    [section] = sections(NOWHERE, [cell(name, values) for name, values in scores.items()], Published())
-    return section.columns[0]
+    cells = [cell(task, name, values) for task, scores in tasks.items() for name, values in scores.items()]
+    [section] = sections(NOWHERE, cells, Published())
+    return sorted(section.columns, key=lambda column: list(tasks).index(column.task))
 
 
 A, B, C = (40.0, 41.0, 42.0, 41.5, 40.5), (38.1, 39.0, 39.9, 39.6, 38.5), (37.0, 38.2, 39.0, 38.4, 37.5)
@@ -47,13 +57,17 @@ def test_a_row_that_beats_all_others_is_bold() -> None:
     assert column.bold == "a, transformer"
     assert column.verdict.startswith("a, transformer is better than every other row (the closest call: +")
     assert [comparison.other for comparison in column.against] == ["b, transformer", "c, transformer", "chance"]
-    assert column_of({"a": A, "b": B, "c": C}, metric="perplexity", chance=80.0).bold == "c, transformer"
+    assert column_of({"a": A, "b": B, "c": C[::-1]}, metric="perplexity", chance=80.0).bold is None
+    assert column_of({"a": A, "b": B}, metric="perplexity", chance=80.0).bold == "b, transformer"
 
 
-def test_holms_correction_is_over_all_tests_of_the_table() -> None:
-    p_values = [comparison.difference.p for comparison in column_of({"a": A, "b": B, "c": C}).against]
-    adjusted = [comparison.holm for comparison in column_of({"a": A, "b": B, "c": C}).against]
-    assert adjusted == pytest.approx([max(2 * min(p_values), p) for p in p_values])
+def test_hochbergs_correction_is_over_the_columns_of_a_table() -> None:
+    """Nothing is corrected inside a column: the largest p of its tests counts."""
+    columns = table_of({"one": {"a": A, "b": B, "c": C}, "two": {"a": A, "b": B}, "three": {"a": A, "b": A[::-1]}})
+    p = [max(comparison.difference.p for comparison in column.against) for column in columns]
+    assert [column.p for column in columns] == p
+    assert [column.adjusted for column in columns] == pytest.approx(hochberg(p))
+    assert [column.bold for column in columns] == ["a, transformer", "a, transformer", None]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +79,8 @@ def test_holms_correction_is_over_all_tests_of_the_table() -> None:
         (column_of({"a": A, "b": B}, declared=6), "not all seeds that a sweep declared are done of a, transformer, b"),
         (column_of({"a": A[:4], "b": B}), "not all seeds that a sweep declared are done of a, transformer."),
         (column_of({"a": A}), "there are no two systems"),
-        (column_of({"a": A, "b": [score - 1 for score in A]}), "differences that vary"),
-        (column_of({"a": A[:1], "b": B[:1]}, declared=1), "at least two seeds"),
+        (column_of({"a": [41.0] * 5, "b": [40.0] * 5}), "a test needs runs that vary"),
+        (column_of({"a": A[:1], "b": B[:1]}, declared=1), "at least two seeds in common"),
     ],
 )
 def test_nothing_else_is_bold(column: Column, reason: str) -> None:
@@ -80,16 +94,47 @@ def test_what_no_sweep_declared_is_not_bold(small: Path) -> None:
     assert "No row is bold: not all seeds that a sweep declared are done of Transformer, Simple, mine" in page_of(small)
 
 
-def test_systems_that_are_alike_are_rarely_bold_and_one_that_is_better_often() -> None:
-    rng = np.random.default_rng(17)
+def is_bold(runs: np.ndarray) -> np.ndarray:
+    """Which columns [tables, columns] of runs [tables, columns, systems, seeds] have a bold row, by arrays."""
+    seeds = runs.shape[3]
+    mean, part = runs.mean(axis=3), runs.var(axis=3, ddof=1) / seeds
+    leader = mean.argmax(axis=2)[:, :, None]
+    ahead, both = (np.take_along_axis(values, leader, axis=2) for values in (mean, part))
+    statistic = (ahead - mean) / np.sqrt(both + part)
+    p = 2 * stdtr((both + part) ** 2 * (seeds - 1) / (both**2 + part**2), -statistic)
+    np.put_along_axis(p, leader, 0.0, axis=2)
+    worst = p.max(axis=2)
+    falling = np.sort(worst, axis=1)[:, ::-1]
+    bounds = np.minimum.accumulate(falling * np.arange(1, runs.shape[1] + 1), axis=1)
+    adjusted = np.take_along_axis(bounds, (-worst).argsort(axis=1).argsort(axis=1), axis=1)
+    return adjusted < 0.05
 
-    def some_bold(ahead: float) -> bool:
-        scores = rng.normal(37, 1, 5) + rng.normal(0, 0.5, (4, 5))
-        scores[0] += ahead
-        return column_of(dict(zip("abcd", scores.tolist(), strict=True))).bold is not None
 
-    assert sum(some_bold(0.0) for _ in range(300)) < 0.05 * 300
-    assert sum(some_bold(2.5) for _ in range(100)) > 0.8 * 100
+def test_the_arrays_of_the_simulations_say_what_the_tables_say() -> None:
+    runs = np.random.default_rng(3).normal(37, 1, (30, 3, 3, 5))
+    runs[:, :, 0] += np.random.default_rng(4).uniform(0, 5, (30, 3, 1))
+    for table, expected in zip(runs, is_bold(runs), strict=True):
+        tasks = {str(number): dict(zip("abc", column.tolist(), strict=True)) for number, column in enumerate(table)}
+        assert [column.bold is not None for column in table_of(tasks)] == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "spread", "least", "most"),
+    [(3, 1, 0.02, 0.04), (3, 2, 0.03, 0.055), (3, 4, 0.05, 0.07), (5, 1, 0.035, 0.055), (5, 4, 0.045, 0.065)],
+)
+def test_two_tied_leaders_are_rarely_told_apart(seeds: int, spread: int, least: float, most: float) -> None:
+    """Share of tables of three tasks with a bold row; `spread`: how much more the second of the two varies."""
+    runs = np.random.default_rng(17).normal(0, 1, (10_000, 3, 3, seeds))
+    runs[:, :, 1] *= spread
+    runs[:, :, 2] -= 100
+    assert least < is_bold(runs).any(axis=1).mean() < most
+
+
+def test_a_system_far_ahead_of_nineteen_is_often_bold() -> None:
+    """Three seeds, three tasks, five sd."""
+    runs = np.random.default_rng(19).normal(0, 1, (1500, 3, 20, 3))
+    runs[:, :, 0] += 5
+    assert is_bold(runs).mean() > 0.45
 
 
 def put_predictions(path: Path, right: Sequence[int], labels: Sequence[int] = (1, 2) * 1000) -> None:
@@ -110,7 +155,7 @@ def test_mcnemar_counts_the_test_examples(small: Path) -> None:
     assert found["mcnemar"] == [
         {"seed": 1, "only_system": 10, "only_other": 3, "p": pytest.approx(378 / 4096)},
     ]
-    assert "| Transformer | +0.35 |  |  |  | 1 |  | 0/1 |" in files["README.md"]
+    assert "| Transformer | +0.35 |  |  | 1 |  | 0/1 |" in files["details.md"]
 
 
 def test_predictions_belong_to_the_checkpoint_that_was_selected(small: Path) -> None:

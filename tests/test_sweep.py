@@ -1,6 +1,6 @@
 """Sweeps: the same under every launcher, whole after any accident, shared by any number of processes.
 
-Launchers that are not there are skipped: pip install '.[joblib,submitit,ray]'; bash scripts/slurm.sh start.
+Launchers that are not there are skipped: pip install '.[submitit,ray]'; bash scripts/slurm.sh start.
 """
 
 import json
@@ -68,12 +68,16 @@ def without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
 
 
+def installed(plugin: str) -> bool:
+    return find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.hydra_{plugin}_launcher") is not None
+
+
 def launcher(name: str) -> tuple[str, ...]:
     """The overrides of a launcher; the test is skipped where it is not there."""
     if name == "basic":
         return ()
-    if find_spec("hydra_plugins") is None or find_spec(f"hydra_plugins.hydra_{PLUGINS[name]}_launcher") is None:
-        pytest.skip(f"lra[{PLUGINS[name]}] is not installed")
+    if not installed(PLUGINS[name]):
+        pytest.skip(f"hydra-{PLUGINS[name]}-launcher is not installed")
     if name == "submitit_slurm" and (
         not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, check=False).returncode
     ):
@@ -112,8 +116,8 @@ def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> Non
     assert "6 of 6 runs finished" in err
     assert left(Path("second")) == expected
     assert (
-        Path("second/README.md").read_text().replace("second", "runs").split("## Receipts")[0]
-        == (Path("runs/README.md").read_text().split("## Receipts")[0])
+        Path("second/README.md").read_text().replace("second", "runs").split("## More")[0]
+        == (Path("runs/README.md").read_text().split("## More")[0])
     )
 
 
@@ -288,7 +292,8 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
     assert err.endswith("1 of 3 runs finished, 2 waiting\n")
-    assert "1/3, 2 missing" in out
+    assert "# Results: runs" in out
+    assert "1/3, 2 missing" in Path("runs/README.md").read_text()
     assert "Traceback" not in err
     assert signal.getsignal(number) == before
     monkeypatch.setattr(train, "_command", honest)
@@ -498,11 +503,46 @@ def test_exit_codes(bad: set[str], code: int) -> None:
 
 
 def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:
-    if find_spec("hydra_plugins") is not None:
-        pytest.skip("a launcher is installed")
-    for name, extra in PLUGINS.items():
+    missing = {name: plugin for name, plugin in PLUGINS.items() if not installed(plugin)}
+    if not missing:
+        pytest.skip("all launchers are installed")
+    for name, plugin in missing.items():
         code, _, err = cli(train.main, *SMOKE, "seed=1,2", f"hydra/launcher={name}")
         assert (code, err) == (
             2,
-            f"lra-train: error: hydra/launcher={name}: not installed; pip install 'lra[{extra}]'\n",
+            f"lra-train: error: hydra/launcher={name}: not installed; pip install hydra-{plugin}-launcher\n",
         )
+
+
+def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None:
+    words = ("experiment=smoke", "system=simple,longformer", "seed=1,2", "describe=true", "--multirun")
+
+    def rows(*more: str) -> list[str]:
+        code, out, err = cli(train.main, *words, *more)
+        assert code == 0, err
+        return [Path(line.split('"')[3]).parent.parent.name for line in out.splitlines() if "run_folder" in line]
+
+    assert rows() == ["simple"] * 2 + ["longformer"] * 2
+    assert rows("also=softmax") == rows() + ["softmax"] * 2
+    assert rows("also=[linear,fnet]") == rows() + ["linear"] * 2 + ["fnet"] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["also=simple", "system=simple,longformer"], "also=simple: this sweep has system=simple already"),
+        (["also=simple", "seed=1,2"], "also=simple: this sweep has no list of attentions to add to"),
+        (["also=fnet,linear", "system=simple,longformer"], "also=fnet,linear: several rows are written also=[...]"),
+        (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
+    ],
+)
+def test_a_row_that_cannot_be_added_is_named(words: list[str], message: str, cli: Commands) -> None:
+    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "describe=true", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_a_single_run_has_no_further_rows(cli: Commands) -> None:
+    code, _, err = cli(train.main, "experiment=smoke", "also=fnet")
+    assert code == 2
+    assert "also=fnet: only a sweep has further rows" in err

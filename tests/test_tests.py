@@ -12,7 +12,16 @@ TESTS = Path(__file__).parent
 MODULES = sorted(TESTS.rglob("test_*.py"))
 FILES = sorted(TESTS.rglob("*.py"))
 PYTEST = {"pytest.raises", "pytest.warns", "pytest.fail"}
-HELPERS = {"agrees", "check_bf16_errors", "close", "exact", "observe", "refused", "same"}  # of ours, which assert
+HELPERS = {
+    "agrees",
+    "check_bf16_errors",
+    "check_errors",
+    "close",
+    "exact",
+    "observe",
+    "refused",
+    "same",
+}  # of ours, which assert
 
 every_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(TESTS).as_posix())
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support import Commands, composed, options
 
-from lra.cli import train
+from lra.cli import check, new, report, train
 from lra.core.paths import CHECKOUT
 from lra.report.numbers import PLACE, mismatches
 from lra.report.quantities import Quantities
@@ -55,11 +55,16 @@ def test_every_link_leads_to_a_file(path: Path) -> None:
 
 
 def test_every_command_composes() -> None:
-    """The first of every list of values; a launcher may not be installed here, and the examples run below."""
+    """The first of every list of values; a launcher may not be installed here, and the examples run below, as do those
+    of an attention of one's own."""
     seen = 0
     for words in commands():
         overrides = [word for word in words if re.match(r"[\w./]+=", word)]
-        if "--config-dir" not in words and not any(word.startswith("hydra/launcher") for word in overrides):
+        if (
+            "--config-dir" not in words
+            and "mine" not in " ".join(words)
+            and not any(word.startswith("hydra/launcher") for word in overrides)
+        ):
             composed(*(_first_value(word) for word in overrides))
             seen += 1
     assert seen >= 10
@@ -122,3 +127,25 @@ def test_the_examples_run(
     sys.modules.pop(module, None)
     assert code == 0, err
     assert len(list(Path("trained").rglob("record.json"))) == 1
+
+
+TINY = ("task.train_size=50", "task.val_size=7", "task.test_size=11", "train.steps=4", "train.eval_every=2")
+PROGRAMS = {"lra-new": new.main, "lra-check": check.main, "lra-train": train.main, "lra-report": report.main}
+SHORTER = {
+    "lra-train": [*TINY, "train.warmup=2", "train.batch_size=5", "train.micro_batch=5"],
+    "lra-check": ["growth=[]", "lengths=[3]"],
+}
+
+
+def test_your_attention_in_ten_minutes(cli: Commands) -> None:
+    """The commands of the page, in an empty folder, with less to train; tests/test_package.py runs them as they are."""
+    page = CHECKOUT / "docs" / "your-attention.md"
+    sys.modules.pop("mine", None)  # of another test
+    for line in "".join(blocks(page, "bash")).splitlines():
+        program, *words = shlex.split(line)
+        code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []))
+        assert code == 0, (line, err)
+    table = Path("results/mine/README.md").read_text()
+    assert re.search(r"^\| Mine \| O\(L D Dh\) \|.*\b3/3\b", table, re.MULTILINE), table
+    assert len(list(Path("results/mine").rglob("record.json"))) == 9
+    sys.modules.pop("mine", None)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from golden import folder as golden
-from reports import change, complete
+from reports import change, complete, declare, put
 from support import Commands
 
 from lra.cli import report as command
 from lra.records import record
-from lra.report import Report
+from lra.records.names import SWEEP
+from lra.report import Report, write_pages
 from lra.report import verify as receipts
+from lra.report.pack import pack, unpack
 from lra.report.verify import verify
 
 SIMPLE, RESL = "matching/paper/simple/simple/seed", "matching/paper/simple/simple_resl/seed"
@@ -56,12 +58,12 @@ def test_a_report_of_another_selection_verifies_as_it_was_built(sound: Path) -> 
 @pytest.mark.parametrize(
     ("name", "old", "new", "line"),
     [
-        ("README.md", "**38.98 ± 0.73**", "**39.98 ± 0.73**", "README.md, line "),
+        ("README.md", "38.98 ± 0.73", "39.98 ± 0.73", "README.md, line "),
         ("table1.csv", "67.28,", "68.28,", "table1.csv, line 3: found '"),
         ("table1.json", '"mean": 67.28,', '"mean": 67.29,', "table1.json, line "),
         ("table1.tex", "O}(L^2)", "O}(L)", "table1.tex, line "),
         ("seeds.csv", ",diverged,", ",finished,", "seeds.csv, line "),
-        ("pairs.csv", "\n", "\n\n", "pairs.csv, line 2: found '', the records give 'paper,"),
+        ("pairs.csv", "\n", "\n\n", "pairs.csv, line 2: found '', the records give ''"),
     ],
 )
 def test_a_report_that_was_edited_does_not_verify(sound: Path, name: str, old: str, new: str, line: str) -> None:
@@ -190,5 +192,124 @@ def test_the_command_verifies_figures_too(cli: Commands, small: Path) -> None:
         f"figures/{replaced.name}: not the figure that lra-report drew",
         f"figures/{forged.name}: the records make another figure than table1.json lists",
     }
-    assert re.match(r"README.md, line \d+: found \"- 7 runs.*\", the records give \"- 6 runs.*\"", lines[3])
+    assert re.match(r"README.md, line \d+: found '- 7 runs.*', the records give '- 6 runs.*'", lines[3])
     assert said == f"{small}: 6 records, 4 mismatches"
+
+
+# Each fault that a reader could be misled by: how it is made, and the line that names it.
+
+
+def forge_page(folder: Path) -> None:
+    path = folder / "index.html"
+    path.write_text(path.read_text().replace("37.50", "47.50"))
+
+
+def delete_page(folder: Path) -> None:
+    (folder / "index.html").unlink()
+
+
+def forge_readme(folder: Path) -> None:
+    path = folder / "README.md"
+    path.write_text(path.read_text().replace("31.00", "41.00"))
+
+
+def edit_config(folder: Path) -> None:
+    path = folder / FAIR / "seed1/config.json"
+    path.write_text(path.read_text().replace("0.005", "0.5"))
+
+
+def delete_predictions(folder: Path) -> None:
+    (folder / FAIR / "seed2/predictions.npy").unlink()
+
+
+def delete_metrics(folder: Path) -> None:
+    (folder / FAIR / "seed3/metrics.jsonl").unlink()
+
+
+def drop_a_seed(folder: Path) -> None:
+    """From what the sweep declares, sealed again."""
+    path = folder / SWEEP
+    cells = record.parse_declared(path.read_bytes())
+    record.declare(path, [{**cell, "seeds": [seed for seed in cell["seeds"] if seed != 2]} for cell in cells])
+
+
+def forge_a_class(folder: Path) -> None:
+    """In a record, sealed again."""
+    change(folder / OTHER / "seed1" / record.NAME, diagnostics={"class": {"0": {"examples": 2000, "correct": 1999}}})
+
+
+def forge_a_total(folder: Path) -> None:
+    change(folder / OTHER / "seed2" / record.NAME, test={"best_val": {"accuracy": 41.0, "correct": 820}})
+
+
+FAIR, OTHER = "listops/paper/simple/simple", "listops/paper/softmax/transformer"
+TAMPERED = {
+    forge_page: "index.html, line ",
+    delete_page: "index.html: not readable (FileNotFoundError)",
+    forge_readme: "README.md, line ",
+    edit_config: f"{FAIR}/seed1/record.json: config.json beside it has train.lr: 0.5, the record 0.005",
+    delete_predictions: f"{FAIR}/seed2/record.json: predictions.npy, which it lists, is not beside it",
+    delete_metrics: f"{FAIR}/seed3/record.json: metrics.jsonl, which it lists, is not beside it",
+    drop_a_seed: f"{OTHER}/seed2/record.json: seed 2 was run, but sweep.json declares 1, 3",
+    forge_a_class: f"{OTHER}/seed1/record.json: diagnostics.class.0 is {{'examples': 2000, 'correct': 1999}}",
+    forge_a_total: f"{OTHER}/seed2/record.json: test.best_val.correct is 820, its predictions have 620",
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two systems of three seeds, with the report of it when packed."""
+    folder = tmp_path_factory.mktemp("tampered") / "honest"
+    for seed, (fair, other) in enumerate(((37.0, 31.5), (38.0, 31.0), (37.5, 30.5)), start=1):
+        put(folder, seed, fair)
+        put(folder, seed, other, attention="softmax", variant="transformer")
+    for_all = {"seeds": [1, 2, 3]}
+    fair = {"attention": "simple", "variant": "simple"}
+    declare(folder, fair | for_all, {"attention": "softmax", "variant": "transformer"} | for_all)
+    complete(folder)
+    pack(folder)
+    write_pages(folder)
+    return folder
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "in folders"])
+def test_every_tampering_is_named_and_so_are_two_at_once(honest: Path, tmp_path: Path, packed: bool) -> None:
+    """With every digest sealed anew, in the receipts too; a page that is deleted cannot be forged."""
+    tampers = list(TAMPERED)
+    pairs = zip(tampers, [*tampers[1:], tampers[0]], strict=True)
+    for number, chosen in enumerate([*((tamper,) for tamper in tampers), *pairs]):
+        folder = Path(shutil.copytree(honest, tmp_path / str(number) / "honest"))
+        unpack(folder)
+        if not packed:
+            write_pages(folder)
+        for tamper in sorted(chosen, key=lambda tamper: tamper is delete_page):
+            tamper(folder)
+        if packed:
+            pack(folder)
+        faults = verify(folder)[1]
+        expected = [TAMPERED[tamper] for tamper in chosen if not (tamper is forge_page and delete_page in chosen)]
+        missed = [line for line in expected if not any(fault.startswith(line) for fault in faults)]
+        assert not missed, (chosen, faults)
+
+
+def test_what_is_honest_verifies(honest: Path) -> None:
+    assert verify(honest) == (6, [])
+
+
+def test_records_that_cannot_share_a_column_do_not_hide_other_faults(honest: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(honest, tmp_path / "honest"))
+    unpack(folder)
+    edit_config(folder)
+    change(folder / OTHER / "seed1" / record.NAME, task_version=7)
+    faults = verify(folder)[1]
+    assert [fault for fault in faults if fault.startswith(TAMPERED[edit_config])]
+    assert [fault for fault in faults if "would share a cell of the table but differ in task_version" in fault]
+
+
+def test_every_line_of_a_text_that_was_changed_is_named(honest: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(honest, tmp_path / "honest"))
+    lines = (folder / "README.md").read_text().split("\n")
+    changed = [lines[0] + "!", *lines[1:-3], "more", *lines[-3:]]
+    (folder / "README.md").write_text("\n".join(changed))
+    faults = verify(folder)[1]
+    assert [fault.split(":")[0] for fault in faults] == ["README.md, line 1", f"README.md, line {len(changed) - 3}"]
