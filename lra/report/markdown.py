@@ -7,6 +7,7 @@ from pathlib import Path
 from lra.report import layout, matrix
 from lra.report.across import DRAWS, Across
 from lra.report.across import table as tasks_table
+from lra.report.captions import captions
 from lra.report.layout import Grid, TableText
 from lra.report.published import Published
 from lra.report.records import RecordedCell
@@ -86,6 +87,7 @@ def page(
             yield "### Table 1\n"
             yield markdown(matrix.overview(section))
             yield f"Mean ± sd over the seeds (done/declared). {matrix.legend(section.columns)}\n"
+            yield f"{escape(matrix.tasks(section.columns))}\n"
         if any(row.full_pattern for column in section.columns for row in column.rows):
             yield FULL
         for column in section.columns:
@@ -103,9 +105,9 @@ def page(
     yield from _field(sections, published)
     if figures:
         yield "## Figures\n"
-        for path in figures:
-            if path.suffix == ".svg":
-                yield f"!{link(path.stem.replace('_', ' '), layout.address(path.as_posix()))}\n"
+        for path, caption in captions(sections, [path for path in figures if path.suffix == ".svg"]).items():
+            yield f"!{link(escape(caption.title), layout.address(path.as_posix()))}\n"
+            yield f"{escape(f'{caption.title}. {caption.caveats}'.rstrip())}\n"
     yield "## How to read this\n"
     yield LEGEND + FILES
     yield "## Receipts\n"
@@ -189,7 +191,7 @@ def receipts(runs: list[dict]) -> Iterator[str]:
 
 
 def markdown(grid: Grid) -> str:
-    ruler = ["---" if place < grid.numbers else "---:" for place in range(len(grid.header))]
+    ruler = ["---" if side == "l" else "---:" for side in grid.sides]
     lines = [list(map(escape, grid.header)), ruler, *([_text(text) for text in row] for row in grid.rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
