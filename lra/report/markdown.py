@@ -36,7 +36,7 @@ LEGEND = f"""\
   layout; where predictions are kept).
 - Verdicts: `equivalent` where two one-sided tests at 5 % show that the difference is within `sweep.margin`; else
   `better` or `worse` where p < {ALPHA}; else `undecided`. `p (Holm)`: corrected over the rows of the column. Each row
-  alone is called better or worse by chance in 4 to 6 % of cases, so see that column before you pick one of many.
+  alone is called better or worse by chance in up to 6 % of cases, so see that column before you pick one of many.
 - `seeds to decide`: so many seeds of each, with the sd found here, show a difference of the margin, and equivalence
   where there is none, with a power of {POWER:.0%} each. With few seeds this is rough.
 - **Bold**: this mean is better than that of every other row of its column, baselines included: the largest p of the
