@@ -34,6 +34,7 @@ from lra.report import (
     figures,
     write_report,
 )
+from lra.report.captions import SHOWS
 from lra.report.drawing import DrawnSystem, shade
 from lra.report.table import Column
 
@@ -68,6 +69,7 @@ def drawn(
 
 def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
     stems = {path.stem for path in written}
+    assert {*SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
     assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
         "depth", "difficulty", *batches.DRAWINGS,
     }  # fmt: skip
