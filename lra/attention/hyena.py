@@ -9,6 +9,7 @@ Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which reads no
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -41,6 +42,7 @@ class Hyena(Mixer):
     )
     can_be_causal = True
     projects_out = True
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"filters": ("hidden", "frequency", "filters")}
 
     def __init__(
         self,
