@@ -180,7 +180,10 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     ],
     "conv": [("attention.width=3",)],
     "hyena": [("attention.width=3", "attention.bands=2")],
-    "s4d": [("attention.state=2", "attention.init=inv"), ("attention.state=6",)],
+    "s4d": [
+        ("attention.state=2", "attention.init=inv"),
+        ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
+    ],
     "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1")],
     "mamba2": [("attention.state=3", "attention.conv=2")],
     "lru": [("attention.state=3",)],

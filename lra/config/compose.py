@@ -23,7 +23,7 @@ from lra.config.own import own_folder
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir, systems_file, table1_file
 
-GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",)}
+GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",), "by_protocol": ("protocol",)}
 """By the key that holds sections, whose options name them."""
 OTHERS = "others"  # the section for options that have none of their own
 
