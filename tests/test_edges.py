@@ -18,7 +18,7 @@ from lra.config.configure import dotted
 from lra.config.settings import settings_of
 from lra.core import console, locks
 from lra.core.errors import UserError
-from lra.core.signals import ASKING, Requests
+from lra.core.signals import ASKING
 from lra.records import record
 from lra.records.names import LOCK
 from lra.runs.describe import describe
@@ -323,14 +323,6 @@ def test_windows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start.sys, "platform", "win32")
     with pytest.raises(SystemExit, match="lra runs on Linux and macOS"):
         start.train()
-
-
-def test_a_signal_is_acknowledged_at_once(capfd: pytest.CaptureFixture) -> None:
-    with Requests(None, None, one_of_many=False) as requests:
-        requests.patiently(True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert "SIGTERM: stopping after this step" in capfd.readouterr().err
-        assert requests.pending() is not None
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

@@ -4,6 +4,7 @@ import json
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config.cell import Cell
@@ -196,6 +197,9 @@ class Runner:
     def _logged(self) -> LoggedRun:
         """What a logger shows of the run."""
         cell, settings = self.job.cell, self.job.settings
-        names = [cell.task, cell.attention, cell.variant, cell.protocol]
-        names += [f"{key}={value}" for key, value in cell.settings.items()]
-        return LoggedRun(folder=self.job.folder, group="-".join(names), seed=settings.seed, config=settings.identity)
+        return LoggedRun(
+            folder=self.job.folder,
+            name=f"{cell} seed {settings.seed}",
+            group=f"{Path(settings.out).name}/{cell.folder.as_posix()}",
+            config=settings.identity,
+        )
