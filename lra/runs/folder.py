@@ -1,6 +1,5 @@
 """One run in its folder: who holds it, what it leaves there, and in which processes it happens."""
 
-import json
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,14 +37,10 @@ def run(job: Job) -> str:
 
     It happens in this process, among the ranks that were started with it, or in new processes.
     """
-    from lra.runs.describe import describe
     from lra.runs.machine import device_of, placed
     from lra.training import ranks
 
     settings, processes = job.settings, job.system.recipe.processes
-    if settings.describe:
-        print(json.dumps({"run_folder": str(job.folder), **describe(job.system)}, indent=1))
-        return "skipped"
     check_memory(job.system)
     given = ranks.started_with()
     if given > 1 and processes not in (1, given):
