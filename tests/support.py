@@ -306,6 +306,14 @@ def saved_bytes(name: str, extra: list[str], length: int) -> int:
 def strip_times(value: object) -> object:
     """A record without what depends on the clock or the machine's memory."""
     if isinstance(value, dict):
-        gone = ("seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", "metrics.jsonl")
+        gone = (
+            "seconds",
+            "train_seconds",
+            "tokens_per_second",
+            "peak_memory_bytes",
+            "started",
+            "finished",
+            "metrics.jsonl",
+        )
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value

@@ -26,7 +26,7 @@ from lra.tasks import Place
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")
-ASIDE = {"seconds", *PROBES}  # of an evaluation: not the same twice, and no result
+ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
 
 
 @dataclass(frozen=True)
