@@ -7,7 +7,6 @@ part in it.
 import os
 import sys
 import traceback
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial, wraps
@@ -34,8 +33,6 @@ from lra.config.own import with_packages
 from lra.core.errors import UserError
 
 FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130
-# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
-warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 def command(
