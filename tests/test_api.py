@@ -252,8 +252,10 @@ def test_what_cannot_be_compared_is_said(results: Results, tmp_path: Path) -> No
 
 
 def test_the_report_is_that_of_the_command(
-    cli: Commands, small: Path, tmp_path_factory: pytest.TempPathFactory
+    cli: Commands, small: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Figures are left out here: they take seconds."""
+    monkeypatch.setattr("lra.report.figures.write_figures", lambda *_: [])
     other = shutil.copytree(small, tmp_path_factory.mktemp("other") / small.name)
     page = lra.report(small)
     assert page == small / "README.md"

@@ -1,7 +1,6 @@
 """`lra.attention`: a mechanism as a layer of a model that knows nothing of `lra`."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,10 +21,10 @@ def layer_of(name: str, **changes: object) -> AttentionLayer:
 class Theirs(nn.Module):
     """A classifier in plain PyTorch with two layers of a mechanism."""
 
-    def __init__(self, make: Callable[[], nn.Module]) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.embedding = nn.Embedding(17, WIDTH)
-        self.layers = nn.ModuleList(make() for _ in range(2))
+        self.layers = nn.ModuleList([layer, copy.deepcopy(layer)])
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, 7)
 
@@ -36,12 +35,26 @@ class Theirs(nn.Module):
         return self.head(x.mean(dim=1))
 
 
-@pytest.mark.parametrize("name", ["simple", "softmax", "performer", "reformer", "sinkhorn", "luna", "retention"])
+@pytest.mark.parametrize("name", ["simple", "performer", "reformer", "sinkhorn", "luna"])
 def test_it_trains_in_their_model_and_draws_nothing_in_evaluation(name: str) -> None:
-    torch.manual_seed(1)
-    model = Theirs(lambda: layer_of(name, dropout=0.3)).train()
+    model = Theirs(layer_of(name, dropout=0.3)).train()
+    again = copy.deepcopy(model)
     tokens, labels = torch.randint(1, 17, (DOCUMENTS, POSITIONS)), torch.arange(DOCUMENTS)
     tokens[0, 7:] = 0
+    assert trained(model, tokens, labels) == trained(again, tokens, labels)
+    assert all(value.grad is not None and value.grad.isfinite().all() for value in model.layers.parameters())
+    model.eval()
+    state, kept = torch.get_rng_state(), copy.deepcopy(model.state_dict())
+    assert torch.equal(model(tokens), model(tokens))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, kept[key]) for key, value in model.state_dict().items())
+    again.load_state_dict(kept)
+    assert torch.equal(again.eval()(tokens), model(tokens))
+
+
+def trained(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[float]:
+    """Two steps of a plain training, from one seed; their losses."""
+    torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(2):
@@ -50,17 +63,7 @@ def test_it_trains_in_their_model_and_draws_nothing_in_evaluation(name: str) -> 
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert all(value.grad is not None and value.grad.isfinite().all() for value in model.layers.parameters())
-    model.eval()
-    state, buffers = torch.get_rng_state(), copy.deepcopy(model.state_dict())
-    assert torch.equal(model(tokens), model(tokens))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, buffers[key]) for key, value in model.state_dict().items())
-
-    torch.manual_seed(1)
-    again = Theirs(lambda: layer_of(name, dropout=0.3)).train()
-    assert nn.functional.cross_entropy(again(torch.randint(1, 17, (DOCUMENTS, POSITIONS)).where(tokens != 0, 0)),
-                                       labels).item() == losses[0]  # fmt: skip
+    return losses
 
 
 def test_softmax_is_that_of_torch() -> None:
