@@ -86,6 +86,7 @@ def test_the_installed_package_is_the_one_that_ran(site: Path, tmp_path: Path) -
         PYTHONPATH=str(site),
     )
     assert Path(where.strip()) == site / "lra" / "conf"
+    assert (site / "lra" / "py.typed").exists()
 
 
 def test_an_attention_of_ones_own_needs_no_checkout(site: Path, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from support import Commands, composed, options
 
+import lra
 from lra.cli import check, new, report, train
 from lra.core.paths import CHECKOUT
 from lra.report.numbers import PLACE, mismatches
@@ -127,6 +129,25 @@ def test_the_examples_run(
     sys.modules.pop(module, None)
     assert code == 0, err
     assert len(list(Path("trained").rglob("record.json"))) == 1
+
+
+def test_the_examples_of_the_python_api(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """One after another, in an empty folder; every public name has one. The figures of the report are left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LRA_CACHE", str(cache))
+    monkeypatch.setattr("lra.report.figures.write_figures", lambda *_: [])
+    page = CHECKOUT / "docs" / "api.md"
+    names: dict[str, object] = {"lra": lra, "torch": torch}
+    examples = blocks(page, "python")
+    for example in examples:
+        exec(compile(example, f"{page}: {example.splitlines()[0]}", "exec"), names)
+    assert all(f"lra.{name}" in "".join(examples) for name in lra.__all__)
+    out = capsys.readouterr().out
+    assert all(
+        text in out for text in ("finished accuracy", "# Results: mine", "PASS  shape", "did you mean 'simple'?")
+    )
 
 
 TINY = ("task.train_size=50", "task.val_size=7", "task.test_size=11", "train.steps=4", "train.eval_every=2")
