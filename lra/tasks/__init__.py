@@ -37,7 +37,7 @@ class Facts:
     `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
     `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity. `positions`: one of
     `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
-    `causal`: a prediction may depend on no later position.
+    `causal`: a prediction may depend on no later position. `pictures`: examples are pictures of `max_len` pixels.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Facts:
     documents: int
     objective: Literal["classify", "next_token", "positions", "reconstruct"] = "classify"
     causal: bool = False
+    pictures: bool = False
 
     @property
     def metric(self) -> str:
@@ -281,6 +282,10 @@ class Builder(ABC):
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, for tasks that have such a layout."""
         raise UserError(f"export={folder}: {task.name} has no official layout to write")
+
+    def show(self, task: Task, number: int) -> bytes:
+        """A PNG of so many examples of train, for tasks of pictures."""
+        raise UserError(f"show={number}: {task.name} has no pictures; the card says what it holds")
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:
