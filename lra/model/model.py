@@ -37,11 +37,13 @@ class Model(nn.Module):
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        self.cls = architecture.pooling == "cls" and facts.of_documents
+        self.masks_padding = architecture.key_mask and facts.of_documents
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.
-        self.embedding = Embedding(facts, architecture, cls=self.pooling == "cls")
-        shape = _shape(facts, architecture, cls=self.pooling == "cls")
+        self.embedding = Embedding(facts, architecture, cls=self.cls)
+        shape = _shape(facts, architecture, cls=self.cls)
         self.blocks = nn.ModuleList(
             Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
         )
@@ -57,7 +59,7 @@ class Model(nn.Module):
             self.apply(_xavier)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
-        mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
+        mask = self._mask(tokens) if self.masks_padding else None
         x = self.embedding(tokens)
         if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
@@ -66,9 +68,10 @@ class Model(nn.Module):
         x = self.blocks[-1](x, mask, 1 if self.pooling in ("cls", "first") else None)
         if self.reconstructs:
             return self.head(self.final_norm(x[:, -1]), scored)
-        x = self.final_norm(x if scored is None else x.flatten(0, 1)[scored])
         if self.pooling == "none":
-            return self.head(x)
+            x = x[:, int(self.cls) :]
+            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
+        x = self.final_norm(x)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
 
@@ -91,7 +94,7 @@ class Model(nn.Module):
     def _mask(self, tokens: Tensor) -> Tensor:
         """[B * P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
-        return pad(real, (1, 0), value=True) if self.pooling == "cls" else real
+        return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:

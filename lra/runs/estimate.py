@@ -23,8 +23,8 @@ from lra.core.signals import ASKING
 from lra.model.model import Model
 from lra.runs.cut import by_tokens
 from lra.runs.describe import describe
-from lra.runs.execute import initial
 from lra.runs.machine import Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.start import initial
 from lra.runs.system import System
 from lra.tasks import Place, Split, Task
 from lra.training.batches import batches, parts_of, predict
