@@ -18,7 +18,7 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
-from lra.tasks import PADDING, Facts
+from lra.tasks import OF_INPUTS, PADDING, Facts
 
 
 class Model(nn.Module):
@@ -37,8 +37,9 @@ class Model(nn.Module):
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
-        self.cls = architecture.pooling == "cls" and facts.of_documents
-        self.masks_padding = architecture.key_mask and facts.of_documents
+        of_documents = facts.objective in ("classify", *OF_INPUTS)
+        self.cls = architecture.pooling == "cls" and of_documents
+        self.masks_padding = architecture.key_mask and of_documents
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.

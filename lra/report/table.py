@@ -89,7 +89,9 @@ class TableRow:
     def is_vanilla(self) -> bool:
         """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
         configs = [run["config"] for run in self.cell.runs.values()]
-        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
+        helped = any(
+            config.get("init") or config.get("pretrain") or config.get("train", {}).get("freeze") for config in configs
+        )
         return (self.cell.key.attention, self.cell.key.variant) == VANILLA and bool(configs) and not helped
 
     @property

@@ -30,6 +30,7 @@ from lra.training import ranks
 from lra.training.fit import Training
 from lra.training.pretrain import carried
 
+TOLD = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, by the records of its runs
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, while another computes the weights
 
@@ -79,9 +80,7 @@ def pretrained(
     report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
     lines = [json.loads(line) for line in (own.folder / METRICS).read_bytes().splitlines()]
-    told = {
-        key: value for key, value in done.items() if key not in ("files", "provenance", "config", "status", "schema")
-    }
+    told = {key: done[key] for key in TOLD}
     return {**told, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
 
 

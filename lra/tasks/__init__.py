@@ -56,12 +56,6 @@ class Facts:
         """What a table shows: accuracy in percent, or perplexity."""
         return "perplexity" if self.objective in ("next_token", *OF_INPUTS) else "accuracy"
 
-    @property
-    def of_documents(self) -> bool:
-        """Whether the model is one that classifies documents, or is pretrained to: padding can be masked, and there can
-        be a CLS."""
-        return self.objective in ("classify", *OF_INPUTS)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
