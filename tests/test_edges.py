@@ -230,8 +230,6 @@ def test_options_stand_anywhere_and_the_version_is_ours(cli: Commands) -> None:
     assert (code, out.count('"run_folder"')) == (0, 2)
     assert cli(train.main, "--version")[1].startswith("lra ")
     assert "only lra-train has sweeps" in one_line(cli, "--multirun", "task=listops", main=prepare.main)
-    code, out, _ = cli(start.main)
-    assert all(f"{name} " in out for name in ("lra-train", "lra-prepare", "lra-report", "lra-explain", "lra-bench"))
 
 
 def test_a_deleted_working_folder(cli: Commands, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ SYSTEMS = [
     ("attention=performer", "attention.redraw_every=5", "precision=bf16"),
     ("attention=reformer", "attention.chunk=5", "attention.redraw_every=3", "train.micro_batch=7"),
     ("attention=sinkhorn", "attention.block=7"),
+    (
+        "attention=s4d",
+        "model.pooling=mean",
+        "train.groups={state: {rate: 0.001, weight_decay: 0}, step: {rate: null, weight_decay: 0}}",
+    ),
     ("attention=softmax", "train.freeze=[qkv,embedding]", "train.layer_decay=0.8"),
 ]
 

@@ -8,12 +8,12 @@ count too, a second kernel with modes in common and a C of its own reads them; l
 GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
 
 Against the authors' code (state-spaces/s4): no GLU on the output, since the block's feed-forward net follows; dropout
-falls on single values rather than on channels; A and dt have no learning rate of their own and are decayed as all
-parameters are.
+falls on single values rather than on channels; A and dt have a learning rate and a decay of their own only where
+`train.groups` gives them one.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -40,11 +40,12 @@ class S4D(Mixer):
         deviations=(
             "no GLU on the output",
             "dropout falls on single values, not on channels",
-            "A and Δ have no learning rate of their own and are decayed as all parameters are",
+            "A and Δ have a learning rate and a decay of their own only where train.groups gives them one",
         ),
     )
     can_be_causal = True
     projects_out = True
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"step": ("log_dt",), "state": ("log_decay", "frequency")}
 
     def __init__(
         self,

@@ -87,6 +87,26 @@ class Model(nn.Module):
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError("train.freeze: nothing is left to train")
 
+    def in_groups(self, groups: Iterable[str]) -> dict[str, str]:
+        """By the name of a parameter, which of these groups its mixer puts it into; the others are left out."""
+        found = {}
+        for group in groups:
+            members = [
+                f"blocks.{number}.mixer.{name}"
+                for number, block in enumerate(self.blocks)
+                for name, _ in block.mixer.named_parameters()
+                if any(f"{name}.".startswith(f"{place}.") for place in block.mixer.parameter_groups.get(group, ()))
+            ]
+            if not members:
+                mixer = self.blocks[0].mixer
+                known = f"it has {', '.join(mixer.parameter_groups)}" if mixer.parameter_groups else "it has none"
+                raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no group of this name; {known}")
+            twice = next((name for name in members if name in found), None)
+            if twice is not None:
+                raise UserError(f"train.groups: {twice} is in two groups, {found[twice]} and {group}; name one of them")
+            found |= dict.fromkeys(members, group)
+        return found
+
     def redraw(self, seed: int, step: int) -> None:
         """Let mixers with random features draw those of this training step."""
         for block in self.blocks:

@@ -64,6 +64,7 @@ def assemble(settings: Settings) -> System:
     def model(facts: Facts) -> "Model":
         made = designed(facts)
         made.freeze(recipe.freeze or ())
+        made.in_groups(recipe.groups or ())
         return made
 
     try:

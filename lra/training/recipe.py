@@ -3,10 +3,11 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from lra.config import configure
 from lra.core.errors import UserError
 from lra.model.groups import Group
 
@@ -14,6 +15,14 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 AUTO = "auto"
 Examples = PositiveInt | Literal["auto"]
 """A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.cut)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What a group of parameters has in the place of `train.lr` and `train.weight_decay`; None: these."""
+
+    rate: PositiveFloat | None
+    weight_decay: NonNegativeFloat | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +44,15 @@ class Recipe:
     clip_norm: PositiveFloat | None
     freeze: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
+    groups: dict[str, dict[str, Any]] | None
     minutes: PositiveFloat | None
     processes: PositiveInt
     compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
+        for name, values in (self.groups or {}).items():
+            configure.check(Own, values, f"train.groups.{name}.")
         if self.warmup > self.steps and not self.stop_in_warmup:
             raise UserError(
                 f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
@@ -65,6 +77,13 @@ class Recipe:
             "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
+
+    def own(self, group: str | None) -> tuple[float, float]:
+        """What the rate of a parameter of this group is multiplied by, and its weight decay; None: of no group."""
+        if group is None:
+            return 1.0, self.weight_decay
+        rate, decay = self.groups[group]["rate"], self.groups[group]["weight_decay"]
+        return 1.0 if rate is None else rate / self.lr, self.weight_decay if decay is None else decay
 
     def depth_factor(self, name: str, depth: int) -> float:
         """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to

@@ -68,18 +68,22 @@ def compile_blocks(model: Model) -> None:
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of every run, of what is not frozen, in groups of one `factor` of the learning rate that `update`
-    sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
-    groups: dict[float, list[torch.nn.Parameter]] = defaultdict(list)
+    """The optimiser of every run, of what is not frozen, in groups of one weight decay and one `factor` of the learning
+    rate that `update` sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
+    own = model.in_groups(recipe.groups or ())
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[recipe.depth_factor(name, len(model.blocks))].append(parameter)
+            factor, decay = recipe.own(own.get(name))
+            groups[recipe.depth_factor(name, len(model.blocks)) * factor, decay].append(parameter)
     optimizer = torch.optim.AdamW(
-        [{"params": parameters, "factor": factor} for factor, parameters in groups.items()],
+        [
+            {"params": parameters, "factor": factor, "weight_decay": decay}
+            for (factor, decay), parameters in groups.items()
+        ],
         lr=0.0,
         betas=tuple(recipe.betas),
         eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
         fused=True,
     )
     optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
