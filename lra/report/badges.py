@@ -38,7 +38,7 @@ def badges(row: TableRow, baselines: dict[str, float], metric: str) -> tuple[Bad
         "n": done < ENOUGH,
         "U": row.verdict is not None and row.verdict.word == UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
-        "W": any(run["config"].get("init") or run["config"].get("pretrain") for run in runs),
+        "W": row.pretrained or any(run["config"].get("init") for run in runs),
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
     found = []
