@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from lra.cli import train
 from lra.config.cell import cell_of
 from lra.config.settings import settings_of
+from lra.core import locks
 from lra.core.errors import UserError
 from lra.core.signals import Requests
 from lra.init.checkpoint import Checkpoint
@@ -162,9 +163,18 @@ def test_what_is_carried_fits_and_says_all(tmp_path: Path) -> None:
         assert name.startswith("head.") or torch.equal(value, weights[name]), name
 
 
-def test_no_other_split_and_no_label_is_seen(cache: Path, tmp_path: Path) -> None:
-    """A task whose test, validation and labels are poisoned gives the same bytes."""
-    made = []
+def test_no_other_split_and_no_label_is_seen(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """A task whose test, validation and labels are poisoned gives the same bytes; also after it waited for another run
+    that computes them."""
+    made, free = [], locks.hold
+
+    def busy(*_: object) -> None:
+        monkeypatch.setattr(locks, "hold", free)
+        raise locks.Held("another machine, process 5")
+
+    monkeypatch.setattr(locks, "hold", busy)
     for name in ("clean", "poisoned"):
         cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
         job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
@@ -181,6 +191,14 @@ def test_no_other_split_and_no_label_is_seen(cache: Path, tmp_path: Path) -> Non
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())
     assert made[0] == made[1]
+    assert capfd.readouterr().err.count("waits for another machine, process 5, which computes the same weights") == 1
+
+
+def test_what_diverges_in_its_pretraining_says_so(cli: Commands) -> None:
+    code, _, err = cli(train.main, *SMALL, "pretrain=masked", "pretrain.train.lr=1e30", "out=runs", "cache=own")
+    assert code == 1
+    assert "diverged: in its pretraining, the loss of step 2 is nan" in err
+    assert record.read(next(Path("runs").rglob(record.NAME)))["status"] == "diverged"
 
 
 def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:

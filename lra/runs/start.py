@@ -27,6 +27,7 @@ from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.system import System
 from lra.tasks import Facts, Task
 from lra.training import ranks
+from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.pretrain import carried
 
@@ -121,7 +122,7 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
     with naming_what_is_too_large(own.system.recipe):
         diverged = course.follow(requests, silent)
     if diverged:
-        raise diverged
+        raise Diverged(f"in its pretraining, {diverged}")
     made = {**course.summary(), "digest": name}
     if ranks.leads():
         write_atomic(own.folder / WEIGHTS, save(carried(course.best_weights, vocab_size)))
