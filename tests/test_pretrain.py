@@ -174,7 +174,6 @@ def test_no_other_split_and_no_label_is_seen(
         monkeypatch.setattr(locks, "hold", free)
         raise locks.Held("another machine, process 5")
 
-    monkeypatch.setattr(locks, "hold", busy)
     for name in ("clean", "poisoned"):
         cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
         job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
@@ -183,6 +182,7 @@ def test_no_other_split_and_no_label_is_seen(
             poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
             train = replace(task.train, labels=np.zeros_like(task.train.labels))
             task = replace(task, train=train, val=poison, test=poison)
+            monkeypatch.setattr(locks, "hold", busy)
         phase = job.system.phase
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
         job = replace(job, system=replace(job.system, phase=elsewhere))
