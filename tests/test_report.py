@@ -17,10 +17,13 @@ from support import Commands
 
 from lra.cli import report as command
 from lra.core.errors import UserError
+from lra.core.paths import CHECKOUT
 from lra.records import record
 from lra.report import Report, curves, latex, write_report
+from lra.report.captions import stem
 from lra.report.layout import Grid, TableText, address
 from lra.report.markdown import markdown
+from lra.report.overview import results_folders
 from lra.report.published import Published
 from lra.report.records import CellKey
 
@@ -33,7 +36,7 @@ def test_the_table_by_hand(small: Path) -> None:
     interval = "[36.26, 38.74]"  # 37.5 +- 4.302653 x 0.5 / sqrt(3)
     assert lines[:8] == [
         "| system | complexity | best | mean ± sd | 95 % interval | seeds | published | mean - published | caveats |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         "| *baseline: majority class* |  |  | 17.05 |  |  |  |  |  |",
         "| *baseline: root operator* |  |  | 36.20 |  |  |  |  |  |",
         "| Transformer | O(L²) | 36.35 | 36.35 |  | 1/2, 1 failed | 36.37 | -0.02 | n = 1 |",
@@ -46,6 +49,12 @@ def test_the_table_by_hand(small: Path) -> None:
     assert "| Transformer | [36.35](listops/paper/softmax/transformer/seed1/record.json) | [failed](" in page
     assert "commit: abc" in page
     assert "6 runs, 5.5 minutes" in page  # the failed one says no time
+
+
+def test_where_no_row_has_a_run_nothing_is_compared(tmp_path: Path) -> None:
+    put(tmp_path, 1, 30.0, protocol="strict")
+    declare(tmp_path, *({"attention": name, "variant": "simple", "seeds": [1]} for name in ("simple", "linear")))
+    assert "Nothing is compared: no row has a seed in common with Transformer." in files_of(tmp_path)["README.md"]
 
 
 def test_the_spread_and_the_differences_by_hand(small: Path) -> None:
@@ -289,6 +298,7 @@ def test_markdown_of_names(tmp_path: Path) -> None:
 
 def test_latex_of_names() -> None:
     shown = latex.escape(HOSTILE)
+    assert latex.escape("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
     assert shown == (
         r"a$|$b *c* `d` $<$script$>$ \textbackslash{}e\_f\textasciicircum{}g\textasciitilde{}h 50\% \& \#1 "
         r"\{x\} \$y\$ U+03B1"
@@ -298,20 +308,31 @@ def test_latex_of_names() -> None:
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
 def test_latex_compiles_and_fits_the_page(whole: Path, tmp_path: Path) -> None:
     put(whole, 1, 36.0, attention=HOSTILE.replace("/", ""), task="Ümläut – 50% <task>", baselines={})
-    (tmp_path / "table1.tex").write_text(files_of(whole)["table1.tex"])
-    (tmp_path / "paper.tex").write_text(
+    typeset(tmp_path, files_of(whole)["table1.tex"], r"\ref{tab:listops-strict-best-val}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
+@pytest.mark.parametrize("folder", results_folders(CHECKOUT / "results"), ids=lambda folder: folder.name)
+def test_the_latex_of_every_kept_folder_compiles(folder: Path, tmp_path: Path) -> None:
+    typeset(tmp_path, "\n".join(latex.document(Report(folder).sections)))
+
+
+def typeset(folder: Path, tables: str, more: str = "") -> None:
+    """As the only thing in a paper, with a log that complains of nothing."""
+    (folder / "table1.tex").write_text(tables)
+    (folder / "paper.tex").write_text(
         r"\documentclass[a4paper]{article}\usepackage[margin=2cm]{geometry}\usepackage{booktabs,graphicx}"
-        r"\begin{document}\input{table1}\ref{tab:listops-strict-best-val}\end{document}"
+        rf"\begin{{document}}\input{{table1}}{more}\end{{document}}"
     )
     for _ in range(2):
         done = subprocess.run(
             ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper"],
-            cwd=tmp_path, capture_output=True, text=True, errors="replace",
+            cwd=folder, capture_output=True, text=True, errors="replace",
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2000:]
-    log = (tmp_path / "paper.log").read_text(errors="replace")
-    assert (tmp_path / "paper.pdf").exists()
-    assert not re.search(r"Overfull|undefined|Missing character|multiply", log)
+    assert (folder / "paper.pdf").exists()
+    assert not re.search(r"Overfull|undefined|Missing character|multiply", (folder / "paper.log").read_text("latin-1"))
 
 
 # The command
@@ -350,10 +371,13 @@ def test_needs_neither_torch_nor_hydra(small: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path) -> None:
+def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "column"
+    shutil.copytree(whole / "books", folder / "books")
+
     def built() -> dict[str, bytes]:
-        write_report(whole)
-        return {path.relative_to(whole).as_posix(): path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+        write_report(folder)
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     first = built()
     assert {*FILES} < {*first}
@@ -514,7 +538,15 @@ def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
     assert "listops-small [T n3 P W] |" in files["README.md"]
     assert "(3) − [B] |" in files["README.md"].replace("(3/3)", "(3)")
     assert f"| {', '.join(labels)} |" in files["details.md"]
-    assert ", ".join(labels) in files["table1.tex"]
+    every, own = "selected on test, n = 3, partial data, pretrained", "below baseline"
+    assert f"Every row: {every}." in files["table1.tex"]
+    assert rf"& {own} \\" in files["table1.tex"]
+    path = Path("figures", f"{stem('seeds', 'listops-small')}.svg")
+    said = f"listops-small: every seed. Every row: {every}. {own}: Simple."
+    report = Report(tmp_path)
+    assert f"({path})\n\n{said}\n" in report.files({path.as_posix(): ""})["details.md"]
+    shown = re.sub("<[^>]+>", "", report.page([path.as_posix()]))
+    assert said.replace("seed.", "seed (SVG, PNG).") in shown
     assert "T selected on test" not in files["table1.tex"]  # one task has no matrix
 
 

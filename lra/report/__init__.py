@@ -17,7 +17,7 @@ from lra.core.files import write_atomic
 from lra.records import record
 from lra.records.names import DETAILS, FIGURES, PAGE, README, VERDICTS
 from lra.records.run_files import RunFiles
-from lra.report import built, data, figures, forest, latex, markdown, readme
+from lra.report import built, data, figures, forest, latex, markdown, matrix, readme
 from lra.report import page as html_page
 from lra.report.across import Across, across
 from lra.report.built import JSON, TABLES
@@ -85,7 +85,7 @@ class Report:
     def _answer(self, tables: bool) -> dict[str, str]:
         """README.md and the picture in it, where anything was tested."""
         columns = [column for section in self.sections for column in section.columns]
-        picture = forest.drawing(columns, readme.headings(self.sections), readme.MOST)
+        picture = forest.drawing(columns, matrix.headings(self.sections), readme.MOST)
         lines = readme.page(
             self.title, self.sections, self.cells, self.across,
             picture=bool(picture), tables=tables, left_out=self.left_out,

@@ -28,6 +28,9 @@ def answer(column: Column) -> str:
     judged = [row for row in column.rows if row.verdict is not None]
     if not judged:
         return "One system alone, so nothing is compared." + _baselines(column)
+    if not any(row.verdict.seeds for row in judged):
+        reference = judged[0].verdict.reference
+        return f"Nothing is compared: no row has a seed in common with {reference}.{_baselines(column)}"
     best = f" {column.bold} is better than every other row." if column.bold else ""
     parts = "; ".join(_parts(judged))
     return f"{_against(column, judged)}: {parts}.{_holm(judged)}{_means(judged)}{best}{_baselines(column)}"

@@ -57,12 +57,12 @@ def table(cells: list[dict[str, Any]], rows: Sequence[tuple[int, Column, TableRo
 
 
 def _heading(name: str) -> str:
-    return f'<th scope="col"{_wide(name)}><button type="button">{name}</button></th>'
+    return f'<th scope="col"{_kind(name)}><button type="button">{name}</button></th>'
 
 
-def _wide(name: str) -> str:
-    """On a narrow screen the task stands under the system's name."""
-    return ' class="wide"' if name == "task" else ""
+def _kind(name: str) -> str:
+    """On a narrow screen the task stands under the system's name; what loses to a baseline has a colour of its own."""
+    return {"task": ' class="wide"', MEAN: ' class="mean"'}.get(name, "")
 
 
 def _row(
@@ -75,7 +75,7 @@ def _row(
     for heading, (value, text) in columns.items():
         sorted_by = "" if value is None else f' data-value="{value!r}"'
         picture = dots.svg(column, row) if heading == MEAN and row.summary.mean is not None else ""
-        values.append(f"<td{_wide(heading)}{sorted_by}>{picture}{escape(text)}</td>")
+        values.append(f"<td{_kind(heading)}{sorted_by}>{picture}{escape(text)}</td>")
     return (
         f'<tr data-cell="{number}" class="{" ".join(dots.kinds(row))}"><td>'
         f'<input type="checkbox" value="{number}" aria-label="{label}"></td>'

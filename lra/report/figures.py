@@ -1,14 +1,14 @@
 """The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn."""
 
 import io
-import re
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lra.core.files import write_atomic
 from lra.records.names import FIGURES as FOLDER
-from lra.report import batches, blocks, compared, curves, diagnostics, difficulty
+from lra.report import batches, blocks, compared, curves, diagnostics, difficulty, matrix
+from lra.report.captions import stem
 from lra.report.drawing import (
     COLOURS,
     DASHES,
@@ -22,7 +22,6 @@ from lra.report.drawing import (
     plain,
     unit,
 )
-from lra.report.readme import headings
 from lra.report.table import Column, Section
 
 if TYPE_CHECKING:
@@ -40,13 +39,13 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
-        for column, title in zip(columns, headings(sections), strict=True):
+        for column, title in zip(columns, matrix.headings(sections), strict=True):
             systems = drawn(column)
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
-                    figure.suptitle(plain(title, 150), fontsize=8)
-                    written += _save(figure, folder, re.sub(r"[^\w-]+", "_", f"{name} {title}"))
+                    figure.suptitle(plain(matrix.with_caveats(column, title), 150), fontsize=8)
+                    written += _save(figure, folder, stem(name, title))
     return written
 
 

@@ -60,7 +60,8 @@ def _panel(column: Column, name: str, left: float, places: dict[tuple, int]) -> 
     def x(value: float) -> float:
         return left + PANEL * (min(max(value, -reach), reach) + reach) / (2 * reach)
 
-    yield _text(left + PANEL / 2, 14, name, "middle")
+    yield _text(left + PANEL / 2, 12, name, "middle")
+    yield _text(left + PANEL / 2, 24, " ".join(badge.code for badge in column.shared), "middle", "s")
     yield _box(x(-margin), HEAD - 6, x(margin) - x(-margin), bottom - HEAD + 8)
     yield _line("z", x(0), HEAD - 6, x(0), bottom + 2)
     for row in rows:

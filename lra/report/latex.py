@@ -3,7 +3,7 @@ r"""table1.tex: the tables for a paper, to be \input where the packages booktabs
 import re
 from collections.abc import Iterator
 
-from lra.report import layout, matrix
+from lra.report import captions, layout, matrix
 from lra.report.layout import Grid, TableText
 from lra.report.table import FULL_PATTERN, Column, Section
 
@@ -28,7 +28,7 @@ NOTE = (
     "Intervals: Student's t; seeds: done/declared. Bold: better than every other row, baselines included (Welch's "
     "t-tests of the best mean against each other row, the largest p < 0.05 after Hochberg's correction over columns)."
 )
-FULL = f" {FULL_PATTERN}: at this length the mechanism leaves out no pair of positions."
+FULL = f"{FULL_PATTERN}: at this length the mechanism leaves out no pair of positions."
 
 
 def document(sections: list[Section]) -> Iterator[str]:
@@ -36,34 +36,41 @@ def document(sections: list[Section]) -> Iterator[str]:
     yield r"% By lra-report from records; needs \usepackage{booktabs,graphicx}."
     for section in sections:
         where = f"protocol {section.protocol}, selection {section.selection}"
-        place = f"{section.protocol}-{section.selection}"
+        place = _label(f"{section.protocol}-{section.selection}")
         if len(section.columns) > 1:
-            caption = f"Test accuracy in percent, mean ± sd over the seeds (done/declared); {where}. {NOTE}"
-            caption += f" {_legend(section.columns)}"
-            caption += FULL * any(row.full_pattern for column in section.columns for row in column.rows)
-            yield from _table(matrix.overview(section), caption, f"tab:{_label(place)}")
+            yield from _table(matrix.overview(section), [*_of_all(section, where)], f"tab:{place}")
         for column in section.columns:
             yield from _table(
-                layout.table(column), _caption(column, where), f"tab:{_label(column.task)}-{_label(place)}"
+                layout.table(column, column.shared), [*_of_one(column, where)], f"tab:{_label(column.task)}-{place}"
             )
 
 
-def _caption(column: Column, where: str) -> str:
+def _of_all(section: Section, where: str) -> Iterator[str]:
+    """The sentences of the caption of the table of all tasks."""
+    yield f"Test accuracy in percent, mean ± sd over the seeds (done/declared); {where}."
+    yield NOTE
+    yield f"{matrix.legend(section.columns)}.".replace("`", "")
+    yield matrix.tasks(section.columns)
+    yield FULL * any(row.full_pattern for column in section.columns for row in column.rows)
+
+
+def _of_one(column: Column, where: str) -> Iterator[str]:
+    """Those of one task; caveats that all rows have are said here alone."""
     metric = "test perplexity" if column.metric == "perplexity" else "test accuracy in percent"
-    full = FULL * any(row.full_pattern for row in column.rows)
-    return f"{column.title}: {metric}; {where}. {NOTE} {column.answer}{full} {column.published}".rstrip()
+    yield f"{column.title}: {metric}; {where}."
+    yield captions.shared(column)
+    yield column.answer
+    yield NOTE
+    yield FULL * any(row.full_pattern for row in column.rows)
+    yield column.published
 
 
-def _legend(columns: list[Column]) -> str:
-    return f"{matrix.legend(columns)}.".replace("`", "")
-
-
-def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:
-    columns = "l" * grid.numbers + "r" * (len(grid.header) - grid.numbers)
+def _table(grid: Grid, caption: list[str], label: str) -> Iterator[str]:
+    columns = "".join(grid.sides)
     yield ""
     yield r"\begin{table}"
     yield r"\centering\footnotesize\setlength{\tabcolsep}{3pt}"
-    yield f"\\caption{{{escape(caption)}}}"
+    yield f"\\caption{{{escape(' '.join(filter(None, caption)))}}}"
     yield f"\\label{{{label}}}\\smallskip"
     yield FIT
     yield f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
@@ -82,7 +89,7 @@ def _table(grid: Grid, caption: str, label: str) -> Iterator[str]:
 def _text(text: TableText) -> str:
     if ORDER.fullmatch(text.text):
         return _order(text.text)
-    shown = re.sub(r"^([+-])(?=\d)", r"$\1$", escape(text.text))
+    shown = re.sub(r"^\+(?=\d)", "$+$", escape(text.text))
     command = r"\textbf" if text.bold else r"\textit" if text.italic else ""
     if command:
         return f"{command}{{{shown}}}"
@@ -98,7 +105,7 @@ def _order(text: str) -> str:
 def escape(text: str) -> str:
     """Text for LaTeX; what its default fonts do not have is named by its code point."""
     shown = "".join(SPECIAL.get(character) or _plain(character) for character in text)
-    return shown.replace(" - ", " $-$ ")
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", shown.replace(" - ", " $-$ "))
 
 
 def _plain(character: str) -> str:

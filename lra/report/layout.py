@@ -8,6 +8,9 @@ from lra.records.names import PAGE
 from lra.report import curves, statistics
 from lra.report.beside import Record, anchor
 from lra.report.table import Column, Comparison, Summary, TableRow, p_text
+from lra.report.verdicts import Badge
+
+CAVEATS = "caveats"  # a column of words
 
 
 @dataclass(frozen=True)
@@ -22,20 +25,25 @@ class TableText:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: columns from `numbers` on are aligned to the right; the first rows are `baselines`."""
+    """A table: columns from `numbers` on are aligned to the right, but for caveats; the first rows are `baselines`."""
 
     header: list[str]
     rows: list[list[TableText]]
     numbers: int = 1
     baselines: int = 0
 
+    @property
+    def sides(self) -> list[str]:
+        """Where the text of each column stands, `l` or `r`."""
+        return ["l" if place < self.numbers or name == CAVEATS else "r" for place, name in enumerate(self.header)]
 
-def table(column: Column) -> Grid:
-    """Table 1 of one task: everything about every cell."""
+
+def table(column: Column, said: Sequence[Badge] = ()) -> Grid:
+    """Table 1 of one task: everything about every cell, but for caveats that are `said` elsewhere."""
     compared = column.source is not None
     best = "best perplexity" if column.metric == "perplexity" else "best"
     header = ["system", "complexity", best, "mean ± sd", "95 % interval", "seeds"]
-    header += ["published", "mean - published"] * compared + ["caveats"]
+    header += ["published", "mean - published"] * compared + [CAVEATS]
     rows = [
         [
             TableText(f"baseline: {name}", italic=True),
@@ -51,7 +59,7 @@ def table(column: Column) -> Grid:
         line.append(TableText(mean_sd(summary) or "missing", bold=row.name == column.bold))
         line += texts(interval(summary.interval), count(summary))
         line += texts(decimals(summary.published_best), signed(summary.mean_minus_published)) * compared
-        line.append(TableText(", ".join(badge.label for badge in row.badges)))
+        line.append(TableText(", ".join(badge.label for badge in row.badges if badge not in said)))
         rows.append(line)
     return Grid(header, rows, numbers=2, baselines=len(column.baselines))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from lra.report import layout, matrix
 from lra.report.across import DRAWS, Across
 from lra.report.across import table as tasks_table
+from lra.report.captions import captions
 from lra.report.layout import Grid, TableText
 from lra.report.published import Published
 from lra.report.records import RecordedCell
@@ -35,13 +36,15 @@ LEGEND = f"""\
   layout; where predictions are kept).
 - Verdicts: `equivalent` where two one-sided tests at 5 % show that the difference is within `sweep.margin`; else
   `better` or `worse` where p < {ALPHA}; else `undecided`. `p (Holm)`: corrected over the rows of the column. Each row
-  alone is called better or worse by chance in 5 % of cases, so see that column before you pick one of many.
+  alone is called better or worse by chance in up to 6 % of cases, so see that column before you pick one of many.
 - `seeds to decide`: so many seeds of each, with the sd found here, show a difference of the margin, and equivalence
   where there is none, with a power of {POWER:.0%} each. With few seeds this is rough.
 - **Bold**: this mean is better than that of every other row of its column, baselines included: the largest p of the
   best mean against each of them is below {ALPHA} (an intersection-union test, which needs no correction inside the
   column) after Hochberg's correction over the columns of the table. In a column where a declared seed is not done
-  nothing is bold. Two tied leaders are told apart by chance in 3 to 6 % of tables.
+  nothing is bold. Two tied leaders are told apart by chance in 4 to 6 % of tables with five seeds or more. With three
+  it is 3 % where both vary alike, since Welch's test then counts fewer degrees of freedom than there are, and up to
+  7 % where one varies several times more. More than two tied leaders are told apart less often.
 - `mean - published`: our mean minus the number that the source prints, which is often the best of its seeds; a mean is
   expected to be lower than that.
 - `collapsed`: all predictions are one class, or, where none are kept, the accuracy is that of the majority class.
@@ -86,6 +89,7 @@ def page(
             yield "### Table 1\n"
             yield markdown(matrix.overview(section))
             yield f"Mean ± sd over the seeds (done/declared). {matrix.legend(section.columns)}\n"
+            yield f"{escape(matrix.tasks(section.columns))}\n"
         if any(row.full_pattern for column in section.columns for row in column.rows):
             yield FULL
         for column in section.columns:
@@ -103,9 +107,9 @@ def page(
     yield from _field(sections, published)
     if figures:
         yield "## Figures\n"
-        for path in figures:
-            if path.suffix == ".svg":
-                yield f"!{link(path.stem.replace('_', ' '), layout.address(path.as_posix()))}\n"
+        for path, caption in captions(sections, [path for path in figures if path.suffix == ".svg"]).items():
+            yield f"!{link(escape(caption.title), layout.address(path.as_posix()))}\n"
+            yield f"{escape(f'{caption.title}. {caption.caveats}'.rstrip())}\n"
     yield "## How to read this\n"
     yield LEGEND + FILES
     yield "## Receipts\n"
@@ -189,7 +193,7 @@ def receipts(runs: list[dict]) -> Iterator[str]:
 
 
 def markdown(grid: Grid) -> str:
-    ruler = ["---" if place < grid.numbers else "---:" for place in range(len(grid.header))]
+    ruler = ["---" if side == "l" else "---:" for side in grid.sides]
     lines = [list(map(escape, grid.header)), ruler, *([_text(text) for text in row] for row in grid.rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -9,11 +9,23 @@ from lra.report.table import FULL_PATTERN, Column, Section, TableRow
 from lra.report.verdicts import SIGNS, Badge
 
 
+def headings(sections: Sequence[Section]) -> list[str]:
+    """What each column is called beside all others: its task in one word, with the protocol where there are several."""
+    rules = {(section.protocol, section.selection) for section in sections}
+    several = {protocol for protocol, _ in rules} if len(rules) > 1 else set()
+    names = []
+    for section in sections:
+        where = f", {section.protocol}" if several else ""
+        where += f", {section.selection}" if len(rules) > max(1, len(several)) else ""
+        names += [column.short + where for column in section.columns]
+    return names
+
+
 def matrix(columns: Sequence[Column], headings: Sequence[str], most: int | None = None) -> Grid:
     """One row a system, one column a task; the caveats that a whole column shares stand in its heading.
 
     `most`: so many systems at most."""
-    header = ["system", "complexity", *map(_heading, columns, headings)]
+    header = ["system", "complexity", *map(with_caveats, columns, headings)]
     names = sorted({name for column in columns for name in column.baselines})
     rows = [
         [TableText(f"baseline: {name}", italic=True), TableText("")]
@@ -32,10 +44,17 @@ def matrix(columns: Sequence[Column], headings: Sequence[str], most: int | None 
 
 def overview(section: Section) -> Grid:
     """Table 1 in the paper's shape."""
-    return matrix(section.columns, [column.title for column in section.columns])
+    return matrix(section.columns, [column.short for column in section.columns])
 
 
-def _heading(column: Column, name: str) -> str:
+def tasks(columns: Sequence[Column], most: int | None = None) -> str:
+    """The full name of each task that has a shorter one; `most`: of so many at most."""
+    named = dict.fromkeys((column.short, column.title) for column in columns if column.short != column.title)
+    return "; ".join(f"{short}: {title}" for short, title in list(named)[:most]) + "." * bool(named)
+
+
+def with_caveats(column: Column, name: str) -> str:
+    """What a column is called, with the caveats that all its rows share."""
     codes = " ".join(badge.code for badge in column.shared)
     return name + " (perplexity)" * (column.metric == "perplexity") + f" [{codes}]" * bool(codes)
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from lra.records.run_files import RunFiles
 from lra.report import cells as table_of
-from lra.report import curves, diagnostics, dots, layout, readme
+from lra.report import curves, diagnostics, dots, layout, matrix
 from lra.report.beside import Record, anchor
 from lra.report.blocks import PROBES
+from lra.report.captions import Caption, captions
 from lra.report.schema import RULES, cleaned
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, Section, TableRow
@@ -51,7 +52,7 @@ def page(
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
     runs = sum("path" in run for cell in cells for run in cell["runs"])
     headings, lines = table_of.table(cells, rows)
-    names = readme.headings(sections)
+    names = matrix.headings(sections)
     named = list(zip(names, columns, strict=True))
     return Template(_asset("page.html")).substitute(
         name=escape(title),
@@ -67,7 +68,7 @@ def page(
         rows=lines,
         notes="".join(f"<p>{escape(note)}</p>\n" for note in _notes(columns)),
         records=_records(files, rows),
-        figures=_figures([path for path in figures if path.suffix == ".svg"]),
+        figures=_figures(captions(sections, [path for path in figures if path.suffix == ".svg"])),
         data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
         licence=_asset("uPlot.LICENSE"),
         uplot=_asset("uPlot.iife.min.js"),
@@ -216,14 +217,14 @@ def _record(files: RunFiles, number: int, row: TableRow, seed: int, run: Record)
     )
 
 
-def _figures(paths: list[Path]) -> str:
-    if not paths:
+def _figures(shown: dict[Path, Caption]) -> str:
+    if not shown:
         return ""
-    shown = "\n".join(map(_figure, paths))
+    shown = "\n".join(_figure(path, caption) for path, caption in shown.items())
     return f'<details id="figures"><summary>Figures</summary><div class="charts">\n{shown}\n</div></details>'
 
 
-def _figure(path: Path) -> str:
-    name, svg, png = escape(path.stem.replace("_", ", ")), path.as_posix(), path.with_suffix(".png").as_posix()
-    caption = f'{name} (<a href="{svg}">SVG</a>, <a href="{png}">PNG</a>)'
-    return f'<figure><img src="{svg}" alt="{name}" loading="lazy"><figcaption>{caption}</figcaption></figure>'
+def _figure(path: Path, caption: Caption) -> str:
+    title, svg, png = escape(caption.title), path.as_posix(), path.with_suffix(".png").as_posix()
+    text = f'{title} (<a href="{svg}">SVG</a>, <a href="{png}">PNG</a>). {escape(caption.caveats)}'.rstrip()
+    return f'<figure><img src="{svg}" alt="{title}" loading="lazy"><figcaption>{text}</figcaption></figure>'

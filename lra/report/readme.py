@@ -1,7 +1,7 @@
 """README.md of a results folder: the answer, the matrix of all tasks, one picture, and where the rest is."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lra.core.errors import printable
 from lra.records.names import DETAILS, PAGE, RECEIPTS, VERDICTS
@@ -15,25 +15,14 @@ MOST = 30  # systems in the matrix and the picture
 TASKS = 8  # tasks and sections that are named one by one
 INTERVALS = """\
 Dots: row minus reference over the seeds that both have. Thick: 95 % interval over seeds, for this test set; the
-verdicts rest on it. Thin: over seeds and examples, for other examples of this kind, too. Grey: the margin.
+verdicts rest on it. Thin: over seeds and examples, for other examples of this kind, too. Grey: the margin. Below a
+task: the caveats of all its rows; the table has those of some.
 """
 BY_RULE = """\
 By rule: better or worse, where Welch's t-test has p < 0.05; equivalent, where two one-sided tests have p < 0.05 for the
 margin; else undecided. Bold: better than every other row and baseline, corrected over columns (Hochberg).
 """
 TABLES = f"[{DETAILS}]({DETAILS}): all tables; for programs `table1.csv`, `.json`, `.tex`, `seeds.csv`, `pairs.csv`"
-
-
-def headings(sections: Sequence[Section]) -> list[str]:
-    """What each column is called beside all others: its task in one word, with the protocol where there are several."""
-    rules = {(section.protocol, section.selection) for section in sections}
-    several = {protocol for protocol, _ in rules} if len(rules) > 1 else set()
-    names = []
-    for section in sections:
-        where = f", {section.protocol}" if several else ""
-        where += f", {section.selection}" if len(rules) > max(1, len(several)) else ""
-        names += [column.short + where for column in section.columns]
-    return names
 
 
 def page(
@@ -49,7 +38,7 @@ def page(
     """The lines of the page, at most 80. `picture`, `tables`: whether those lie beside it; `left_out`: how many files
     could not be read."""
     columns = [column for section in sections for column in section.columns]
-    names = headings(sections)
+    names = matrix.headings(sections)
     yield f"# Results: {escape(title)}\n"
     if left_out:
         yield f"**Left out: {layout.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
@@ -65,7 +54,7 @@ def page(
     yield markdown(matrix.matrix(columns, names, MOST))
     yield from _hidden(columns)
     yield f"{matrix.legend(columns)}.\n"
-    yield from _tasks(columns)
+    yield escape(matrix.tasks(columns, TASKS))
     if picture:
         yield f"\n![Differences to the reference, with intervals]({VERDICTS})\n"
         yield INTERVALS
@@ -98,12 +87,6 @@ def _hidden(columns: list[Column]) -> Iterator[str]:
     number = len({row.order for column in columns for row in column.rows}) - MOST
     if number > 0:
         yield f"{layout.plural(number, 'more system')} in the page.\n"
-
-
-def _tasks(columns: list[Column]) -> Iterator[str]:
-    """The full name of each task that has a shorter one."""
-    named = dict.fromkeys((column.short, column.title) for column in columns if column.short != column.title)
-    yield "; ".join(f"{escape(short)}: {escape(title)}" for short, title in list(named)[:TASKS]) + "." * bool(named)
 
 
 def _packed(cells: list[RecordedCell]) -> str:

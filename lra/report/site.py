@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from lra.core.errors import printable
 from lra.records.names import PAGE
-from lra.report import dots, layout, readme
+from lra.report import dots, layout, matrix
 from lra.report.table import Column, TableRow
+from lra.report.verdicts import Badge
 
 if TYPE_CHECKING:
     from lra.report import Report
@@ -37,7 +38,7 @@ class Listed:
         if self.report is None:
             return []
         columns = [column for section in self.report.sections for column in section.columns]
-        return list(zip(readme.headings(self.report.sections), columns, strict=True))
+        return list(zip(matrix.headings(self.report.sections), columns, strict=True))
 
 
 def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]], note: str) -> str:
@@ -88,8 +89,14 @@ def _together(entries: Sequence[Listed]) -> str:
 def _heading(found: list[tuple[Listed, Column]], protocol: str) -> str:
     column = found[0][1]
     where = ", ".join([protocol, *(entry.name for entry, _ in found[:1] if len(found) == 1)])
-    short = f"{escape(column.short)}<small>{escape(where)}</small>"
+    marks = "".join(map(dots.badge, _said(found)))
+    short = f"{escape(column.short)}{marks}<small>{escape(where)}</small>"
     return f'<th scope="col" title="{escape(column.title)}">{short}</th>'
+
+
+def _said(found: list[tuple[Listed, Column]]) -> list[Badge]:
+    """The caveats that stand in the heading: those of all rows, where these are of one result."""
+    return found[0][1].shared if len(found) == 1 else []
 
 
 def _plain(row: TableRow) -> bool:
@@ -107,7 +114,7 @@ def _of_all(order: tuple, found: list[tuple[Listed, Column]]) -> str:
     for entry, column in found:
         row = next((row for row in column.rows if row.order == order and _plain(row)), None)
         if row is not None:
-            shown = dots.entry(column, row, partial(_leads_to, entry), beside=[other for _, other in found])
+            shown = dots.entry(column, row, partial(_leads_to, entry), _said(found), [other for _, other in found])
             shown += f'<small class="from">{escape(entry.name)}</small>' * (len(found) > 1)
             parts.append(f'<div class="{" ".join(dots.kinds(row))}">{shown}</div>')
     return "".join(parts)
