@@ -29,6 +29,7 @@ class Settings:
     model: dict[str, Any]
     train: dict[str, Any]
     init: dict[str, Any] | None
+    pretrain: dict[str, Any] | None
     seed: Seed
     precision: Precision
     device: Literal["auto", "cpu", "cuda"]
@@ -69,6 +70,8 @@ class Settings:
         if self.start is not None:
             options = {key: value for key, value in (self.init or {}).items() if key not in ("folder", "_partial_")}
             chosen["init"] = {**options, "sha256": self.start.sha256}
+        if self.pretrain is not None:
+            chosen["pretrain"] = self.pretrain
         return chosen
 
 

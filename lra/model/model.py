@@ -19,7 +19,7 @@ from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import norm_of, normed
-from lra.tasks import PADDING, Facts
+from lra.tasks import OF_INPUTS, PADDING, Facts
 
 
 class Model(nn.Module):
@@ -39,11 +39,14 @@ class Model(nn.Module):
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        of_documents = facts.objective in ("classify", *OF_INPUTS)
+        self.cls = architecture.pooling == "cls" and of_documents
+        self.masks_padding = architecture.key_mask and of_documents
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.
-        self.embedding = Embedding(facts, architecture, cls=self.pooling == "cls")
-        shape = _shape(facts, architecture, cls=self.pooling == "cls")
+        self.embedding = Embedding(facts, architecture, cls=self.cls)
+        shape = _shape(facts, architecture, cls=self.cls)
         self.blocks = nn.ModuleList(
             Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
         )
@@ -58,7 +61,7 @@ class Model(nn.Module):
             self.apply(_xavier)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
-        mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
+        mask = self._mask(tokens) if self.masks_padding else None
         x = self.embedding(tokens)
         if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
@@ -69,6 +72,7 @@ class Model(nn.Module):
         if self.reconstructs:
             return self.head(self.final_norm(x[:, -1]), scored)
         if self.pooling == "none":
+            x = x[:, int(self.cls) :]
             return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
         x = normed(self.final_norm, x, mask)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
@@ -113,7 +117,7 @@ class Model(nn.Module):
     def _mask(self, tokens: Tensor) -> Tensor:
         """[B * P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
-        return pad(real, (1, 0), value=True) if self.pooling == "cls" else real
+        return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lra.records.run_files import RunFiles
 from lra.report.published import Published
+from lra.report.records import training_seconds
 from lra.report.schema import RULES
 from lra.report.table import Column, Comparison, Section, TableRow
 from lra.report.verdicts import Verdict
@@ -178,7 +179,7 @@ def _seed(files: RunFiles, row: TableRow, seed: int) -> dict[str, Any]:
         "best_val": best.get(cell.metric),
         "best_val_step": best.get("step"),
         "steps": run.get("steps"),
-        "train_seconds": run.get("seconds", {}).get("train"),
+        "train_seconds": training_seconds(run),
         "tokens_per_second": run.get("tokens_per_second"),
         "commit": provenance.get("commit"),
         "dirty": provenance.get("dirty"),

@@ -261,3 +261,18 @@ def _compared(run: Record) -> dict[str, Any]:
     """What all runs of a column must share, besides the data."""
     protocol = run["config"].get("protocol")
     return {"task_version": run["task_version"], "metric": run["metric"], "config": {"protocol": protocol}}
+
+
+def training_seconds(run: Record) -> float | None:
+    """Of a run, with its pretraining; evaluations are not counted."""
+    seconds = run.get("seconds", {})
+    if "train" not in seconds:
+        return None
+    return seconds["train"] + run.get("pretrain", {}).get("seconds", {}).get("train", 0)
+
+
+def computed_tokens(run: Record) -> int | None:
+    """Tokens of a run's batches, padding included, with those of its pretraining."""
+    if not run.get("tokens"):
+        return None
+    return run["tokens"]["computed"] + run.get("pretrain", {}).get("tokens", {}).get("computed", 0)

@@ -17,8 +17,8 @@ from lra.core.files import digest
 from lra.model.model import Model
 from lra.runs.cut import by_tokens
 from lra.runs.describe import describe
-from lra.runs.execute import initial
 from lra.runs.machine import Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.start import initial
 from lra.runs.system import System
 from lra.tasks import Place, Split, Task
 from lra.training.batches import batches, parts_of, predict
@@ -41,9 +41,15 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Of one training, padding included; an upper bound where padding is masked."""
+        """Of one training and its pretraining, padding included; an upper bound where padding is masked."""
         recipe, facts = self.system.recipe, self.system.builder.facts
-        return recipe.steps * recipe.batch_size * facts.documents * facts.max_len
+        return (recipe.steps * recipe.batch_size * facts.documents + self.documents_before) * facts.max_len
+
+    @property
+    def documents_before(self) -> int:
+        """How many a pretraining reads."""
+        phase = self.system.phase
+        return 0 if phase is None else phase.system.recipe.steps * phase.system.recipe.batch_size
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,11 @@ def _reckoned(work: Work, task: Task | None, speed: float) -> Cost:
 
 
 def _examples(work: Work, task: Task) -> tuple[int, int]:
-    """How many examples a run trains on, and how many it evaluates."""
+    """How many examples a run trains on, those of its pretraining included, and how many it evaluates."""
     recipe = work.system.recipe
     looks = -(-recipe.steps // recipe.eval_every)
-    return recipe.steps * recipe.batch_size, looks * len(task.val) + min(looks, 2) * len(task.test)
+    trained = recipe.steps * recipe.batch_size + work.documents_before // task.documents
+    return trained, looks * len(task.val) + min(looks, 2) * len(task.test)
 
 
 def _flops(work: Work, task: Task) -> float:

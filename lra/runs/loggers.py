@@ -250,8 +250,10 @@ class _Worker(threading.Thread):
 
 
 def _replay(logger: Logger, history: bytes) -> None:
-    for line in history.splitlines():
-        _log(logger, json.loads(line))
+    for text in history.splitlines():
+        line = json.loads(text)
+        if "phase" not in line:  # the steps of a pretraining are counted by themselves
+            _log(logger, line)
 
 
 def _log(logger: Logger, line: dict[str, Any]) -> None:

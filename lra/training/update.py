@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core import dropout
@@ -23,6 +22,7 @@ from lra.tasks import Split
 from lra.training import ranks
 from lra.training.batches import Part, Tokens, parts_of, predict
 from lra.training.divergence import Diverged, cause_of
+from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
 
 OnCut = Callable[[int, int], None]
@@ -158,7 +158,7 @@ def accumulate(
             on_cut(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
-        loss = cross_entropy(logits, labels, reduction="sum") / predictions
+        loss = summed_loss(logits, labels) / predictions
         loss.backward()
         total += loss.detach()
         done += len(part.places)
