@@ -12,7 +12,8 @@ import time
 from types import FrameType
 
 PAUSED, INTERRUPTED = 75, 130
-ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
+ASKING = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows lacks two of them
 STARTED = time.monotonic()
 
 
