@@ -18,7 +18,8 @@ PROGRAM = "lra-train"
 SHOW_CURSOR = b"\x1b[?25h"
 GRACE = 2.0  # seconds that a second SIGINT leaves the main thread to end by itself
 PAUSED, INTERRUPTED = 75, 130
-ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
+ASKING = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows lacks two of them
 STARTED = time.monotonic()
 
 

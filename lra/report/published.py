@@ -103,6 +103,10 @@ class Published:
             self._systems[name] = self._rows[place] = PublishedSystem(**fields, complexity=row["complexity"])
             self._order.append(place)
 
+    def rows(self) -> Iterator[PublishedSystem]:
+        """All systems, in order."""
+        yield from self._systems.values()
+
     def name(self, key: CellKey) -> str:
         row = self._rows.get((key.attention, key.variant))
         name = row.name if row else f"{key.attention}, {key.variant}"

@@ -39,8 +39,8 @@ class Facts:
     `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity. `positions`: one of
     `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
     `tokens` and `values`: what the inputs of a task that classifies hold at the positions that are scored, one of
-    `classes` or a number (`lra.tasks.inputs`). `causal`: a prediction may depend on no later position. `pictures`: examples are
-    pictures of `max_len` pixels.
+    `classes` or a number (`lra.tasks.inputs`). `causal`: a prediction may depend on no later position.
+    `pictures`: examples are pictures of `max_len` pixels.
     """
 
     name: str
