@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import attentions
-import notebooks
 import tasks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import notebooks
 from lra.report.numbers import PLACE
 
 TOP = Path(__file__).resolve().parents[2]
