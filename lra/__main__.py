@@ -5,6 +5,9 @@ import sys
 from importlib import import_module
 from types import FrameType
 
+from lra import __version__
+from lra.cli.contents import contents
+from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
 from lra.core.signals import ASKING, INTERRUPTED, PAUSED
 
 COMMANDS = {
@@ -19,14 +22,19 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Do one command, as in `python -m lra train`, or say which there are."""
-    if sys.argv[1:] and f"lra-{sys.argv[1]}" in COMMANDS:
-        start(f"lra-{sys.argv.pop(1)}")
-        return
-    width = max(map(len, COMMANDS))
-    for name, (_, does) in COMMANDS.items():
-        print(f"{name:{width}}  {does} (or: python -m {name.replace('-', ' ')})")
-    print("Each has --help.")
+    """Do one command, as in `lra train` or `python -m lra train`, or say what there is."""
+    words = {name.removeprefix("lra-"): name for name in COMMANDS}
+    asked = sys.argv[1] if sys.argv[1:] else "--help"
+    if asked in words:
+        del sys.argv[1]
+        start(words[asked])
+    elif asked == "--version":
+        print(f"lra {__version__}")
+    elif asked in ("--help", "-h"):
+        print(contents({word: COMMANDS[name][1] for word, name in words.items()}))
+    else:
+        print(f"lra: error: {printable(asked)}: no such command; {did_you_mean(asked, words)}", file=sys.stderr)
+        raise SystemExit(CONFIG_ERROR)
 
 
 def start(name: str) -> None:

@@ -10,6 +10,7 @@
 # while no run is half done. State: LRA_BACKGROUND, by default ~/.local/state/lra-background. One thread for each run,
 # since the last bits of a result depend on their number; so a second core takes a second run.
 set -euo pipefail
+[ "$(uname)" = Linux ] || { echo "background.sh: error: it wants Linux, for its locks and sessions" >&2; exit 2; }
 home=${LRA_BACKGROUND:-$HOME/.local/state/lra-background}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac

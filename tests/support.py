@@ -52,9 +52,22 @@ def job_of(settings: Settings, cell: Cell) -> Job:
 
 
 @cache
-def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
+def _composed(*overrides: str) -> DictConfig:
     """Composing takes a tenth of a second, and thousands of tests ask for the same."""
-    values = configure.plain(composed(*overrides))
+    return composed(*overrides)
+
+
+def laid_over(*overrides: str) -> DictConfig:
+    """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
+    own = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
+    cfg = _composed(*(override for override in overrides if override not in own)).copy()
+    cfg.merge_with_dotlist(own)
+    return cfg
+
+
+@cache
+def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
+    values = configure.plain(laid_over(*overrides))
     return {part: values[part] for part in ("attention", "model", "train")}
 
 
@@ -65,7 +78,17 @@ def settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
     """What makes the mixers that `attention=name` configures."""
-    return configure.build(settings(f"attention={name}", *overrides)["attention"], "attention", [], supplied=1)
+    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
+
+
+@cache
+def _attention(*overrides: str) -> dict[str, Any]:
+    """A protocol reaches a mixer by its own values alone, which are laid over the rest."""
+    protocols = [override for override in overrides if override.startswith("protocol=")]
+    cfg = laid_over(*(override for override in overrides if override not in protocols))
+    for protocol in protocols:
+        cfg.protocol = _composed(protocol).protocol
+    return configure.plain(cfg)["attention"]
 
 
 def shape(**changes: object) -> Shape:
@@ -89,12 +112,8 @@ def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
-def cases() -> list[tuple[str, list[str]]]:
-    """Every attention of conf/ as it stands, and in the settings below, whose blocks are small beside the tests'
-    lengths and which take the other branches."""
-    return [(name, list(extra)) for name in options("attention") for extra in [(), *SETTINGS.get(name, [])]]
-
-
+# The settings of the laws, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
+# other branches. The first stands for its attention where a law is dear; () is the one of conf/.
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
     "longformer": [
@@ -125,8 +144,8 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.rank=2", "attention.share=none"),
     ],
     "nystromformer": [
-        ("attention.landmarks=3", "attention.conv_kernel=null"),
         ("attention.landmarks=3", "attention.conv_kernel=5"),
+        ("attention.landmarks=3", "attention.conv_kernel=null"),
         ("attention.landmarks=5", "attention.iterations=12"),
     ],
     "luna": [("attention.memory=2",), ("attention.memory=2", "attention.share=none")],
@@ -143,11 +162,11 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.chunk=1",),
     ],
     "performer": [
-        ("attention.kernel=relu",),
         ("attention.features=7",),
+        ("attention.kernel=relu",),
         ("attention.features=3", "attention.orthogonal=false", "attention.redraw_every=2"),
     ],
-    "retention": [("attention.gate=false",), ("attention.rotary=false",)],
+    "retention": [(), ("attention.gate=false",), ("attention.rotary=false",)],
     "extractor": [
         ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
         (
@@ -160,8 +179,12 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.lags=4", "attention.rank=6", "attention.groups=2", "attention.evaluate=direct"),
     ],
     "conv": [("attention.width=3",)],
-    "s4d": [("attention.state=2", "attention.init=inv"), ("attention.state=6",)],
-    "gated_deltanet": [("attention.gated=false", "attention.conv=1")],
+    "hyena": [("attention.width=3", "attention.bands=2")],
+    "s4d": [
+        ("attention.state=2", "attention.init=inv"),
+        ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
+    ],
+    "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1")],
     "mamba2": [("attention.state=3", "attention.conv=2")],
     "lru": [("attention.state=3",)],
     "s5": [("attention.state=4", "attention.blocks=2")],
@@ -174,6 +197,36 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "generative_rks": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
     "generative_prf": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
 }
+
+
+def settings_of(name: str) -> list[tuple[str, ...]]:
+    """Of an attention: its SETTINGS, and how it stands in conf/."""
+    chosen = SETTINGS.get(name, [])
+    return chosen if () in chosen else [*chosen, ()]
+
+
+def cases() -> list[tuple[str, list[str]]]:
+    """Every attention of conf/, in each of its settings."""
+    return [(name, list(extra)) for name in options("attention") for extra in settings_of(name)]
+
+
+def over_cases(*, dear: bool) -> pytest.MarkDecorator:
+    """Parametrizes a law by `name` and `extra`. Of a dear one, the first setting stands for its attention by default,
+    and the others are slow tests."""
+    params = [
+        pytest.param(name, list(extra), marks=[pytest.mark.slow] if dear and place else [])
+        for name in options("attention")
+        for place, extra in enumerate(settings_of(name))
+    ]
+    return pytest.mark.parametrize(("name", "extra"), params, ids=case_id)
+
+
+def case_id(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ",".join(value).replace("attention.", "")
+
+
+every_setting = over_cases(dear=False)
+every_attention = over_cases(dear=True)
 
 
 def facts(**changes: object) -> Facts:
@@ -253,6 +306,14 @@ def saved_bytes(name: str, extra: list[str], length: int) -> int:
 def strip_times(value: object) -> object:
     """A record without what depends on the clock or the machine's memory."""
     if isinstance(value, dict):
-        gone = ("seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", "metrics.jsonl")
+        gone = (
+            "seconds",
+            "train_seconds",
+            "tokens_per_second",
+            "peak_memory_bytes",
+            "started",
+            "finished",
+            "metrics.jsonl",
+        )
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value

@@ -5,7 +5,20 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import cases, composed, facts, maker, mask_of, mixer_of, model_of, noise, options, saved_bytes, shape
+from support import (
+    every_attention,
+    every_setting,
+    facts,
+    maker,
+    mask_of,
+    mixer_of,
+    model_of,
+    noise,
+    options,
+    saved_bytes,
+    settings,
+    shape,
+)
 
 from lra.attention import Mixer
 from lra.attention.gram import Moments, Product, ProductByHead
@@ -13,25 +26,19 @@ from lra.core.dropout import set_keys
 from lra.core.errors import UserError
 from lra.laws import LAWS, findings, trial_of
 
-every = pytest.mark.parametrize(
-    ("name", "extra"),
-    cases(),
-    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
-)
-
 
 def masks_only(mixer: Mixer) -> None:
     if not mixer.maskable:
         pytest.skip(f"{type(mixer).__name__} declares that it cannot mask")
 
 
-@every
+@every_setting
 def test_has_a_card(name: str, extra: list[str]) -> None:
     card = mixer_of(name, *extra).card
     assert all([card.paper, card.formula, card.time, card.oracle])
 
 
-@every
+@every_attention
 @pytest.mark.parametrize("protocol", ["paper", "strict", "lra"])
 def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str], protocol: str) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at every derivative."""
@@ -45,7 +52,7 @@ def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str], protoc
     assert ("padding" not in silent) == trial.kind.maskable
 
 
-@every
+@every_setting
 def test_an_empty_row_is_finite(name: str, extra: list[str]) -> None:
     mixer = mixer_of(name, *extra, "protocol=strict")
     masks_only(mixer)
@@ -56,7 +63,7 @@ def test_an_empty_row_is_finite(name: str, extra: list[str]) -> None:
     assert x.grad.isfinite().all()
 
 
-@every
+@every_setting
 def test_evaluation_draws_nothing(name: str, extra: list[str]) -> None:
     mixer, x = mixer_of(name, *extra, dropout=0.5).eval(), noise(2, 11, 15)
     state, weights = torch.get_rng_state(), {key: value.clone() for key, value in mixer.state_dict().items()}
@@ -65,7 +72,7 @@ def test_evaluation_draws_nothing(name: str, extra: list[str]) -> None:
     assert all(torch.equal(value, weights[key]) for key, value in mixer.state_dict().items())
 
 
-@every
+@every_setting
 def test_training_is_a_function_of_seed_step_and_row(name: str, extra: list[str]) -> None:
     """Any cut of a batch meets the same noise, and nothing comes from the global generator."""
     mixer, x = mixer_of(name, *extra, dropout=0.3).train(), noise(3, 11, 15)
@@ -83,7 +90,7 @@ def test_training_is_a_function_of_seed_step_and_row(name: str, extra: list[str]
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@every
+@every_attention
 def test_gradients(name: str, extra: list[str]) -> None:
     mixer = mixer_of(name, *extra)
     mask = mask_of([5, 3], 5) if mixer.maskable else None
@@ -93,7 +100,7 @@ def test_gradients(name: str, extra: list[str]) -> None:
     assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
 
 
-@every
+@every_setting
 @pytest.mark.parametrize("spread", [1, 10])
 def test_is_finite_in_fp32_and_bf16(name: str, extra: list[str], spread: int) -> None:
     mixer = mixer_of(name, *extra).float()
@@ -107,7 +114,7 @@ def test_is_finite_in_fp32_and_bf16(name: str, extra: list[str], spread: int) ->
         assert gradient.isfinite().all()
 
 
-@every
+@every_setting
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
 def test_a_causal_form_sees_nothing_later(name: str, extra: list[str], protocol: str) -> None:
     if not mixer_of(name, *extra).can_be_causal:
@@ -125,7 +132,7 @@ def test_the_last_position_of_the_causal_form_is_that_of_the_two_sided_one(name:
     torch.testing.assert_close(one(x)[:, -1], two(x)[:, -1])
 
 
-@every
+@every_setting
 def test_commutes_with_permutations_or_says_that_it_does_not(name: str, extra: list[str]) -> None:
     mixer, x = mixer_of(name, *extra), noise(2, 11, 15)
     order = torch.randperm(11, generator=torch.Generator().manual_seed(1))
@@ -133,7 +140,7 @@ def test_commutes_with_permutations_or_says_that_it_does_not(name: str, extra: l
     assert same == mixer.commutes
 
 
-@every
+@every_setting
 def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
     """As `describe=true` does, which counts operations without doing them."""
     with torch.device("meta"):
@@ -142,7 +149,7 @@ def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
 
 
 @pytest.mark.gpu
-@every
+@every_setting
 def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]) -> None:
     one, two = mixer_of(name, *extra), mixer_of(name, *extra).cuda()
     two.load_state_dict(one.state_dict())
@@ -155,7 +162,7 @@ def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]
     torch.testing.assert_close(y.grad.cpu(), x.grad)
 
 
-@every
+@every_attention
 def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
     """From 1,024 to 4,096 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
     growth = saved_bytes(name, extra, 4096) / max(1, saved_bytes(name, extra, 1024))
@@ -166,12 +173,14 @@ def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
 @pytest.mark.parametrize("name", options("attention"))
 def test_every_attention_takes_the_variants_that_mean_something(name: str, variant: str) -> None:
     sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=2", "dropout=0")]
+    out_proj, extra_skip = (settings(f"variant={variant}")["model"][key] for key in ("out_proj", "extra_skip"))
+    sizes += [f"model.out_proj={out_proj}", f"model.extra_skip={extra_skip}"]
 
     def logits() -> torch.Tensor:
-        model = model_of(f"attention={name}", f"variant={variant}", *sizes, task=facts(max_len=11)).eval()
+        model = model_of(f"attention={name}", *sizes, task=facts(max_len=11)).eval()
         return model(torch.randint(1, 17, (2, 11)))
 
-    if mixer_of(name).projects_out or composed(f"variant={variant}")["model"]["out_proj"]:
+    if mixer_of(name).projects_out or out_proj:
         assert logits().shape == (2, 5)
     else:
         with pytest.raises(UserError, match="no output projection to leave out: use variant="):

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from support import cases, composed, noise
+from support import composed, every_setting, noise
 from torch import Tensor
 from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
 
@@ -26,11 +26,6 @@ from lra.core.paths import CHECKOUT
 MAX_LEN = 13
 SHAPE = Shape(
     dim=15, qkv_dim=15, heads=3, max_positions=MAX_LEN, bias=True, out_proj=False, dropout=0.0, causal=False, layer=0
-)
-every = pytest.mark.parametrize(
-    ("name", "extra"),
-    cases(),
-    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
 )
 
 
@@ -52,7 +47,7 @@ def mixer_under(protocol: str, name: str, extra: list[str]) -> Mixer:
     return configure.build(configure.plain(cfg)["attention"], "attention", [], supplied=1)(SHAPE).double().eval()
 
 
-@every
+@every_setting
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
 def test_the_card_is_what_runs(name: str, extra: list[str], protocol: str) -> None:
     mixer = mixer_under(protocol, name, extra)
@@ -369,5 +364,6 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "GELU(2 Re(C h) + D x) W": None,
     "σ(X′ Wᵤ) ⊙ (H − X)": None,
     "g ⊙ (norm(S r) + (r · (ρ ⊙ k)) v)": None,
+    "(X₀ ⊙ (h ∗ Z + d Z)) W": None,  # in tests/test_hyena.py, likewise
     "(1 − λ₀) norm((softmax(Q₁ K₁ᵀ": differential,
 }

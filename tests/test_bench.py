@@ -24,7 +24,7 @@ from lra.cli.bench import main
 from lra.core.dropout import Dropout, set_keys
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.runs.execute import initial
+from lra.runs.start import initial
 from lra.runs.system import assemble
 from lra.training.update import accumulate
 

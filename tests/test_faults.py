@@ -37,6 +37,7 @@ import lra.cli.train
 import lra.runs.evaluation
 import lra.runs.execute
 import lra.runs.folder
+import lra.runs.start
 import lra.training.fit
 import lra.training.update
 from lra.cli import prepare
@@ -502,7 +503,7 @@ def test_checkpoints_cost_no_more_than_their_bytes(record_property, tmp_path: Pa
     reading it back take as long as a few plain copies of its bytes with their digests, measured in turns."""
     settings = settings_of(composed("task=listops", "attention=softmax"))
     system = assemble(settings)
-    training = lra.training.fit.Training(lra.runs.execute.initial(system, system.builder.facts, 1), system.recipe)
+    training = lra.training.fit.Training(lra.runs.start.initial(system, system.builder.facts, 1), system.recipe)
     for parameter in training.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     training.optimizer.step()

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from support import composed
 
+from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.files import sha256
+from lra.report.published import Published
+from lra.report.records import CellKey
+from lra.runs.system import assemble
 from lra.tasks import Place, Split, hub, image
 from lra.tasks.image import Image, grey
 from lra.tasks.sampling import limited
@@ -303,6 +307,69 @@ def test_without_data_and_network_it_is_said_what_to_put_where(tmp_path: Path, m
 def test_every_protocol_trains_on_the_released_schedule(protocol: str) -> None:
     train = composed("task=image", f"protocol={protocol}").train
     assert (train.schedule, train.steps, train.warmup, train.batch_size) == ("cosine", 200 * 175, 175, 256)
+
+
+BASE = {"dim": 128, "qkv_dim": 64, "heads": 8, "depth": 1, "mlp_dim": 128, "dropout": 0.3, "pooling": "cls"}
+RELEASED = {  # google-research/long-range-arena, lra_benchmarks/image/configs/cifar10, where they differ from BASE
+    "transformer": {},  # transformer_base.py
+    "synthesizer": {},  # synthesizer_base.py
+    "sinkhorn": {"dim": 32, "qkv_dim": 32, "heads": 1, "mlp_dim": 64, "dropout": 0.1},  # sinkhorn_base.py
+    "sparse": {},  # sparse_transformer_base.py
+    "reformer": {"dim": 64, "qkv_dim": 32, "mlp_dim": 64, "depth": 4},  # reformer_base.py
+    "local": {"heads": 2, "pooling": "mean"},  # local_base.py
+    "longformer": {"depth": 4, "heads": 4, "pooling": "mean"},  # longformer_base.py
+    "linformer": {},  # linformer_base.py
+    "bigbird": {"heads": 4},  # bigbird_base.py
+    "linear": {},  # linear_transformer_base.py
+    "performer": {},  # performer_base.py
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", RELEASED)
+def test_every_system_has_its_published_configuration(system: str) -> None:
+    cfg = composed("task=image", f"system={system}", "protocol=lra")
+    assert {key: cfg.model[key] for key in BASE} == {**BASE, **RELEASED[system]}
+    train = cfg.train
+    rates = (train.lr, train.weight_decay, train.steps, train.batch_size, train.clip_norm, train.selection)
+    assert rates == (0.0005, 0.7 if system == "sinkhorn" else 0.0, 35_000, 256, None, "last")
+    sizes = {
+        "local": ("window", 64),
+        "bigbird": ("block", 64),
+        "sinkhorn": ("block", 64),
+        "longformer": ("window", 512),
+    }
+    if system in sizes:
+        key, value = sizes[system]
+        assert cfg.attention[key] == value
+
+
+def parameters(*overrides: str) -> int:
+    return assemble(settings_of(composed("task=image", "protocol=lra", *overrides))).parameters
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count", "width"),
+    [(["experiment=image_base", "system=transformer"], 52_266, 32), (["system=performer"], 248_458, 128)],
+)
+def test_golden_parameter_counts(overrides: list[str], count: int, width: int) -> None:
+    """As printed by Google's code (google-research/long-range-arena, issue 2); our padding has an id of its own."""
+    assert parameters(*overrides) == count + width
+
+
+def test_the_transformer_is_as_large_as_the_performer() -> None:
+    """By hand, layer after layer: ids, CLS, positions, attention without biases, feed-forward net, norms, head."""
+    dim, qkv, mlp = 128, 64, 128
+    inputs = 256 * dim + dim + 1025 * dim
+    block = 4 * dim * qkv + (dim * mlp + mlp) + (mlp * dim + dim) + 2 * 2 * dim
+    head = 2 * dim + (dim * mlp + mlp) + (mlp * 10 + 10)
+    assert inputs + block + head == 248_458 == parameters("system=transformer") - dim
+
+
+def test_no_published_number_stands_beside_copies() -> None:
+    published = Published()
+    for task, number in (("image", 42.44), ("image (JPEG copies)", None), ("image (limit 5)", None)):
+        key = CellKey("lra", "last", task, "softmax", "transformer", "")
+        assert (published.value(key, "best"), published.source(task) is None) == (number, number is None)
 
 
 # ---------------------------------------------------------------- the real images

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
-from support import cases, composed, mask_of, noise, stub_task
+from support import cases, composed, every_attention, every_setting, mask_of, noise, stub_task
 
 from lra.attention import Mixer, Shape
 from lra.config import configure
@@ -17,12 +17,6 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.training import batches, ranks
 from lra.training.update import accumulate
-
-every = pytest.mark.parametrize(
-    ("name", "extra"),
-    cases(),
-    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
-)
 
 
 @cache
@@ -71,12 +65,12 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
     return worst
 
 
-@every
+@every_attention
 def test_every_cut_and_any_number_of_ranks_gives_the_same_gradient(name: str, extra: list[str]) -> None:
     assert max(differences(name, extra, 67).values()) <= 1e-10
 
 
-@every
+@every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
     """Noise and all, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
     build, _ = settings(name, extra)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import cases, facts, mask_of, mixer_of, model_of, noise, options, stub_task
+from support import every_setting, facts, mask_of, mixer_of, model_of, noise, options, stub_task
 from torch import Tensor, nn
 
 from lra.attention import Mixer
@@ -15,11 +15,6 @@ from lra.init.checkpoint import Checkpoint
 from lra.model.heads import pooled
 from lra.records.names import WEIGHTS
 
-every = pytest.mark.parametrize(
-    ("name", "extra"),
-    cases(),
-    ids=lambda value: value if isinstance(value, str) else ",".join(value).replace("attention.", ""),
-)
 PARTS = ("output", "input gradient", "weight gradients")
 
 
@@ -124,7 +119,7 @@ def test_the_mean_over_positions_does_not_round_the_number_of_tokens() -> None:
 SIZES = ("model.dim=12", "model.qkv_dim=12", "model.heads=3", "model.mlp_dim=17", "model.depth=2", "model.dropout=0")
 
 
-@every
+@every_setting
 def test_a_padding_row_that_is_not_finite_changes_nothing(name: str, extra: list[str]) -> None:
     """Of the embedding, where padding is masked: neither logits nor gradients."""
     torch.manual_seed(1)
@@ -163,7 +158,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, wrong: float) -
 # ---------------------------------------------------------------- bf16
 
 
-@every
+@every_setting
 def test_bf16_is_off_by_what_its_operands_are(name: str, extra: list[str]) -> None:
     """Against float64, errors are near those of float64 with an input and weights in bf16: sums, normalisers and
     exponentials add little.

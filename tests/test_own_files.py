@@ -115,7 +115,7 @@ def test_pairs_by_text_and_by_id_are_one_task(tmp_path: Path) -> None:
     ]
     assert len({task.digest for task in tasks}) == 1
     assert tasks[0].documents == 2
-    assert {"majority class", "cosine of bag of words"} <= tasks[0].baselines.keys()
+    assert {"majority class", "cosine of bag of words", "convolution"} <= tasks[0].baselines.keys()
 
 
 def test_a_bpe_is_trained_on_train(tmp_path: Path) -> None:
@@ -124,6 +124,21 @@ def test_a_bpe_is_trained_on_train(tmp_path: Path) -> None:
     assert task.train.tokens.max() < task.vocab_size == 300
     assert task.train.lengths(np.arange(len(task.train))).max() == 7
     assert (task.folder / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("places", [1, 2], ids=["a text", "a pair"])
+def test_the_convolution_finds_what_stands_anywhere(places: int, tmp_path: Path) -> None:
+    """Whether a text has a group of letters, or both texts of a pair have it, at changing places."""
+    rows = []
+    for number in range(307):
+        hit = number % 2
+        words = [
+            "a" * (number % 13) + "xyz"[:: 1 if hit or place else -1] + "b" * (number % 7) for place in range(places)
+        ]
+        rows.append(dict(zip(("text", "text2"), words, strict=False)) | {"label": hit})
+    task = task_of(tmp_path, str(written(tmp_path / "letters.jsonl", rows)))
+    assert task.baselines["majority class"] < 60
+    assert task.baselines["convolution"] > 95
 
 
 def test_groups_have_the_names_of_the_labels(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,14 +22,46 @@ def call(*command: str, cwd: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    call(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), cwd=CHECKOUT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> Path:
     """The wheel, installed into a folder of its own."""
-    folder = tmp_path_factory.mktemp("wheel")
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), cwd=CHECKOUT)
-    [wheel] = folder.glob("*.whl")
+    [wheel] = built.glob("*.whl")
     install = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--no-compile")
-    call(sys.executable, *install, "--target", str(folder / "site"), str(wheel), cwd=folder)
-    return folder / "site"
+    call(sys.executable, *install, "--target", str(built / "site"), str(wheel), cwd=built)
+    return built / "site"
+
+
+def test_an_index_would_take_both_packages(built: Path) -> None:
+    [wheel], [source] = built.glob("*.whl"), built.glob("*.tar.gz")
+    call(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source), cwd=built)
+    call(sys.executable, "-m", "check_wheel_contents", str(wheel), cwd=built)
+
+
+def test_the_wheel_says_the_version_that_it_is(built: Path, site: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    out = call(sys.executable, "-m", "lra", "train", "--version", cwd=built, PYTHONPATH=str(site))
+    assert wheel.name == f"{out.strip().replace(' ', '-')}-py3-none-any.whl"
+
+
+@pytest.mark.parametrize("tag", ["v7.5.3", None])
+def test_the_version_is_the_tag(tag: str | None, tmp_path: Path) -> None:
+    """And without tags, or without git, there is one, too."""
+    (tmp_path / "pyproject.toml").write_bytes((CHECKOUT / "pyproject.toml").read_bytes())
+    if tag is not None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        call("git", "init", "--quiet", cwd=tmp_path)
+        call("git", "add", "pyproject.toml", cwd=tmp_path)
+        call("git", *identity, "commit", "--quiet", "--message", "one", cwd=tmp_path)
+        call("git", *identity, "tag", tag, cwd=tmp_path)
+    found = call(sys.executable, "-m", "hatchling", "version", cwd=tmp_path).strip()
+    assert found == ("0.1.dev0" if tag is None else tag.removeprefix("v"))
 
 
 @pytest.mark.parametrize("entry", [["-m", "lra", "train"], ["bin/lra-train"]], ids=["module", "script"])
@@ -54,6 +85,7 @@ def test_the_installed_package_is_the_one_that_ran(site: Path, tmp_path: Path) -
         PYTHONPATH=str(site),
     )
     assert Path(where.strip()) == site / "lra" / "conf"
+    assert (site / "lra" / "py.typed").exists()
 
 
 def test_an_attention_of_ones_own_needs_no_checkout(site: Path, tmp_path: Path) -> None:
@@ -64,13 +96,9 @@ def test_an_attention_of_ones_own_needs_no_checkout(site: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_your_attention_in_ten_minutes(site: Path, tmp_path: Path) -> None:
+def test_your_attention_in_ten_minutes(tmp_path: Path) -> None:
     """The commands of the page as they stand, and the test that they write."""
-    here = {"cwd": tmp_path, "PYTHONPATH": str(site), "LRA_CACHE": str(tmp_path / "cache")}
-    page = (CHECKOUT / "docs" / "your-attention.md").read_text()
-    for block in re.findall(r"^```bash\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            program, *words = shlex.split(line)
-            call(sys.executable, str(site / "bin" / program), *words, **here)
-    assert "| Mine | O(L D Dh) |" in (tmp_path / "results/mine/README.md").read_text()
-    call(sys.executable, "-m", "pytest", "-q", "test_mine.py", **here)
+    call("bash", str(CHECKOUT / "scripts" / "ten_minutes.sh"), str(tmp_path), cwd=CHECKOUT)
+    table = (tmp_path / "results/mine/README.md").read_text()
+    assert len(re.findall(r"^\| Mine \| O\(L D Dh\) \|.*\b3/3\b", table, re.MULTILINE)) == 1
+    call(sys.executable, "-m", "pytest", "-q", "test_mine.py", cwd=tmp_path)

@@ -51,6 +51,12 @@ def test_the_table_by_hand(small: Path) -> None:
     assert "6 runs, 5.5 minutes" in page  # the failed one says no time
 
 
+def test_where_no_row_has_a_run_nothing_is_compared(tmp_path: Path) -> None:
+    put(tmp_path, 1, 30.0, protocol="strict")
+    declare(tmp_path, *({"attention": name, "variant": "simple", "seeds": [1]} for name in ("simple", "linear")))
+    assert "Nothing is compared: no row has a seed in common with Transformer." in files_of(tmp_path)["README.md"]
+
+
 def test_the_spread_and_the_differences_by_hand(small: Path) -> None:
     """Gains 0.5 and 0.8463 x 0.5 = 0.42. The only common seed of Simple and the Transformer is 1: 37 - 36.35."""
     page = page_of(small)
@@ -365,10 +371,13 @@ def test_needs_neither_torch_nor_hydra(small: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path) -> None:
+def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "column"
+    shutil.copytree(whole / "books", folder / "books")
+
     def built() -> dict[str, bytes]:
-        write_report(whole)
-        return {path.relative_to(whole).as_posix(): path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+        write_report(folder)
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     first = built()
     assert {*FILES} < {*first}

@@ -32,6 +32,11 @@ SYSTEMS = [
     ("attention=performer", "attention.redraw_every=5", "precision=bf16"),
     ("attention=reformer", "attention.chunk=5", "attention.redraw_every=3", "train.micro_batch=7"),
     ("attention=sinkhorn", "attention.block=7"),
+    (
+        "attention=s4d",
+        "model.pooling=mean",
+        "train.groups={state: {rate: 0.001, weight_decay: 0}, step: {rate: null, weight_decay: 0}}",
+    ),
     ("attention=softmax", "train.freeze=[qkv,embedding]", "train.layer_decay=0.8"),
 ]
 
@@ -106,6 +111,25 @@ def test_killed_after_any_step_the_end_is_the_same(reference, system: tuple[str,
         assert finish(fork(job, f"step:{step}:kill")) == -signal.SIGKILL
     assert finish(fork(job)) == 0
     assert result("killed") == expected
+
+
+def test_killed_in_its_pretraining_and_after_it_the_end_is_the_same(reference) -> None:
+    """In either phase, and where one has ended; the weights that the phase leaves are the same, too."""
+    phase = ("pretrain=masked", "pretrain.train.steps=12", "pretrain.train.warmup=3", "attention=simple")
+    expected = reference(*phase)
+    job = prepared(*phase, "out=killed", "cache=killed")
+    for fault, code in (
+        ("step:6:kill", -signal.SIGKILL),
+        ("evaluation:1:term", 75),
+        ("micro-batch:4:term", 75),
+        ("step:9:kill", -signal.SIGKILL),  # of the training
+        ("step:3:term", 75),
+    ):
+        assert finish(fork(job, fault)) == code
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+    assert expected["metrics"][0]["phase"] == "pretrain"
+    assert len(expected["record"]["pretrain"]["sha256"]) == 64
 
 
 def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -81,6 +83,9 @@ class Mixer(nn.Module):
     projection that the variants switch. `reads_few`: outputs at the first positions alone come cheaper.
     `full_pattern`: a mechanism that is meant to leave pairs of positions out leaves out none of them at
     `max_positions`, where it is softmax attention.
+    `parameter_groups`: by names that `train.groups` can give a learning rate and a weight decay of their own, some of
+    its parameters, or of its modules with all of theirs, as `named_parameters` and `named_modules` call them. No
+    parameter is in two groups; what only some settings have may stand there.
 
     A class is checked where it is defined; one whose subclasses add what is missing says `abstract=True` there. What a
     mixer may offer besides stands in `lra.attention.offers`.
@@ -93,6 +98,7 @@ class Mixer(nn.Module):
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
+    parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     abstract: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:

@@ -6,6 +6,7 @@ backward, too, and have a C of their own there.
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -27,6 +28,8 @@ class LinearRecurrentUnit(StateSpace):
         oracle="the recurrence in float64; lru-pytorch 0.1.3",
         deviations=SHELL,
     )
+
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("nu", "theta", "log_gamma", "b")}
 
     def __init__(
         self,

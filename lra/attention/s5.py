@@ -7,6 +7,7 @@ their own, as in the authors' code. Re A = -exp(.) < 0, so that every mode decay
 """
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +30,11 @@ class S5(StateSpace):
         oracle="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴"),
     )
+
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "step": ("log_dt",),
+        "state": ("log_decay", "frequency", "b"),
+    }
 
     def __init__(
         self,

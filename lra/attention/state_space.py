@@ -18,7 +18,7 @@ from lra.core.precision import at_least_float32, full_precision
 SHELL = (
     "GELU and an output projection, no gated linear unit",
     "dropout falls on single values, not on channels",
-    "the state's parameters have no learning rate of their own and are decayed as all parameters are",
+    "the state's parameters have a learning rate and a decay of their own only where train.groups gives them one",
 )
 
 

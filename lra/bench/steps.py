@@ -16,8 +16,8 @@ from lra.bench.settings import BenchSettings
 from lra.bench.worker import BenchPlace, Worker, Workload
 from lra.core.console import Preparation
 from lra.core.errors import UserError
-from lra.runs.execute import initial
 from lra.runs.machine import keep_memory, reproducible
+from lra.runs.start import initial
 from lra.runs.system import System, assemble
 from lra.tasks import Facts, Marked, Split
 from lra.tasks import Place as Data

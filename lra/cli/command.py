@@ -7,7 +7,6 @@ part in it.
 import os
 import sys
 import traceback
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial, wraps
@@ -31,11 +30,10 @@ from lra.config.boundary import check_boundary, composing
 from lra.config.compose import start
 from lra.config.configure import explain
 from lra.config.own import with_packages
-from lra.core.errors import UserError
+from lra.core.errors import CONFIG_ERROR, UserError
+from lra.core.signals import INTERRUPTED
 
-FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130
-# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
-warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
+FAILED = 1
 
 
 def command(

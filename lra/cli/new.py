@@ -7,11 +7,10 @@ from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
-from lra.cli.command import CONFIG_ERROR
 from lra.config.compose import options
 from lra.config.own import FOLDER
 from lra.core.console import say
-from lra.core.errors import UserError
+from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import write_atomic
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -19,7 +18,7 @@ NEXT = {
     "attention": (
         "lra-check attention=$NAME",
         "lra-train attention=$NAME experiment=small_listops",
-        "lra-train experiment=demo task=listops_short also=$NAME out=results/$NAME",
+        "lra-train experiment=demo also=$NAME out=results/$NAME",
     ),
     "task": ("lra-prepare task=$NAME", "lra-train task=$NAME attention=simple"),
 }

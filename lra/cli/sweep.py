@@ -11,11 +11,11 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from lra.cli.command import CONFIG_ERROR, FAILED
+from lra.cli.command import FAILED
 from lra.config.configure import first_line
 from lra.core import locks
 from lra.core.console import say
-from lra.core.errors import UserError
+from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import PAUSED
 from lra.records.names import LOCK
 from lra.report import beginning, write_report

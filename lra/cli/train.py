@@ -18,7 +18,7 @@ from lra.core.children import end_with
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED, Paused, Requests
-from lra.runs.budget import check_cost_of_one
+from lra.runs.budget import ask_for_a_choice, check_cost_of_one
 from lra.runs.folder import AtWork, run
 from lra.runs.job import Job
 from lra.runs.loggers import loggers_of
@@ -53,7 +53,14 @@ def train(cfg: DictConfig) -> str:
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
         if settings.also:
             raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
-        if alone and not settings.describe:
+        if settings.describe:
+            from lra.runs.step import tell
+
+            tell(job, alone)
+            return "described"
+        if alone and not HydraConfig.get().overrides.task:
+            ask_for_a_choice(job)
+        if alone:
             check_cost_of_one(job)
         outcome = run(job)
     except AtWork as other:

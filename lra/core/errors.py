@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+CONFIG_ERROR = 2  # the exit code of a mistake
+
 
 class UserError(Exception):
     """A mistake in the configuration or the data; shown as one line, without a traceback (exit code 2)."""

@@ -7,7 +7,7 @@ after any interruption, and drawing from one stream never moves another.
 import numpy as np
 
 # A stream's number is part of every result made with it: never renumber, only append.
-STREAMS = {"init": 0, "order": 1, "dropout": 2, "features": 3, "data": 4, "check": 5, "sample": 6}
+STREAMS = {"init": 0, "order": 1, "dropout": 2, "features": 3, "data": 4, "check": 5, "sample": 6, "mask": 7}
 
 
 def key(seed: int, stream: str, *index: int) -> np.ndarray:

@@ -18,7 +18,8 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
-from lra.tasks import PADDING, Facts
+from lra.model.norms import norm_of, normed
+from lra.tasks import OF_INPUTS, PADDING, Facts
 
 
 class Model(nn.Module):
@@ -27,21 +28,25 @@ class Model(nn.Module):
     With `scored`, the places [m] of positions in the batch, row after row, the logits are those of them alone.
 
     Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
-    takes part, as in the papers, and every batch must be padded to `max_len`.
+    takes part, as in the papers, and every batch must be padded to `max_len`. With norms over the batch, `forward` must
+    be given whole batches in training: `whole_batches`.
     """
 
     def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
         super().__init__()
-        _check_widths(architecture)
+        _check(facts, architecture)
         self.max_len = facts.max_len
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        of_documents = facts.objective in ("classify", *OF_INPUTS)
+        self.cls = architecture.pooling == "cls" and of_documents
+        self.masks_padding = architecture.key_mask and of_documents
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.
-        self.embedding = Embedding(facts, architecture, cls=self.pooling == "cls")
-        shape = _shape(facts, architecture, cls=self.pooling == "cls")
+        self.embedding = Embedding(facts, architecture, cls=self.cls)
+        shape = _shape(facts, architecture, cls=self.cls)
         self.blocks = nn.ModuleList(
             Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
         )
@@ -49,26 +54,27 @@ class Model(nn.Module):
             if isinstance(later.mixer, Follows):
                 later.mixer.follow(earlier.mixer)
         _check_mixer(self.blocks[0].mixer, key_mask=self.key_mask, pooling=self.pooling)
-        self.final_norm = (
-            nn.LayerNorm(architecture.dim, architecture.norm_eps) if architecture.final_norm else nn.Identity()
-        )
+        self.final_norm = norm_of(architecture, there=architecture.final_norm)
+        self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
             self.apply(_xavier)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
-        mask = self._mask(tokens) if self.key_mask and self.pooling != "none" else None
+        mask = self._mask(tokens) if self.masks_padding else None
         x = self.embedding(tokens)
         if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask)
-        x = self.blocks[-1](x, mask, 1 if self.pooling in ("cls", "first") else None)
+        few = self.pooling in ("cls", "first") and not self.whole_batches
+        x = self.blocks[-1](x, mask, 1 if few else None)
         if self.reconstructs:
             return self.head(self.final_norm(x[:, -1]), scored)
-        x = self.final_norm(x if scored is None else x.flatten(0, 1)[scored])
         if self.pooling == "none":
-            return self.head(x)
+            x = x[:, int(self.cls) :]
+            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
+        x = normed(self.final_norm, x, mask)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
 
@@ -83,6 +89,26 @@ class Model(nn.Module):
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError("train.freeze: nothing is left to train")
 
+    def in_groups(self, groups: Iterable[str]) -> dict[str, str]:
+        """By the name of a parameter, which of these groups its mixer puts it into; the others are left out."""
+        found = {}
+        for group in groups:
+            members = [
+                f"blocks.{number}.mixer.{name}"
+                for number, block in enumerate(self.blocks)
+                for name, _ in block.mixer.named_parameters()
+                if any(f"{name}.".startswith(f"{place}.") for place in block.mixer.parameter_groups.get(group, ()))
+            ]
+            if not members:
+                mixer = self.blocks[0].mixer
+                known = f"it has {', '.join(mixer.parameter_groups)}" if mixer.parameter_groups else "it has none"
+                raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no group of this name; {known}")
+            twice = next((name for name in members if name in found), None)
+            if twice is not None:
+                raise UserError(f"train.groups: {twice} is in two groups, {found[twice]} and {group}; name one of them")
+            found |= dict.fromkeys(members, group)
+        return found
+
     def redraw(self, seed: int, step: int) -> None:
         """Let mixers with random features draw those of this training step."""
         for block in self.blocks:
@@ -91,7 +117,7 @@ class Model(nn.Module):
     def _mask(self, tokens: Tensor) -> Tensor:
         """[B * P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
-        return pad(real, (1, 0), value=True) if self.pooling == "cls" else real
+        return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
@@ -116,7 +142,7 @@ def _xavier(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def _check_widths(architecture: Architecture) -> None:
+def _check(facts: Facts, architecture: Architecture) -> None:
     dim, qkv_dim, heads = architecture.dim, architecture.qkv_dim, architecture.heads
     if qkv_dim % heads:
         raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
@@ -125,6 +151,8 @@ def _check_widths(architecture: Architecture) -> None:
             f"model.qkv_dim={qkv_dim} differs from model.dim={dim}: a variant without output projection "
             "(simple, simple_res) adds the heads to the residual stream, so they must be equal"
         )
+    if architecture.norm_over == "batch" and facts.objective != "classify":
+        raise UserError(f"model.norm_over=batch: expected a task that classifies, {facts.name} is another; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 

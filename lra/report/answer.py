@@ -28,6 +28,9 @@ def answer(column: Column) -> str:
     judged = [row for row in column.rows if row.verdict is not None]
     if not judged:
         return "One system alone, so nothing is compared." + _baselines(column)
+    if not any(row.verdict.seeds for row in judged):
+        reference = judged[0].verdict.reference
+        return f"Nothing is compared: no row has a seed in common with {reference}.{_baselines(column)}"
     best = f" {column.bold} is better than every other row." if column.bold else ""
     parts = "; ".join(_parts(judged))
     return f"{_against(column, judged)}: {parts}.{_holm(judged)}{_means(judged)}{best}{_baselines(column)}"
@@ -38,7 +41,8 @@ def _against(column: Column, judged: list[TableRow]) -> str:
     names = list(dict.fromkeys(row.verdict.reference for row in judged))
     margin = f"margin {judged[0].verdict.margin:g}"
     if len(names) > 1:
-        return f"Each against the reference of its settings ({names[0]} and so on; {margin})"
+        own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
+        return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
     known = [row for row in column.rows if row.name == names[0]]
     return f"Against {names[0]} ({', '.join([layout.mean_sd(row.summary) for row in known] + [margin])})"
 

@@ -22,7 +22,7 @@ KINDS = {
     "n": ("few seeds", f"fewer than {ENOUGH}: the interval leans on the runs' being normal"),
     "U": ("untested", "no test could be made against the reference"),
     "P": ("partial data", "a part of the published data"),
-    "W": ("pretrained", "weights of another training were taken"),
+    "W": ("pretrained", "weights of an earlier training were taken"),
 }
 """By the first letter of a code, what it is called and what it means."""
 
@@ -39,7 +39,7 @@ def badges(row: TableRow, baselines: dict[str, float], metric: str) -> tuple[Bad
         "n": done < ENOUGH,
         "U": row.verdict is not None and row.verdict.word == UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
-        "W": any(run["config"].get("init") for run in runs),
+        "W": row.pretrained or any(run["config"].get("init") for run in runs),
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
     found = []

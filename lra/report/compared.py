@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lra.report.drawing import DASHES, DrawnSystem, legend, new_figure, plain, unit
+from lra.report.records import computed_tokens, training_seconds
 from lra.report.table import Column
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 COSTS = {
     "parameters": lambda run: run.get("parameters"),
-    "training time (s)": lambda run: run.get("seconds", {}).get("train"),
-    "tokens computed": lambda run: run.get("tokens", {}).get("computed"),
+    "training time (s)": training_seconds,
+    "tokens computed": computed_tokens,
 }
 
 

@@ -19,7 +19,8 @@ Curve = dict[str, list[Any]]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The evaluations in a `metrics.jsonl`, none where there is no file; a last line that is being written is left out.
+    """The evaluations of the training in a `metrics.jsonl`, none where there is no file; a last line that is being
+    written is left out, and so are those of a pretraining.
 
     Raises UserError.
     """
@@ -32,7 +33,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def parsed(path: str, data: bytes) -> list[dict[str, Any]]:
-    """The evaluations in these bytes of `path`."""
+    """The evaluations of the training in these bytes of `path`."""
     *complete, _ = data.decode(errors="replace").split("\n")
     lines = []
     for number, text in enumerate(complete, start=1):
@@ -42,7 +43,8 @@ def parsed(path: str, data: bytes) -> list[dict[str, Any]]:
             raise UserError(f"{path}, line {number}: expected a JSON object, found {error}") from None
         if not isinstance(line, dict) or "step" not in line:
             raise UserError(f"{path}, line {number}: expected an object with a step, found {text[:40]!r}")
-        lines.append(line)
+        if "phase" not in line:
+            lines.append(line)
     return lines
 
 

@@ -42,9 +42,12 @@ def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableR
 
 
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
-    """What a row is held against: the named system, else the Transformer from scratch, else the first row; that of the
-    row's own settings where there are several."""
+    """What a row is held against: the named system, else the same system from scratch where it is self-pretrained, else
+    the Transformer from scratch, else the first row; that of the row's own settings where there are several."""
     measured = [other for other in rows if other.cell.scores()]
+    itself = [other for other in measured if _is_scratch_of(other, row)]
+    if itself and question.reference is None:
+        return itself[0]
     named = [other for other in measured if _is(other, question.reference)]
     alike = [other for other in named or measured if other.without_case == row.without_case]
     if named:
@@ -52,6 +55,11 @@ def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableR
     if question.reference is not None or not measured:
         return None
     return alike[0] if len(alike) > 1 else measured[0]
+
+
+def _is_scratch_of(other: TableRow, row: TableRow) -> bool:
+    alike = (other.system, other.without_case) == (row.system, row.without_case)
+    return row.pretrained and alike and not other.pretrained
 
 
 def _is(row: TableRow, name: str | None) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from lra.report import layout, matrix
 from lra.report.across import DRAWS, Across
 from lra.report.across import table as tasks_table
+from lra.report.arena import arena
 from lra.report.captions import captions
 from lra.report.layout import Grid, TableText
 from lra.report.published import Published
@@ -99,6 +100,11 @@ def page(
             yield f"{escape(column.verdict)}\n"
             nothing = "No published figure is for this data, so none stands beside it."
             yield f"{escape(column.published) or nothing}\n"
+        beside = arena(section, published)
+        if beside is not None:
+            yield "### Long Range Arena\n"
+            yield markdown(beside)
+            yield "Averages of the numbers that stand in a row (how many, where some are missing).\n"
         if across.get(section.name):
             yield "### Over the tasks\n"
             yield markdown(tasks_table(across[section.name]))

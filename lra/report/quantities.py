@@ -24,6 +24,7 @@ from lra.core.files import read_json
 from lra.report import Report, curves, statistics
 from lra.report.judge import asked, verdict
 from lra.report.published import Published
+from lra.report.records import training_seconds
 from lra.report.table import Column, TableRow
 from lra.report.verdicts import Verdict
 
@@ -262,7 +263,7 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
     "parameters": (lambda row: _recorded(row, "parameters")[:1], "{:,}"),
-    "training time": (lambda row: [median(run["seconds"]["train"] for run in _finished(row))], "{:,.0f}"),
+    "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
     "frozen": (
         lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],
         "{:.0%}",

@@ -118,7 +118,7 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
         raise UserError(f"{files.folder}: no {RECORD} below it that can be read; train something first")
     if selection and not any(selection in run.get("test", {}) for cell in cells.values() for run in cell.runs.values()):
         raise UserError(f"--selection {selection}: no record below {files.folder} has it; leave the option out")
-    _refuse_hidden_differences(cells.values())
+    refuse_hidden_differences(cells.values())
     return [cells[key] for key in sorted(cells)]
 
 
@@ -224,7 +224,7 @@ def _with_data(run: Record) -> bool:
     return run["provenance"]["data_sha256"] is not None
 
 
-def _refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
+def refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
     """Runs of a cell differ in the seed alone; those of a column share task version, data and protocol."""
     columns: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for cell in cells:
@@ -261,3 +261,18 @@ def _compared(run: Record) -> dict[str, Any]:
     """What all runs of a column must share, besides the data."""
     protocol = run["config"].get("protocol")
     return {"task_version": run["task_version"], "metric": run["metric"], "config": {"protocol": protocol}}
+
+
+def training_seconds(run: Record) -> float | None:
+    """Of a run, with its pretraining; evaluations are not counted."""
+    seconds = run.get("seconds", {})
+    if "train" not in seconds:
+        return None
+    return seconds["train"] + run.get("pretrain", {}).get("seconds", {}).get("train", 0)
+
+
+def computed_tokens(run: Record) -> int | None:
+    """Tokens of a run's batches, padding included, with those of its pretraining."""
+    if not run.get("tokens"):
+        return None
+    return run["tokens"]["computed"] + run.get("pretrain", {}).get("tokens", {}).get("computed", 0)

@@ -83,10 +83,18 @@ class Provenance(Checked):
 class Config(Checked):
     train: dict[str, Any] = {}
     init: dict[str, Any] | None = None
+    pretrain: dict[str, Any] | None = None
 
 
 class TokenCounts(Checked):
     computed: Count
+
+
+class Pretraining(Checked):
+    """The phase before a training; its seconds are in those of the run, too."""
+
+    tokens: TokenCounts
+    seconds: dict[Name, Measure]
 
 
 class Row(Checked):
@@ -119,6 +127,7 @@ class Record(Checked):
     calibration: list[Bin] = []
     seconds: dict[Name, Measure] = {}
     tokens: TokenCounts | None = None
+    pretrain: Pretraining | None = None
     tokens_per_second: Measure | None = None
     parameters: Count = 0
     peak_memory_bytes: Count | None = None

@@ -19,7 +19,7 @@ from lra.report.statistics import Difference, Discordant
 from lra.report.verdicts import Badge, Verdict
 
 VANILLA = ("softmax", "transformer")
-CASE, DEPTH = re.compile(r"\bcase=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
+CASE, DEPTH = re.compile(r"\b(case|pretrain[\w.]*)=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
 FULL_PATTERN = "= softmax here"
 COLLAPSED, OUTLIER = "collapsed", "outlier"  # flags of a seed
 SIZES = ("window", "block", "stride", "summary", "chunk", "landmarks", "rank")  # of what an attention reads
@@ -90,7 +90,17 @@ class TableRow:
         """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
         configs = [run["config"] for run in self.cell.runs.values()]
         helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
-        return (self.cell.key.attention, self.cell.key.variant) == VANILLA and bool(configs) and not helped
+        return self.system == VANILLA and bool(configs) and not helped and not self.pretrained
+
+    @property
+    def system(self) -> tuple[str, str]:
+        """Attention and variant."""
+        return self.cell.key.attention, self.cell.key.variant
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether a phase on the inputs alone came before its training."""
+        return any(run["config"].get("pretrain") for run in self.cell.runs.values())
 
     @property
     def full_pattern(self) -> bool:
@@ -121,7 +131,7 @@ class TableRow:
 
     @property
     def without_case(self) -> str:
-        """Its settings, but for the case of an experiment."""
+        """Its settings, but for the case of an experiment and for a pretraining."""
         return CASE.sub("", self.cell.key.settings).strip()
 
     def correct(self, seed: int) -> np.ndarray:

@@ -34,7 +34,7 @@ class Course:
     """Everything of a run that a checkpoint keeps."""
 
     def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
-        self.job, self.task, self.training = job, task, training
+        self.job, self.task, self.training, self.device = job, task, training, device
         settings = job.settings
         self.schedule = Checkpoints(**settings.checkpoint)
         self.environment = {
@@ -46,6 +46,7 @@ class Course:
         }
         self.inexact: list[str] = []
         self.resumes = 0
+        self.pretrain: dict[str, Any] | None = None
         self.seconds = {"train": 0.0, "evaluate": 0.0}
         self.tokens = Tokens()
         self.last: dict[str, Any] | None = None
@@ -53,6 +54,13 @@ class Course:
         self.best_weights: dict[str, Tensor] = {}
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
+
+    def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+        """A pretraining came before: what the record says of it, and its measurements."""
+        self.pretrain = pretrain
+        with self._metrics() as metrics:
+            for line in lines if metrics is not None else ():
+                self.metrics = metrics.write(phase="pretrain", **line)
 
     def resume(self, saved: Generation) -> None:
         """Go on from a checkpoint. Raises UserError where it belongs to other conditions."""
@@ -85,7 +93,7 @@ class Course:
         self.training.load(saved.tensors, saved.state["training"])
         self.resumes = state["resumes"] + 1
         self.seconds, self.tokens, self.metrics = state["seconds"], Tokens(**state["tokens"]), state["metrics"]
-        self.last, self.best = state["last"], state["best"]
+        self.last, self.best, self.pretrain = state["last"], state["best"], state.get("pretrain")
         best = {name.removeprefix("best/"): value for name, value in saved.tensors.items() if name.startswith("best/")}
         self.best_weights = best
 
@@ -112,6 +120,7 @@ class Course:
             "metrics": self.metrics,
             "last": self.last,
             "best": self.best,
+            **self._before(),
         }
         state = {"training": self.training.state(), "course": course}
         checkpoint.write(
@@ -185,13 +194,18 @@ class Course:
             self.best = self.last
             self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
 
+    def _before(self) -> dict[str, Any]:
+        """What a record says of the pretraining, if there was one."""
+        return {} if self.pretrain is None else {"pretrain": self.pretrain}
+
     def summary(self) -> dict[str, Any]:
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
             "processes": ranks.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
-            "seconds": self.seconds,
+            "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),
+            **self._before(),
             "tokens": asdict(self.tokens),
             "tokens_per_second": self.tokens.computed / train if train else None,
             "resumes": self.resumes,
@@ -216,11 +230,12 @@ class _Observer:
 
     def on_part(self, done: int, total: int) -> None:
         self.memory.between_parts()
-        self.bar.evaluating(done, total)
+        self.bar.evaluating(self.course.training.step, done, total)
         faults.point("evaluation")
         self.course.pause_if_asked(self.requests)
 
-    def on_cut(self) -> None:
+    def on_cut(self, done: int, total: int) -> None:
+        self.bar.within(done, total)
         faults.point("micro-batch")
         if self.requests.heard():
             self.course.pause_if_asked(self.requests)
@@ -235,6 +250,7 @@ def _metrics_line(now: Measurement) -> dict[str, Any]:
         "val_loss": now.val.loss,
         "val_accuracy": now.val.accuracy,
         "seconds": now.train_seconds + now.eval_seconds,
+        "train_seconds": now.train_seconds,
         "tokens": now.tokens.computed,
         "tokens_real": now.tokens.real,
     }

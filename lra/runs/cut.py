@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core import dropout
@@ -17,6 +16,7 @@ from lra.runs.job import Job
 from lra.tasks import Facts, Split, Task
 from lra.training import ranks
 from lra.training.batches import Part, predict, read
+from lra.training.losses import summed_loss
 from lra.training.recipe import AUTO, Recipe
 
 TOKENS = {"micro_batch": 1 << 14, "eval_batch": 1 << 17}  # of a part on a CPU, about those of the papers' recipes
@@ -120,7 +120,7 @@ class TrialPasses:
             means = [
                 torch.empty_like(weight) for weight in model.parameters() for _ in range(2) if weight.requires_grad
             ]
-            cross_entropy(*predict(model, part, self.precision)).backward()
+            summed_loss(*predict(model, part, self.precision)).backward()
             del means
         finally:
             model.zero_grad(set_to_none=True)

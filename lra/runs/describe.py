@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lra.model.model import Model
 from lra.runs.system import System
+from lra.training.recipe import Recipe
 
 
 def describe(system: System) -> dict[str, Any]:
@@ -17,14 +18,20 @@ def describe(system: System) -> dict[str, Any]:
         tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
         with FlopCounterMode(display=False) as counter:
             model(tokens).sum().backward()
-    steps = sorted({0, 1, recipe.warmup, recipe.steps})
+    before = {} if system.phase is None else {"pretrain_learning_rate": _rates(system.phase.system.recipe)}
     return {
         **parameters(model),
         "full_pattern": system.full_pattern,
-        "learning_rate": [[step, recipe.learning_rate(step)] for step in steps],
+        **before,
+        "learning_rate": _rates(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counter.get_total_flops() * recipe.batch_size,
     }
+
+
+def _rates(recipe: Recipe) -> list[list[float]]:
+    """[step, learning rate] at the steps where the course of the rate changes."""
+    return [[step, recipe.learning_rate(step)] for step in sorted({0, 1, recipe.warmup, recipe.steps})]
 
 
 def parameters(model: Model) -> dict[str, int]:

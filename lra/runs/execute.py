@@ -7,13 +7,12 @@ from safetensors.torch import save
 
 from lra import laws
 from lra.config.settings import Generate
-from lra.core import streams
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Requests
-from lra.model.model import Model
 from lra.records import checkpoint, record
+from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.course import Course
 from lra.runs.cut import automatic, naming_what_is_too_large, settled
@@ -22,29 +21,12 @@ from lra.runs.evaluation import diagnosed, tested
 from lra.runs.job import Job
 from lra.runs.loggers import Loggers
 from lra.runs.machine import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
-from lra.runs.system import System
-from lra.tasks import Facts, Task
+from lra.runs.start import first_weights, initial, pretrained
+from lra.tasks import Task
 from lra.training import ranks
+from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.generate import sample
-
-
-def initial(system: System, facts: Facts, seed: int) -> Model:
-    """The model as it starts, drawn on the CPU so that every device starts alike."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(streams.key(seed, "init")[0] >> 1))
-        return system.model(facts)
-
-
-def first_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
-    start = job.system.start
-    if start is None:
-        return {}
-    report = start.load(model, task)
-    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
-    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{left and f'; {left}'}")
-    return {"init": report}
 
 
 def train_and_test(job: Job, task: Task, device: str, requests: Requests, loggers: Loggers) -> dict[str, Any]:
@@ -67,10 +49,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     job = settled(job, task, model, saved)
     recipe = job.system.recipe
     course = Course(job, task, Training(model, recipe), device)
-    if saved is not None:
-        course.resume(saved)
-    with naming_what_is_too_large(recipe):
-        diverged = course.follow(requests, loggers)
+    diverged = _trained(course, saved, requests, loggers)
     results = {
         **course.summary(),
         "status": "diverged" if diverged else "finished",
@@ -95,6 +74,20 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     return results
+
+
+def _trained(course: Course, saved: Generation | None, requests: Requests, loggers: Loggers) -> Diverged | None:
+    """Pretrain, where that is wanted and was not done, and train to the end, or to numbers that are not finite."""
+    job, model = course.job, course.training.model
+    try:
+        if saved is not None:
+            course.resume(saved)
+        elif job.system.phase is not None:
+            course.begin(*pretrained(job, model, course.task, course.device, requests))
+    except Diverged as error:
+        return error
+    with naming_what_is_too_large(job.system.recipe):
+        return course.follow(requests, loggers)
 
 
 def _finished(course: Course, clock: Stopwatch) -> dict[str, Any]:

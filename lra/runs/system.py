@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config import configure
@@ -11,7 +12,10 @@ from lra.core.errors import UserError
 from lra.init import Start
 from lra.model.architecture import Architecture
 from lra.tasks import Builder, Facts, Place
+from lra.training.pretrain import Pretrain, carried
 from lra.training.recipe import Recipe
+
+PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.attention import Mixer
@@ -21,7 +25,7 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
 @dataclass(frozen=True, kw_only=True)
 class System:
     """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
-    `row`: how tables name an attention that is not ours."""
+    `row`: how tables name an attention that is not ours; `phase`: what comes before the training."""
 
     builder: Builder
     model: "Callable[[Facts], Model]"
@@ -30,6 +34,17 @@ class System:
     parameters: int
     full_pattern: bool
     row: dict[str, str] | None
+    phase: "Phase | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A pretraining: its own settings and system. `settings` say all that decides its weights, and nothing of what is
+    trained after it."""
+
+    options: Pretrain
+    settings: Settings
+    system: System
 
 
 def assemble(settings: Settings) -> System:
@@ -42,6 +57,11 @@ def assemble(settings: Settings) -> System:
     designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
+    if settings.model["norm_over"] == "batch" and (recipe.micro_batch != recipe.batch_size or recipe.processes > 1):
+        raise UserError(
+            f"train.micro_batch={recipe.micro_batch}, train.processes={recipe.processes}: model.norm_over=batch takes "
+            f"the moments of a whole batch; use train.micro_batch={recipe.batch_size} and train.processes=1"
+        )
     start = settings.start
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
@@ -49,17 +69,17 @@ def assemble(settings: Settings) -> System:
     def model(facts: Facts) -> "Model":
         made = designed(facts)
         made.freeze(recipe.freeze or ())
+        made.in_groups(recipe.groups or ())
         return made
 
-    facts = builder.facts
     try:
         with torch.device("meta"), configure.blamed("attention", settings.packages):
-            made = model(facts)
+            made = model(builder.facts)
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
         raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
-    return System(
+    system = System(
         builder=builder,
         model=model,
         recipe=recipe,
@@ -68,6 +88,54 @@ def assemble(settings: Settings) -> System:
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
     )
+    return system if settings.pretrain is None else replace(system, phase=_phase(settings, system, made))
+
+
+def _phase(settings: Settings, system: System, final: "Model") -> Phase:
+    """The pretraining that the settings describe. Raises UserError where `final` could not take all of its weights."""
+    import torch
+
+    configure.check(Pretrain, settings.pretrain, "pretrain.")
+    options = Pretrain(**settings.pretrain)
+    if settings.init is not None:
+        raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
+    train = {**settings.train, **options.train}
+    configure.check(Recipe, train, "pretrain.train.")
+    try:
+        recipe = Recipe(**train)
+    except UserError as error:
+        raise UserError(f"pretrain.{error}") from None
+    pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
+    model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
+    designed = architecture(settings.attention, model, settings.packages)
+    with torch.device("meta"), configure.blamed("attention", settings.packages):
+        made = designed(options.facts(system.builder.facts))
+    _check_weights(made, final, options)
+    own = replace(
+        settings,
+        out=str(Path(settings.cache).expanduser() / PRETRAINED),
+        seed=settings.seed if options.seed is None else options.seed,
+        model=model,
+        train=train,
+        pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
+        probe=None,
+    )
+    return Phase(options=options, settings=own, system=replace(system, model=designed, recipe=recipe))
+
+
+def _check_weights(made: "Model", final: "Model", options: Pretrain) -> None:
+    """Raises UserError where a model would not have the weights of `made`: a causal form may have others."""
+    rows = final.embedding.tokens.num_embeddings
+    there, wanted = (
+        {name: list(value.shape) for name, value in carried(model.state_dict(), rows).items()}
+        for model in (made, final)
+    )
+    for name, shape in wanted.items():
+        if there.get(name) != shape:
+            raise UserError(
+                f"pretrain.objective={options.objective}: {name} is {shape} in training, and "
+                f"{there.get(name, 'not there')} in pretraining; use pretrain=masked or pretrain=none"
+            )
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:

@@ -21,6 +21,7 @@ from lra.core.errors import UserError
 from lra.tasks.groups import Group, by_size, by_value
 
 PADDING = 0
+OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -37,7 +38,9 @@ class Facts:
     `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
     `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity. `positions`: one of
     `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
-    `causal`: a prediction may depend on no later position.
+    `tokens` and `values`: what the inputs of a task that classifies hold at the positions that are scored, one of
+    `classes` or a number (`lra.tasks.inputs`). `causal`: a prediction may depend on no later position.
+    `pictures`: examples are pictures of `max_len` pixels.
     """
 
     name: str
@@ -46,13 +49,14 @@ class Facts:
     max_len: int
     classes: int
     documents: int
-    objective: Literal["classify", "next_token", "positions", "reconstruct"] = "classify"
+    objective: Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"] = "classify"
     causal: bool = False
+    pictures: bool = False
 
     @property
     def metric(self) -> str:
         """What a table shows: accuracy in percent, or perplexity."""
-        return "perplexity" if self.objective == "next_token" else "accuracy"
+        return "perplexity" if self.objective in ("next_token", *OF_INPUTS) else "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,10 @@ class Split:
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
         """The places of the predictions in the padded batch, row after row; None where all of them are, or none is."""
         return None
+
+    def of_step(self, step: int) -> Self:
+        """What a training step reads: the split itself, where steps draw nothing of their own."""
+        return self
 
     def verdicts(self) -> list:
         """What is to be predicted of each stored example, to be compared with that of others."""
@@ -281,6 +289,10 @@ class Builder(ABC):
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, for tasks that have such a layout."""
         raise UserError(f"export={folder}: {task.name} has no official layout to write")
+
+    def show(self, task: Task, number: int) -> bytes:
+        """A PNG of so many examples of train, for tasks of pictures."""
+        raise UserError(f"show={number}: {task.name} has no pictures; the card says what it holds")
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:

@@ -14,6 +14,7 @@ from lra.core.files import sha256
 from lra.tasks import Facts, Place, Split, fingerprints, titled
 from lra.tasks.baselines import bag_of_words, majority, pair_cosine
 from lra.tasks.building import FromSource
+from lra.tasks.convolution import convolution
 from lra.tasks.finding import Content, Source
 from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_value
@@ -118,8 +119,8 @@ class Files(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of the largest class, of its words, and of how alike the texts of a pair are,
-        where the question is whether they belong together."""
+        """Test accuracy (percent) of the largest class, of its words, of a convolution, and of how alike the texts of
+        a pair are, where the question is whether they belong together."""
         train, test = splits["train"], splits["test"]
         found = {"majority class": majority(train, test)}
         try:
@@ -127,6 +128,8 @@ class Files(FromSource):
             found["bag of words"] = bag_of_words(*words)
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
+        vocabulary = BYTE_VOCABULARY if self.tokens == "bytes" else self.vocabulary
+        found["convolution"] = convolution(train, test, vocabulary, len(self._labels()))
         if train.documents == 2 and self.tokens == "bytes" and self._labels() == ["0", "1"]:
             found["cosine of bag of words"] = pair_cosine(train, test)
         return found

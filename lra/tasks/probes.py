@@ -36,10 +36,10 @@ class Draws:
     def __init__(self, seed: int, *index: int) -> None:
         self._bits = streams.philox(seed, "data", *index)
 
-    def below(self, bound: int, *shape: int) -> np.ndarray:
-        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32)."""
+    def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
+        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
-        return ((high * np.uint64(bound)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+        return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def shares(self, *shape: int) -> np.ndarray:
         """Numbers between 0 and 1, both exclusive."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core import dropout
@@ -15,6 +14,7 @@ from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
 from lra.training.batches import parts_of, predict
+from lra.training.losses import summed_loss
 
 
 class Diverged(Exception):
@@ -67,7 +67,7 @@ def _activations(
             broken = [name for name, value in sizes.items() if not math.isfinite(value)]
             name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
             told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"
-            if not cross_entropy(logits, labels).isfinite():
+            if not summed_loss(logits, labels).isfinite():
                 return told, None
             if sizes[name] > largest:
                 largest, where = sizes[name], told

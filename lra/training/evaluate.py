@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core.transfer import runs_behind
@@ -15,6 +14,7 @@ from lra.model.model import Model
 from lra.tasks import Split
 from lra.training import ranks
 from lra.training.batches import ahead, cuts, predict, read
+from lra.training.losses import hits, summed_loss
 
 OnPart = Callable[[int, int], None]
 """Called before each part of an evaluation with the examples that this rank has done, and all that it will do. It may
@@ -92,7 +92,7 @@ def evaluate(
     if runs_behind(next(model.parameters()).device):
         parts = ahead(parts)
     done, total, shared = 0, sum(len(places) for places, _ in cut), ranks.fewest(len(cut))
-    predictions, hits, losses = 0, [], []
+    predictions, right, losses = 0, [], []
     for number, part in enumerate(parts):
         if number < shared:  # ranks may agree in there, which takes all of them
             on_part(done, total)
@@ -100,12 +100,12 @@ def evaluate(
         logits, labels = predict(model, part, precision)
         if keep is not None:
             keep.add(split.predictions(part.places), logits)
-        hits.append((logits.argmax(dim=-1) == labels).sum())
+        right.append(hits(logits, labels))
         predictions += len(labels)
-        losses.append(cross_entropy(logits, labels, reduction="sum"))
+        losses.append(summed_loss(logits, labels))
     if keep is not None:
         keep.meet()
-    correct, predictions, loss = ranks.summed(sum(_fetched(hits)), predictions, math.fsum(_fetched(losses)))
+    correct, predictions, loss = ranks.summed(sum(_fetched(right)), predictions, math.fsum(_fetched(losses)))
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
 
 

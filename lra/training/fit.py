@@ -15,7 +15,7 @@ from torch import Tensor
 from lra.config.settings import Precision
 from lra.core.transfer import runs_behind
 from lra.model.model import Model
-from lra.tasks import Task
+from lra.tasks import Split, Task
 from lra.training.batches import Part, Tokens, ahead, batches, parts_of
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
@@ -125,7 +125,7 @@ def fit(
     precision: Precision,
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
@@ -138,11 +138,11 @@ def fit(
         yield _measured(training, task, recipe, precision, on_part)
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
-    for step, examples, parts in _read(training, task, recipe, seed):
+    for step, split, examples, parts in _read(training, task, recipe, seed):
         asked = update(
             training.model,
             training.optimizer,
-            task.train,
+            split,
             examples,
             recipe,
             seed=seed,
@@ -164,14 +164,18 @@ def fit(
 
 def _read(
     training: Training, task: Task, recipe: Recipe, seed: int
-) -> Iterator[tuple[int, np.ndarray, Iterable[Part]]]:
-    """The steps to do, their examples, and these as read: where the device runs behind, during the step before."""
-    model, split = training.model, task.train
-    for_step = partial(parts_of, model, split, size=recipe.micro_batch)
-    steps = batches(len(split), recipe, seed, training.step)
+) -> Iterator[tuple[int, Split, np.ndarray, Iterable[Part]]]:
+    """The steps to do, what each reads, its examples, and these as read: where the device runs behind, during the step
+    before."""
+    model = training.model
+    for_step = partial(parts_of, model, size=recipe.micro_batch)
+    steps = (
+        (step, task.train.of_step(step), examples)
+        for step, examples in batches(len(task.train), recipe, seed, training.step)
+    )
     if runs_behind(next(model.parameters()).device):
-        return ahead((step, examples, list(for_step(examples))) for step, examples in steps)
-    return ((step, examples, for_step(examples)) for step, examples in steps)
+        return ahead((step, split, examples, list(for_step(split, examples))) for step, split, examples in steps)
+    return ((step, split, examples, for_step(split, examples)) for step, split, examples in steps)
 
 
 def _measured(training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart) -> Measurement:

@@ -3,10 +3,11 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from lra.config import configure
 from lra.core.errors import UserError
 from lra.model.groups import Group
 
@@ -14,6 +15,14 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 AUTO = "auto"
 Examples = PositiveInt | Literal["auto"]
 """A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.cut)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What a group of parameters has in the place of `train.lr` and `train.weight_decay`; None: these."""
+
+    rate: PositiveFloat | None
+    weight_decay: NonNegativeFloat | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +36,7 @@ class Recipe:
     eval_every: PositiveInt
     lr: PositiveFloat
     warmup: PositiveInt
-    schedule: Literal["rsqrt", "constant", "cosine", "triangular"]
+    schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
     stop_in_warmup: bool
     weight_decay: NonNegativeFloat
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
@@ -35,12 +44,15 @@ class Recipe:
     clip_norm: PositiveFloat | None
     freeze: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
+    groups: dict[str, dict[str, Any]] | None
     minutes: PositiveFloat | None
     processes: PositiveInt
     compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
+        for name, values in (self.groups or {}).items():
+            configure.check(Own, values, f"train.groups.{name}.")
         if self.warmup > self.steps and not self.stop_in_warmup:
             raise UserError(
                 f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
@@ -55,16 +67,25 @@ class Recipe:
         """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
 
         rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
-        Range Arena's. triangular: linear from the peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
+        Range Arena's; cosine_to_zero: over what is left of `steps`, as the S4 family's. triangular: linear from the
+        peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
         """
-        past = max(0, step - self.warmup)
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,
             "cosine": 0.5 * (1 + math.cos(math.pi * past / self.steps)),
-            "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
+            "cosine_to_zero": 0.5 * (1 + math.cos(math.pi * past / rest)),
+            "triangular": 1 - (1 - 1 / 32) * past / rest,
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
+
+    def own(self, group: str | None) -> tuple[float, float]:
+        """What the rate of a parameter of this group is multiplied by, and its weight decay; None: of no group."""
+        if group is None:
+            return 1.0, self.weight_decay
+        rate, decay = self.groups[group]["rate"], self.groups[group]["weight_decay"]
+        return 1.0 if rate is None else rate / self.lr, self.weight_decay if decay is None else decay
 
     def depth_factor(self, name: str, depth: int) -> float:
         """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to

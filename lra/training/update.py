@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
 from lra.core import dropout
@@ -23,11 +22,13 @@ from lra.tasks import Split
 from lra.training import ranks
 from lra.training.batches import Part, Tokens, parts_of, predict
 from lra.training.divergence import Diverged, cause_of
+from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
 
-OnCut = Callable[[], None]
-"""Called before each micro-batch where there is one rank, since the others may have fewer. It may raise, because the
-step begins again and drops the gradients that it has added up."""
+OnCut = Callable[[int, int], None]
+"""Called before each micro-batch, where there is one rank, since the others may have fewer, with the examples of the
+step that are done, and all of them. It may raise, because the step begins again and drops the gradients that it has
+added up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +69,22 @@ def compile_blocks(model: Model) -> None:
 
 
 def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of every run, of what is not frozen, in groups of one `factor` of the learning rate that `update`
-    sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
-    groups: dict[float, list[torch.nn.Parameter]] = defaultdict(list)
+    """The optimiser of every run, of what is not frozen, in groups of one weight decay and one `factor` of the learning
+    rate that `update` sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
+    own = model.in_groups(recipe.groups or ())
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[recipe.depth_factor(name, len(model.blocks))].append(parameter)
+            factor, decay = recipe.own(own.get(name))
+            groups[recipe.depth_factor(name, len(model.blocks)) * factor, decay].append(parameter)
     optimizer = torch.optim.AdamW(
-        [{"params": parameters, "factor": factor} for factor, parameters in groups.items()],
+        [
+            {"params": parameters, "factor": factor, "weight_decay": decay}
+            for (factor, decay), parameters in groups.items()
+        ],
         lr=0.0,
         betas=tuple(recipe.betas),
         eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
         fused=True,
     )
     optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
@@ -96,7 +101,7 @@ def update(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Update:
     """Ask for one training step on `examples`, whose `parts` may have been read before."""
@@ -109,7 +114,7 @@ def update(
         return accumulate(model, split, examples, recipe.micro_batch, **batch, on_cut=on_cut, parts=parts)
 
     def cause() -> str:
-        gradient(None, lambda: None)  # once more: it was clipped, and that of a later step may have taken its place
+        gradient(None, lambda *_: None)  # once more: it was clipped, and that of a later step may have taken its place
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
     told, lr = gradient(parts, on_cut), recipe.learning_rate(step)
@@ -135,7 +140,7 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over `examples` to the parameters; returns [3] that loss, the real tokens that
@@ -147,14 +152,16 @@ def accumulate(
     device = next(model.parameters()).device
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
+    done = 0
     for part in parts_of(model, split, examples, micro_batch) if parts is None else parts:
         if ranks.count() == 1:
-            on_cut()
+            on_cut(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
-        loss = cross_entropy(logits, labels, reduction="sum") / predictions
+        loss = summed_loss(logits, labels) / predictions
         loss.backward()
         total += loss.detach()
+        done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
     ranks.add_gradients(model.parameters())
     told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])

@@ -1,0 +1,142 @@
+"""What the weights of a run begin with: a draw, the weights of another training, or a pretraining, which runs share.
+
+A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by the digest of all that
+decides its weights: the identity of the phase, the data, and what the bits of a result depend on besides.
+"""
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from lra.config.cell import Cell
+from lra.core import locks, streams
+from lra.core.console import say
+from lra.core.files import digest, sweep_partials, write_atomic, write_json
+from lra.core.signals import Requests
+from lra.init.checkpoint import Checkpoint
+from lra.model.model import Model
+from lra.records import checkpoint, provenance, record
+from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
+from lra.runs.course import Course
+from lra.runs.cut import naming_what_is_too_large, settled
+from lra.runs.job import Job
+from lra.runs.loggers import LoggedRun, Loggers
+from lra.runs.system import System
+from lra.tasks import Facts, Task
+from lra.training import ranks
+from lra.training.divergence import Diverged
+from lra.training.fit import Training
+from lra.training.pretrain import carried
+
+TOLD = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, by the records of its runs
+TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
+PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, while another computes the weights
+
+
+def initial(system: System, facts: Facts, seed: int) -> Model:
+    """The model as it starts, drawn on the CPU so that every device starts alike."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(streams.key(seed, "init")[0] >> 1))
+        return system.model(facts)
+
+
+def first_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
+    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
+    start = job.system.start
+    if start is None:
+        return {}
+    report = start.load(model, task)
+    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
+    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{left and f'; {left}'}")
+    return {"init": report}
+
+
+def pretrained(
+    job: Job, model: Model, task: Task, device: str, requests: Requests
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Let the model start from the weights of its pretraining, which is done first where no run has done it.
+
+    Returns what the record says of it, and its measurements. Raises `Paused`, with the state saved, and `Diverged`.
+    """
+    phase = job.system.phase
+    seed = phase.settings.seed
+    inputs = phase.options.task(task, seed)
+    conditions = {**provenance.environment(task.digest, device), "processes": ranks.count()}
+    name = digest({**phase.settings.identity, "environment": conditions})
+    labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
+    own = Job(
+        settings=phase.settings,
+        system=phase.system,
+        cell=Cell(*labels, {"pretrain": name[:12]}),
+        title=f"{job.title}, pretraining",
+    )
+    with ExitStack() as stack:
+        _take_lock(stack, own, requests)
+        done = ranks.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
+        if done is None:
+            done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
+    report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
+    say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
+    lines = [json.loads(line) for line in (own.folder / METRICS).read_bytes().splitlines()]
+    told = {key: done[key] for key in TOLD}
+    return {**told, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
+
+
+def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
+    """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
+    told = False
+    while True:
+        pause = ranks.first(requests.pending())
+        if pause is not None:
+            raise pause
+        taken = False
+        if ranks.leads():
+            own.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(locks.hold(own.folder / LOCK, PATIENCE_SECONDS))
+                taken = True
+            except locks.Held as other:
+                if not told:
+                    say(f"{own.title}: waits for {other}, which computes the same weights")
+                told = True
+        if ranks.summed(taken) == [1]:
+            return
+
+
+def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests) -> dict[str, Any]:
+    """Train on from the last checkpoint, keep the weights with the best validation, return the record."""
+    started = provenance.now()
+    if ranks.leads():
+        sweep_partials(own.folder)
+        write_json(own.folder / CONFIG, own.settings.identity)
+    model = initial(own.system, inputs, own.settings.seed).to(device)
+    saved = checkpoint.read(own.folder)
+    own = settled(own, inputs, model, saved)
+    course = Course(own, inputs, Training(model, own.system.recipe), device)
+    if saved is not None:
+        course.resume(saved)
+    silent = Loggers({}, LoggedRun(folder=own.folder, group="", seed=own.settings.seed, config={}), own.title)
+    with naming_what_is_too_large(own.system.recipe):
+        diverged = course.follow(requests, silent)
+    if diverged:
+        raise Diverged(f"in its pretraining, {diverged}")
+    made = {**course.summary(), "digest": name}
+    if ranks.leads():
+        write_atomic(own.folder / WEIGHTS, save(carried(course.best_weights, vocab_size)))
+        identity = own.settings.identity
+        record.write(
+            own.folder,
+            {
+                **made,
+                "status": "finished",
+                "config": identity,
+                "files": record.sha256(own.folder, METRICS, WEIGHTS),
+                "provenance": provenance.provenance(identity, inputs.digest, device, own.settings.precision, started),
+            },
+        )
+        checkpoint.remove(own.folder)
+    ranks.summed(0)  # the others read what the leader has written
+    return made

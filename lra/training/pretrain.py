@@ -1,0 +1,59 @@
+"""How a model is pretrained on the inputs of its own task, before it is trained on their labels."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from lra.config.settings import Seed
+from lra.core.errors import UserError
+from lra.model.groups import belongs
+from lra.tasks import Facts, Task
+from lra.tasks.inputs import Objective, facts_of, inputs_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOKENS = "embedding.tokens.weight"
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrain:
+    """The keys of `pretrain` in the configuration; `train` holds what differs from the recipe of what follows."""
+
+    objective: Objective
+    mask: Share | None
+    loss: Literal["cross_entropy", "absolute"]
+    holdout: Share
+    seed: Seed | None
+    train: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if (self.mask is None) == (self.objective == "masked"):
+            wanted = "a share of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
+            raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
+
+    def facts(self, facts: Facts) -> Facts:
+        """Of what the model is pretrained for."""
+        return facts_of(facts, self.objective, values=self.loss == "absolute")
+
+    def task(self, task: Task, seed: int) -> Task:
+        """The inputs that `task` trains on, as a task of their own."""
+        return inputs_of(
+            task.train,
+            Facts(**{name: getattr(task, name) for name in Facts.__dataclass_fields__}),
+            task.digest,
+            self.objective,
+            values=self.loss == "absolute",
+            share=self.mask,
+            holdout=self.holdout,
+            seed=seed,
+        )
+
+
+def carried(weights: "dict[str, Tensor]", vocab_size: int) -> "dict[str, Tensor]":
+    """Of the weights of a pretrained model those that its training takes over: all but the head, and the vectors of the
+    task's own tokens."""
+    kept = {name: value for name, value in weights.items() if not belongs(name, ["head"])}
+    return {**kept, TOKENS: kept[TOKENS][:vocab_size]}

@@ -1,0 +1,65 @@
+"""`lra` alone: what there is, on one page."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import Commands, options
+
+import lra.__main__ as start
+from lra.cli.contents import contents, first_sentence
+
+
+def test_everything_has_one_line_that_fits(cli: Commands) -> None:
+    code, out, err = cli(start.main)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 100
+    titles = {line.split()[0]: number for number, line in enumerate(out.splitlines()) if line[:1].strip()}
+    assert list(titles) == ["Commands", "Tasks", "Attentions", "Where"]
+    for group, title, after in (("task", "Tasks", "Attentions"), ("attention", "Attentions", "Where")):
+        lines = [line.split(maxsplit=1) for line in out.splitlines()[titles[title] + 1 : titles[after] - 1]]
+        assert [name for name, _ in lines] == options(group), "each once, with a description"
+
+
+def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = contents({"train": "train one run, or a sweep of them, and write its report"}).splitlines()
+    assert lines[1] == "  train  train one run, or a sweep of them, and write its …"
+    assert max(len(line) for line in lines if not line.startswith(("Commands", "  lra "))) <= 60
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("# @package _global_\n# Bits of parity, 2 classes. More.\na: 1\n", "Bits of parity, 2 classes"),
+        ("# Wide (Ma et al. 2021): a\n# memory; more\n_target_: x\n# not this\n", "Wide (Ma et al. 2021): a memory"),
+        ("# Mamba (Dao 2024), two-sided where the task is.\na: 1", "Mamba (Dao 2024)"),
+        ("a: 1\n", ""),
+    ],
+)
+def test_a_line_is_the_first_sentence_of_the_file(text: str, sentence: str) -> None:
+    assert first_sentence(text) == sentence
+
+
+def test_an_option_of_ones_own_stands_there(cli: Commands) -> None:
+    own = Path("lra_options/attention/mine.yaml")
+    own.parent.mkdir(parents=True)
+    own.write_text("# Equal weights for all tokens.\n_target_: mine.Mine\n")
+    assert "  mine            Equal weights for all tokens\n" in cli(start.main)[1]
+
+
+def test_a_command_is_called_by_its_name_and_a_mistyped_one_is_named(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "start", lambda name: print(name, *sys.argv[1:]))
+    assert cli(start.main, "train", "seed=2")[1] == "lra-train seed=2\n"
+    assert cli(start.main, "trian") == (2, "", "lra: error: trian: no such command; did you mean 'train'?\n")
+    assert cli(start.main, "--version")[1].startswith("lra ")
+    assert cli(start.main, "--help")[1] == cli(start.main)[1]
+
+
+def test_the_page_needs_nothing_that_is_slow_to_import(cli: Commands) -> None:
+    probe = "import sys, lra.__main__ as start; start.main(); assert not {'hydra', 'torch', 'yaml'} & {*sys.modules}"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,140 @@
+"""Groups of parameters that mixers name, with a learning rate and a weight decay of their own."""
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    TINY_MODEL,
+    Commands,
+    cases,
+    facts,
+    mixer_of,
+    model_of,
+    recipe_of,
+    small_recipe,
+    stub_task,
+    train_state,
+)
+
+from lra.cli import train
+from lra.core.errors import UserError
+from lra.training.recipe import Recipe
+from lra.training.update import accumulate, adamw, update
+
+OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
+S4D = (*TINY_MODEL, "attention=s4d", "attention.state=10", "model.pooling=mean")
+
+
+def s4d() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return model_of(*S4D, "model.dropout=0", task=stub_task()).double()
+
+
+def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str, torch.Tensor]:
+    optimizer, task = adamw(model, recipe), stub_task()
+    for step in range(steps):
+        update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
+    return train_state(model)
+
+
+def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
+    model = s4d()
+    held = adamw(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05)).param_groups
+    groups = {(group["factor"], group["weight_decay"]): group["params"] for group in held}
+    assert sorted(groups) == [(0.04, 0.0), (1.0, 0.1), (1.0, 0.3)]
+    assert sum(len(group["params"]) for group in held) == len(list(model.parameters()))
+    assert {id(parameter) for group in held for parameter in group["params"]} == set(map(id, model.parameters()))
+    names = {id(parameter): name.split(".")[-1] for name, parameter in model.named_parameters()}
+    assert {names[id(parameter)] for parameter in groups[0.04, 0.0]} == {"log_dt"}
+    assert {names[id(parameter)] for parameter in groups[1.0, 0.3]} == {"log_decay", "frequency"}
+
+
+def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
+    """Against torch's own AdamW, one for each group, whose rates are set by hand."""
+    recipe = small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, clip_norm=None)
+    found, model, task = stepped(s4d(), recipe), s4d(), stub_task()
+    own = {"log_dt": (0.002, 0.0), "log_decay": (0.05, 0.3), "frequency": (0.05, 0.3)}
+    optimizers = []
+    for name, parameter in model.named_parameters():
+        rate, decay = own.get(name.split(".")[-1], (0.05, 0.1))
+        kind = torch.optim.AdamW([parameter], betas=tuple(recipe.betas), eps=recipe.eps, weight_decay=decay)
+        optimizers.append((rate, kind))
+    for step in range(3):
+        model.zero_grad(set_to_none=True)
+        accumulate(model.train(), task.train, np.arange(8), 3, seed=2, step=step, precision="fp32")
+        for rate, optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = rate * recipe.learning_rate(step) / recipe.lr
+            optimizer.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
+    same = {name: {"rate": None, "weight_decay": None} for name in OWN}
+    plain, grouped = (stepped(s4d(), small_recipe(weight_decay=0.1, groups=groups)) for groups in (None, same))
+    assert all(torch.equal(plain[name], grouped[name]) for name in plain)
+
+
+def test_what_is_not_finite_moves_no_group() -> None:
+    model, recipe, task = s4d(), small_recipe(groups=OWN), stub_task()
+    optimizer, before = adamw(model, recipe), train_state(model)
+    with torch.no_grad():
+        model.head[-1].bias[0] = float("nan")
+    update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
+    after = train_state(model)
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "head.2.bias")
+
+
+@pytest.mark.parametrize("attention", sorted({name for name, _ in cases()}))
+def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
+    """Every entry is there in some setting of the tests."""
+    found: set[str] = set()
+    for name, extra in cases():
+        if name == attention:
+            mixer = mixer_of(name, *extra)
+            places = [place for group in mixer.parameter_groups.values() for place in group]
+            for parameter, _ in mixer.named_parameters():
+                holding = [place for place in places if f"{parameter}.".startswith(f"{place}.")]
+                assert len(holding) <= 1, (parameter, holding)
+                found.update(holding)
+    assert found == set(places)
+
+
+@pytest.mark.parametrize("attention", ["s4d", "s5", "lru", "mamba2", "gated_deltanet", "hyena"])
+def test_rates_of_their_sources_name_every_group(attention: str) -> None:
+    overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
+    recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
+    assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
+    assert set(model.in_groups(recipe.groups).values()) == recipe.groups.keys()
+
+
+def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(*S4D, task=facts())
+    monkeypatch.setattr(type(model.blocks[0].mixer), "parameter_groups", {"a": ("log_dt",), "b": ("log_dt", "out")})
+    assert set(model.in_groups(["b"])) == {
+        f"blocks.{n}.mixer.{x}" for n in (0, 1) for x in ("log_dt", "out.weight", "out.bias")
+    }
+    with pytest.raises(UserError, match=r"train.groups: blocks.0.mixer.log_dt is in two groups, a and b"):
+        model.in_groups(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "{sate: {rate: 0.1, weight_decay: 0}}",
+            "train.groups.sate: S4D has no group of this name; it has step, state",
+        ),
+        ("{state: {rate: 0.1}}", "train.groups.state.weight_decay: missing"),
+        ("{state: {rate: 0, weight_decay: 0}}", "train.groups.state.rate=0: should be greater than 0"),
+        ("{state: {rat: 1, weight_decay: 0}}", "train.groups.state.rat: unknown key; did you mean 'rate'"),
+        ("{state: 0.001}", "train.groups="),
+    ],
+)
+def test_a_mistake_in_groups_is_one_line(cli: Commands, value: str, message: str) -> None:
+    code, _, err = cli(train.main, *S4D, f"train.groups={value}", "describe=true")
+    assert (code, err.count("\n"), message in err) == (2, 1, True), err
+    code, _, err = cli(
+        train.main, "attention=softmax", "train.groups={state: {rate: 0.1, weight_decay: 0}}", "describe=true"
+    )
+    assert (code, err.count("\n"), "Softmax has no group of this name; it has none" in err) == (2, 1, True), err

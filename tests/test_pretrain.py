@@ -1,0 +1,332 @@
+"""Self-pretraining: what is hidden, what is predicted, what is seen of a task, and who shares the weights."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reports import put
+from safetensors.torch import load_file, save_file
+from support import Commands, composed, facts, job_of, model_of, small_recipe, stub_task, train_state
+from torch.nn.functional import cross_entropy
+
+from lra.cli import train
+from lra.config.cell import cell_of
+from lra.config.settings import settings_of
+from lra.core import locks
+from lra.core.errors import UserError
+from lra.core.signals import Requests
+from lra.init.checkpoint import Checkpoint
+from lra.records import record
+from lra.report import Report
+from lra.report.records import computed_tokens, training_seconds
+from lra.runs.describe import describe
+from lra.runs.start import initial, pretrained
+from lra.tasks import PADDING, Place, Split, Task
+from lra.tasks.inputs import facts_of, inputs_of
+from lra.training.batches import predict, read
+from lra.training.evaluate import evaluate
+from lra.training.fit import Training, fit
+from lra.training.losses import hits, summed_loss
+from lra.training.pretrain import carried
+from lra.training.update import accumulate
+
+TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
+PHASE = ("pretrain.train.warmup=2", "pretrain.train.steps=5", "pretrain.train.eval_every=3")
+SMALL = ("experiment=smoke", "train.steps=4", "train.eval_every=3", "train.warmup=2", *PHASE)
+
+
+def inputs(task: Task, objective: str = "masked", **changes: object) -> Task:
+    options = {"values": False, "share": 0.3, "holdout": 0.2, "seed": 5}
+    return inputs_of(task.train, facts(**vars_of(task)), "stub", objective, **{**options, **changes})
+
+
+def vars_of(task: Task) -> dict[str, object]:
+    return {name: getattr(task, name) for name in ("vocab_size", "max_len", "classes", "documents")}
+
+
+def documents(count: int, length: int) -> Split:
+    """As many of random tokens 1 to 16."""
+    rng = np.random.default_rng(3)
+    return Split(
+        tokens=rng.integers(1, 17, count * length).astype(np.uint8),
+        offsets=np.arange(count + 1) * length,
+        index=np.arange(count),
+        labels=np.zeros(count, np.uint8),
+    )
+
+
+def test_the_share_that_is_hidden() -> None:
+    """Golden: Philox gives the same bits everywhere. Every step hides others, every evaluation the same."""
+    known = {"values": False, "share": 0.15, "holdout": 0.1, "seed": 1}
+    task = inputs_of(documents(200, 101), facts(), "stub", "masked", **known)
+    examples = np.arange(len(task.train))
+    counts = [len(task.train.of_step(step).predictions(examples)) for step in (0, 1)]
+    assert counts == [2656, 2700]
+    assert abs(sum(counts) / (2 * 180 * 101) - 0.15) < 4 * math.sqrt(0.15 * 0.85 / (2 * 180 * 101))
+    assert len(task.val) == 20
+    first, again = (task.train.of_step(7).pad(examples, 101) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, task.train.of_step(8).pad(examples, 101))
+    assert np.array_equal(task.val.pad(np.arange(20), 101), task.val.pad(np.arange(20), 101))
+
+
+def test_what_is_hidden_is_what_is_asked() -> None:
+    """At scored places stands V, everywhere else the document; a document of any length has at least one such place."""
+    task = stub_task(examples=97, max_len=11)
+    split = inputs(task, share=0.01).train.of_step(4)
+    examples = np.arange(len(split))
+    batch, plain = split.pad(examples, 11), Split.pad(split, examples, 11)
+    places = split.scored(examples, 11)
+    assert len(places) >= len(split)
+    assert np.array_equal(np.flatnonzero(batch == 17), places)
+    assert np.array_equal(split.targets(examples), plain.ravel()[places])
+    assert (split.targets(examples) != PADDING).all()
+    kept = np.setdiff1d(np.arange(batch.size), places)
+    assert np.array_equal(batch.ravel()[kept], plain.ravel()[kept])
+    cut = np.concatenate([split.targets(examples[start : start + 3]) for start in range(0, len(split), 3)])
+    assert np.array_equal(cut, split.targets(examples))
+
+
+def test_the_next_token_is_asked_at_every_token_but_the_last() -> None:
+    split = inputs(stub_task(examples=29), "next").train
+    examples = np.arange(len(split))
+    batch, places = split.pad(examples, 11), split.scored(examples, 11)
+    assert np.array_equal(batch.ravel()[places + 1], split.targets(examples))
+    assert len(places) == (split.lengths(examples) - 1).sum()
+
+
+def test_numbers_are_asked_by_their_distance() -> None:
+    """For images: grey values id - 1 of 0 to V - 2, and the mean absolute error."""
+    split = inputs(stub_task(), values=True).train
+    examples = np.arange(len(split))
+    ids = split.tokens[split.predictions(examples)]
+    assert split.targets(examples) == pytest.approx((ids - 1) / 15)
+    outputs, targets = torch.tensor([[0.25], [0.5], [2.0]]), torch.tensor([0.75, 0.5, 1.0])
+    assert summed_loss(outputs, targets).item() == 0.5 + 0 + 1
+    assert hits(outputs, targets).item() == 0
+
+
+def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:
+    """V classes, since the token that hides is never the answer."""
+    task = inputs(stub_task(examples=43))
+    model = model_of(*TINY, "protocol=strict", task=task)
+    assert model.embedding.tokens.num_embeddings == 18
+    torch.nn.init.zeros_(model.head.weight), torch.nn.init.zeros_(model.head.bias)
+    score = evaluate(model, task.val, 5, precision="fp32")
+    assert score.loss == pytest.approx(math.log(17), rel=1e-6)
+    assert score.perplexity == pytest.approx(17, rel=1e-6)
+    assert score.examples == len(task.val.predictions(np.arange(len(task.val))))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
+    """Beside a plain loop: the gradient is that of the mean over hidden positions, and others' logits have none."""
+    task = inputs(stub_task(examples=19))
+    model = model_of(*TINY, "protocol=strict", f"model.pooling={pooling}", "model.dropout=0", task=task).double()
+    split, examples = task.train.of_step(2), np.arange(7)
+    accumulate(model, split, examples, 3, seed=1, step=2, precision="fp32")
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    total, count = 0.0, 0
+    for example in examples:
+        tokens = torch.from_numpy(split.pad(np.array([example]), 11)).long()
+        logits = model(tokens)[0]
+        logits.retain_grad()
+        row = split.index[example]
+        document = split.tokens[split.offsets[row] : split.offsets[row + 1]]
+        hidden = [place for place in range(len(document)) if tokens[0, place] == 17]
+        loss = sum(cross_entropy(logits[place], torch.tensor(int(document[place]))) for place in hidden)
+        loss.backward(retain_graph=True)
+        assert (logits.grad.abs().sum(dim=1) > 0).nonzero().flatten().tolist() == hidden
+        total, count = total + loss.item(), count + len(hidden)
+    for name, parameter in model.named_parameters():
+        if name in found:
+            assert torch.allclose(parameter.grad / count, found[name], atol=1e-12), name
+    assert ("embedding.cls" in found) == (pooling == "cls")
+    logits, _ = predict(model, read(split, examples, np.arange(7), 11), "fp32")
+    assert logits.shape == (count, 17)
+
+
+def test_what_is_carried_fits_and_says_all(tmp_path: Path) -> None:
+    """All but the head; the tokens' vectors without that of the token that hides."""
+    task = stub_task()
+    model = model_of(*TINY, "protocol=strict", task=inputs(task))
+    weights = carried(train_state(model), 17)
+    save_file(weights, tmp_path / "weights.safetensors")
+    final = model_of(*TINY, "protocol=strict", task=task)
+    Checkpoint(folder=str(tmp_path), take=["embedding", "mixer", "feed_forward", "norms"]).load(final, task)
+    for name, value in final.state_dict().items():
+        assert name.startswith("head.") or torch.equal(value, weights[name]), name
+
+
+def test_no_other_split_and_no_label_is_seen(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """A task whose test, validation and labels are poisoned gives the same bytes; also after it waited for another run
+    that computes them."""
+    made, free = [], locks.hold
+
+    def busy(*_: object) -> None:
+        monkeypatch.setattr(locks, "hold", free)
+        raise locks.Held("another machine, process 5")
+
+    for name in ("clean", "poisoned"):
+        cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
+        job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+        task = job.system.builder.build(Place.of(job.settings))
+        if name == "poisoned":
+            poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
+            train = replace(task.train, labels=np.zeros_like(task.train.labels))
+            task = replace(task, train=train, val=poison, test=poison)
+            monkeypatch.setattr(locks, "hold", busy)
+        phase = job.system.phase
+        elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
+        job = replace(job, system=replace(job.system, phase=elsewhere))
+        model = initial(job.system, task, 1)
+        pretrained(job, model, task, "cpu", Requests(None, None, one_of_many=True))
+        [weights] = (tmp_path / name).rglob("weights.safetensors")
+        made.append(weights.read_bytes())
+    assert made[0] == made[1]
+    assert capfd.readouterr().err.count("waits for another machine, process 5, which computes the same weights") == 1
+
+
+def test_what_diverges_in_its_pretraining_says_so(cli: Commands) -> None:
+    code, _, err = cli(train.main, *SMALL, "pretrain=masked", "pretrain.train.lr=1e30", "out=runs", "cache=own")
+    assert code == 1
+    assert "diverged: in its pretraining, the loss of step 2 is nan" in err
+    assert record.read(next(Path("runs").rglob(record.NAME)))["status"] == "diverged"
+
+
+def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:
+    """Seeds of the head and rates of the training share the weights of one pretraining; another mask does not."""
+    share = ("pretrain=masked", "pretrain.seed=7", "protocol=strict", "checkpoint.keep=true", "cache=own")
+    runs = {"one": ("seed=1",), "two": ("seed=2", "train.lr=0.01"), "other": ("seed=1", "pretrain.mask=0.4")}
+    records, lines = {}, {}
+    for name, overrides in runs.items():
+        code, _, err = cli(train.main, *SMALL, *share, *overrides, f"out={name}")
+        assert code == 0, err
+        [path] = Path(name).rglob(record.NAME)
+        records[name] = record.read(path)
+        lines[name] = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
+    digests = {name: made["pretrain"]["digest"] for name, made in records.items()}
+    assert digests["one"] == digests["two"] != digests["other"]
+    assert records["one"]["pretrain"] == records["two"]["pretrain"]
+    assert len(list(Path("own/pretrained").rglob(record.NAME))) == 2
+    assert [(line.get("phase"), line["step"]) for line in lines["one"]] == [
+        ("pretrain", 3), ("pretrain", 5), (None, 3), (None, 4)
+    ]  # fmt: skip
+    assert lines["one"][:2] == lines["two"][:2]
+    told = records["one"]["pretrain"]
+    assert told["tokens"]["computed"] == sum(line["tokens"] for line in lines["one"][:2])
+    assert records["one"]["seconds"]["pretrain"] == pytest.approx(sum(line["seconds"] for line in lines["one"][:2]))
+    assert told["validation"]["best"]["loss"] == min(line["val_loss"] for line in lines["one"][:2])
+    shared = next(
+        path for path in Path("own/pretrained").rglob("weights.safetensors") if digests["one"][:12] in str(path)
+    )
+    before, after = load_file(shared), load_file(next(Path("one").rglob("weights.safetensors")))
+    assert before.keys() == {name for name in after if not name.startswith("head.")}
+
+
+def test_without_pretraining_nothing_has_changed(cli: Commands) -> None:
+    """Golden: parameters and losses of a version that knew no pretraining; and pretraining adds no parameter."""
+    code, out, _ = cli(train.main, "experiment=smoke", "protocol=strict", "attention=softmax", "out=runs")
+    assert code == 0, out
+    lines = [json.loads(line) for line in next(Path("runs").rglob("metrics.jsonl")).read_text().splitlines()]
+    assert [line["train_loss"] for line in lines] == pytest.approx([2.328051280975342, 2.3410451650619506], rel=1e-5)
+    assert "pretrain" not in json.loads(next(Path("runs").rglob("config.json")).read_text())
+    for option in ("none", "masked"):
+        cfg = composed("task=text", "attention=softmax", f"pretrain={option}")
+        job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+        assert describe(job.system)["parameters"] == 4_514_818
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
+        (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a share of the tokens"),
+        (("pretrain=next", "pretrain.mask=0.2"), "pretrain.mask=0.2: expected null"),
+        (("pretrain=masked", "pretrain.train.warmup=9"), "pretrain.train.warmup=9 is longer than train.steps=5"),
+        (("pretrain=masked", "pretrain.train.stepz=9"), "stepz"),
+        (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
+        (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),
+        (("pretrain=masked", "pretrain.holdout=0.001"), "pretrain.holdout=0.001: of 200 documents"),
+    ],
+)
+def test_a_mistake_is_one_line(cli: Commands, overrides: tuple[str, ...], message: str) -> None:
+    code, _, err = cli(train.main, *SMALL, "protocol=strict", "out=runs", *overrides)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> None:
+    """Books, then text, by init=checkpoint: another vocabulary, context and head; the blocks are all there."""
+    shared = ("attention=softmax", "protocol=strict", "task=text", *TINY)
+    books = facts(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
+    source, target = model_of(*shared, task=books), model_of(*shared, task=facts())
+    save_file(source.state_dict(), tmp_path / "weights.safetensors")
+    report = Checkpoint(folder=str(tmp_path), take=["mixer", "feed_forward", "norms"]).load(target, facts())
+    for name, value in source.state_dict().items():
+        if name.startswith(("blocks.", "final_norm.")):
+            assert torch.equal(target.state_dict()[name], value), name
+    assert set(report["left"]) == {"not in init.take"}
+
+
+def test_next_tokens_are_learned_from_what_is_before() -> None:
+    """Documents that count up: a causal model learns them, and its weights fit the model that sees both sides."""
+    count, length = 60, 11
+    starts = np.arange(count) % 5
+    tokens = ((starts[:, None] + np.arange(length)) % 5 + 1).astype(np.uint8)
+    split = replace(documents(count, length), tokens=tokens.ravel())
+    task = inputs_of(split, facts(), "stub", "next", values=False, share=0.1, holdout=0.2, seed=1)
+    assert (task.causal, facts_of(facts(), "next", values=False).vocab_size) == (True, 17)
+    torch.manual_seed(1)
+    model = model_of(*TINY, "protocol=strict", "attention=linear", "model.dropout=0", task=task)
+    recipe = small_recipe(
+        steps=60, eval_every=60, batch_size=16, micro_batch=16, warmup=5, schedule="constant", lr=0.02
+    )
+    [last] = fit(Training(model, recipe), task, recipe, seed=1, precision="fp32", on_step=lambda *_: None)
+    assert last.val.loss < 0.5 * math.log(17)
+    final = model_of(*TINY, "protocol=strict", "attention=linear", task=facts())
+    assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}
+
+
+def test_other_tasks_are_refused() -> None:
+    with pytest.raises(UserError, match="expected a task that classifies"):
+        facts_of(facts(objective="next_token"), "masked", values=False)
+
+
+def test_reports_hold_what_is_pretrained_against_itself_from_scratch(tmp_path: Path) -> None:
+    """With a badge, and its whole cost; the lines of the phase are in no curve."""
+    before = {"tokens": {"computed": 500}, "seconds": {"train": 20.0, "evaluate": 1.0}}
+    seconds = {"train": 60.0, "evaluate": 6.0, "pretrain": 21.0}
+    config = {"model": {"depth": 6}, "train": {}, "protocol": {}}
+    for attention, variant in (("softmax", "transformer"), ("simple", "simple")):
+        for seed, lift in ((1, 2.0), (2, 2.5), (3, 1.5)):
+            known = {"attention": attention, "variant": variant, "tokens": {"computed": 700}}
+            put(tmp_path, seed, 37.0 + seed / 10, **known, settings={"case": "scratch"}, config=config)
+            late = {"settings": {"case": "late"}, "pretrain": before, "seconds": seconds}
+            path = put(
+                tmp_path, seed, 37 + lift, **known, **late, config={**config, "pretrain": {"objective": "masked"}}
+            )
+            line = {"step": 50, "val_accuracy": 3.0, "val_loss": 9.0}
+            lines = [{"phase": "pretrain", **line}, {**line, "val_loss": 2.0}]
+            path.with_name("metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    [section] = Report(tmp_path).sections
+    [column] = section.columns
+    rows = {row.name: row for row in column.rows}
+    for system in ("Simple", "Transformer"):
+        scratch, late = rows[f"{system} (case=scratch)"], rows[f"{system} (case=late)"]
+        assert late.verdict.reference == scratch.name
+        assert [badge.label for badge in late.badges if badge.code == "W"] == ["pretrained"]
+        assert not any(badge.code == "W" for badge in scratch.badges)
+        run = late.cell.runs[1]
+        assert (training_seconds(run), computed_tokens(run)) == (80.0, 1200)
+        assert training_seconds(scratch.cell.runs[1]) == 60.0
+        assert late.curves[1]["val_loss"] == [2.0]
+    assert rows["Simple (case=scratch)"].verdict.reference == "Transformer (case=scratch)"
