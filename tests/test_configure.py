@@ -51,6 +51,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["attention._target_=os.system"], "attention._target_=os.system: not in a trusted package (lra)"),
         (["attention._target_=lra.attention.simple.Simpel"], "attention._target_=lra.attention.simple.Simpel: "),
         (["seed="], "seed="),
+        (["task"], "task: expected key=value, as in task=listops"),
         (["seed=1,2"], "'seed=1,2': several values are a sweep (--multirun)"),
     ],
 )

@@ -160,11 +160,11 @@ def grid(split: Marked) -> tuple[np.ndarray, np.ndarray]:
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 
 
-def at_least(**wanted: tuple[int, int]) -> None:
-    """Raises UserError for the first option (value, least) that is too small."""
+def at_least(because: str = "", **wanted: tuple[int, int]) -> None:
+    """Raises UserError for the first option (value, least) that is too small, `because` of another one, if named."""
     for key, (value, least) in wanted.items():
         if value < least:
-            raise UserError(f"task.{key}={value}: expected at least {least}")
+            raise UserError(f"task.{key}={value}: expected at least {least}{because and f' for task.{because}'}")
 
 
 def _said(value: Any) -> str:

@@ -36,7 +36,8 @@ class SelectiveCopy(Probe):
         test_size: PositiveInt,
         seed: NonNegativeInt,
     ) -> None:
-        at_least(length=(length, 2 * tokens + 2), vocabulary=(vocabulary, 4))
+        at_least(f"tokens={tokens}", length=(length, 2 * tokens + 2))
+        at_least(vocabulary=(vocabulary, 4))
         options = {"length": length, "tokens": tokens, "vocabulary": vocabulary}
         super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
 
