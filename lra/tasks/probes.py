@@ -13,12 +13,13 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.tasks import Facts, Marked, Place, titled
+from lra.tasks import Facts, Place, titled
 from lra.tasks.baselines import majority
 from lra.tasks.building import FromSource
 from lra.tasks.finding import Content, Source
 from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_size
+from lra.tasks.splits import Marked
 from lra.tasks.storage import SPLITS, Identity, Splits
 from lra.tasks.writer import Writer
 
