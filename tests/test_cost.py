@@ -78,7 +78,7 @@ def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:
     assert first.startswith("nothing is chosen, so this would be listops simple/simple (paper) seed 1")
     assert [line.split("  ")[1] for line in lines] == [
         "lra-train task=listops",
-        "lra-train experiment=small_listops attention=simple",
+        "lra-train experiment=small_listops train.steps=800",
         "lra",
     ]
     assert "about 2,136 hours here, evaluations aside (by its FLOPs, at an assumed speed)" in lines[0]
