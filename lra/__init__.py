@@ -1,8 +1,64 @@
 """Long Range Arena in PyTorch: every attention on equal terms, every number with a receipt."""
 
-from importlib import metadata
+import sys
+from importlib import import_module, metadata
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lra.api.checking import check
+    from lra.api.configuration import compose
+    from lra.api.layer import attention
+    from lra.api.results import compare, load, report
+    from lra.api.training import train
+    from lra.core.errors import UserError
 
 try:
     __version__ = metadata.version("lra")
 except metadata.PackageNotFoundError:  # code that was never installed, on PYTHONPATH
     __version__ = "0+unknown"
+
+__all__ = ["UserError", "attention", "check", "compare", "compose", "load", "report", "train"]
+
+_PLACES = {
+    "UserError": "lra.core.errors",
+    "attention": "lra.api.layer",
+    "check": "lra.api.checking",
+    "compare": "lra.api.results",
+    "compose": "lra.api.configuration",
+    "load": "lra.api.results",
+    "report": "lra.api.results",
+    "train": "lra.api.training",
+}
+
+
+def _public(name: str) -> Any:
+    return getattr(import_module(_PLACES[name]), name)
+
+
+class _Function(ModuleType):
+    """`lra.attention` and `lra.report` are packages, and functions as well: called, they do what the function does."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return _public(self.__name__.rpartition(".")[2])(*arguments, **options)
+
+
+class _Lra(ModuleType):
+    """Public names are imported when they are asked for, so that importing `lra` takes no time."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module 'lra' has no attribute {name!r}", name=name, obj=self)
+        public = _public(name)
+        return vars(self).get(name, public)  # where there is a package of that name, the package
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PLACES and isinstance(value, ModuleType):  # as Python does when it has imported a package
+            value.__class__ = _Function
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Lra

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Full-size runs of Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
+# Full-size runs of Image and Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
 #   bash scripts/background.sh start [N]     N runs at once, 1 by default, one core each, at the lowest priority
 #   bash scripts/background.sh status        what is done, and where each run is at work
 #   bash scripts/background.sh stop          within seconds; `start` goes on
@@ -10,13 +10,17 @@
 # while no run is half done. State: LRA_BACKGROUND, by default ~/.local/state/lra-background. One thread for each run,
 # since the last bits of a result depend on their number; so a second core takes a second run.
 set -euo pipefail
+[ "$(uname)" = Linux ] || { echo "background.sh: error: it wants Linux, for its locks and sessions" >&2; exit 2; }
 home=${LRA_BACKGROUND:-$HOME/.local/state/lra-background}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
 
 queue() { # the most valuable first; evaluations of the full-size runs cost less than a tenth of training
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
+    local image="task=image protocol=lra threads=1 max_hours=null out=results/image_lra" seed
+    local systems=simple,linear,transformer,performer,other/s4d,other/conv
     cat <<END
+$(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
 $full task=text system=simple seed=2 train.eval_every=400

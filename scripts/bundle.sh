@@ -3,7 +3,8 @@
 #   bash scripts/bundle.sh text text.tar.xz           here (PYTHON_VERSION=3.12 is that of the machine there)
 #   tar xf text.tar.xz && cd lra && bash scripts/reproduce.sh 9 train.micro_batch=32      there
 set -euo pipefail
-task=${1:?a task: listops, text, matching or acl_matching} file=$(realpath "${2:?the file to write}")
+task=${1:?a task: listops, text, matching or acl_matching} file=${2:?the file to write}
+file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
 work=$(mktemp -d)
@@ -17,4 +18,4 @@ if [ "$task" != listops ]; then # which is generated anywhere in seconds
     .venv/bin/python -m lra prepare task="$task" cache="$here/cache" > /dev/null
 fi
 tar -C "$work" -c lra | xz -T0 -6 > "$file"
-echo "$file: $(du -h --apparent-size "$file" | cut -f1)"
+echo "$file: $(du -h "$file" | cut -f1)"

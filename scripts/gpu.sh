@@ -16,7 +16,8 @@ pack)
     rm -rf carry/wheels carry/data
     mkdir -p carry/data
     bash scripts/wheels.sh carry/wheels
-    cp -r --no-preserve=mode "$data/imdb" "$data/acl_pairs" carry/data/ # ListOps is generated anywhere in seconds
+    cp -R "$data/imdb" "$data/acl_pairs" carry/data/ # ListOps is generated anywhere in seconds
+    chmod -R u+w carry/data
     du -sh carry | cut -f1
     exit
     ;;

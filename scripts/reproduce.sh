@@ -30,7 +30,7 @@ run() { # task, rows of conf/table1.yaml: where the task is at hand, all seeds o
     if [ -n "$minutes" ]; then
         limit=("sweep_minutes=$($python -c "print(max(0.01, $minutes - $SECONDS / 60))")")
     fi
-    $python -m lra train experiment=table1 max_hours=null "task=$1" "system=$2" "${limit[@]}" "${@:3}" >/dev/null || status=$?
+    $python -m lra train experiment=table1 max_hours=null "task=$1" "system=$2" ${limit[@]+"${limit[@]}"} "${@:3}" >/dev/null || status=$?
     case $status in
     0) ;;
     1) worst=1 ;; # some runs failed; the others are worth going on for

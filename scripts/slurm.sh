@@ -3,6 +3,7 @@
 #   bash scripts/slurm.sh start; export SLURM_CONF=/var/tmp/lra-slurm/slurm.conf
 #   bash scripts/slurm.sh stop
 set -euo pipefail
+[ "$(uname)" = Linux ] || { echo "slurm.sh: error: SLURM wants Linux" >&2; exit 2; }
 folder=/var/tmp/lra-slurm
 name=$(hostname -s)
 export SLURM_CONF=$folder/slurm.conf

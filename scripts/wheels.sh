@@ -2,7 +2,8 @@
 # The small packages that a machine with torch but without a network may lack, as wheels:
 #   bash scripts/wheels.sh FOLDER        PYTHON_VERSION=3.12 is that of the machine there, which is an x86-64
 set -euo pipefail
-folder=$(realpath -m "${1:?the folder to write}")
+mkdir -p "${1:?the folder to write}"
+folder=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
 packages=$(.venv/bin/python -m pip freeze --exclude-editable | grep -i -E \

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from golden import folder as golden
+from logged import StandIn
 from reports import declare, put
 from support import Commands
 
@@ -36,6 +37,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     """The commands, run in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lra.runs.step.SECONDS", 0)  # measure no steps
     return Commands(monkeypatch, capfd)
 
 
@@ -139,3 +141,25 @@ def fused(interpreted: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+
+
+@pytest.fixture
+def logging(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working folder, and nothing of this machine's own wandb."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LRA_CACHE", str(cache))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch):
+    """A function that puts a stand-in where `import wandb` finds it."""
+
+    def make(*options: object, **more: object) -> StandIn:
+        stand_in = StandIn(*options, **more)
+        monkeypatch.setitem(sys.modules, "wandb", stand_in)
+        return stand_in
+
+    return make

@@ -179,7 +179,11 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.lags=4", "attention.rank=6", "attention.groups=2", "attention.evaluate=direct"),
     ],
     "conv": [("attention.width=3",)],
-    "s4d": [("attention.state=2", "attention.init=inv"), ("attention.state=6",)],
+    "hyena": [("attention.width=3", "attention.bands=2")],
+    "s4d": [
+        ("attention.state=2", "attention.init=inv"),
+        ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
+    ],
     "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1")],
     "mamba2": [("attention.state=3", "attention.conv=2")],
     "lru": [("attention.state=3",)],
@@ -302,6 +306,14 @@ def saved_bytes(name: str, extra: list[str], length: int) -> int:
 def strip_times(value: object) -> object:
     """A record without what depends on the clock or the machine's memory."""
     if isinstance(value, dict):
-        gone = ("seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", "metrics.jsonl")
+        gone = (
+            "seconds",
+            "train_seconds",
+            "tokens_per_second",
+            "peak_memory_bytes",
+            "started",
+            "finished",
+            "metrics.jsonl",
+        )
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value

@@ -364,5 +364,6 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "GELU(2 Re(C h) + D x) W": None,
     "σ(X′ Wᵤ) ⊙ (H − X)": None,
     "g ⊙ (norm(S r) + (r · (ρ ⊙ k)) v)": None,
+    "(X₀ ⊙ (h ∗ Z + d Z)) W": None,  # in tests/test_hyena.py, likewise
     "(1 − λ₀) norm((softmax(Q₁ K₁ᵀ": differential,
 }

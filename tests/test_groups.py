@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, Commands, cases, facts, mixer_of, model_of, small_recipe, stub_task, train_state
+from support import (
+    TINY_MODEL,
+    Commands,
+    cases,
+    facts,
+    mixer_of,
+    model_of,
+    recipe_of,
+    small_recipe,
+    stub_task,
+    train_state,
+)
 
 from lra.cli import train
 from lra.core.errors import UserError
@@ -87,6 +98,14 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
                 assert len(holding) <= 1, (parameter, holding)
                 found.update(holding)
     assert found == set(places)
+
+
+@pytest.mark.parametrize("attention", ["s4d", "s5", "lru", "mamba2", "gated_deltanet", "hyena"])
+def test_rates_of_their_sources_name_every_group(attention: str) -> None:
+    overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
+    recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
+    assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
+    assert set(model.in_groups(recipe.groups).values()) == recipe.groups.keys()
 
 
 def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

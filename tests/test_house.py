@@ -20,13 +20,13 @@ FLOORS = (
     {"runs"},
     {"bench", "tools"},
     {"cli"},
-    {"__main__"},
+    {"__main__", "api"},
 )
-HYDRA = {"config", "runs", "tools", "bench", "cli"}  # who may know Hydra
+HYDRA = {"config", "runs", "tools", "bench", "cli", "api"}  # who may know Hydra
 NO_TORCH = {"report", "records", "tasks", "config", "cli"}  # what starts quickly imports no torch when it is imported
 SLOW = {  # libraries that take a tenth of a second or more to import
-    "datasets", "huggingface_hub", "matplotlib", "PIL", "pyarrow", "safetensors", "scipy", "sklearn", "tensorboard",
-    "tokenizers", "torch", "wandb",
+    "datasets", "huggingface_hub", "matplotlib", "pandas", "PIL", "pyarrow", "safetensors", "scipy", "sklearn",
+    "tensorboard", "tokenizers", "torch", "wandb",
 }  # fmt: skip
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 50
 

@@ -108,6 +108,40 @@ def test_padding_is_exactly_nothing() -> None:
     torch.testing.assert_close(mixer(garbage, mask), mixer(x * mask.unsqueeze(-1)), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("b", ["ones", "normal"])
+@pytest.mark.parametrize("copies", [1, 2, 6])
+def test_a_trained_b_multiplies_c_and_copies_serve_channels_side_by_side(b: str, copies: int) -> None:
+    """Against the layer with B = 1 and one A for each channel, whose C is B C."""
+    tied, free = s4d(f"b={b}", f"copies={copies}", dim=6), s4d(dim=6)
+    each, b_there = 6 // copies, torch.view_as_complex(tied.b.detach())
+    assert (b_there == 1).all() == (b == "ones")
+    values = {name: value.detach().clone() for name, value in tied.named_parameters() if name != "b"}
+    for name in ("log_decay", "frequency"):
+        values[name] = torch.stack([values[name][channel // each] for channel in range(6)])
+    by_channel = torch.stack([b_there[channel // each] for channel in range(6)])
+    values["c"] = torch.view_as_real(torch.view_as_complex(values["c"]) * by_channel)
+    free.load_state_dict(values)
+    torch.testing.assert_close(tied.kernel(17), free.kernel(17), rtol=1e-12, atol=1e-12)
+
+
+def test_a_normal_b_has_variance_one() -> None:
+    b = torch.view_as_complex(s4d("b=normal", "state=30", dim=997).b.detach())
+    assert b.abs().square().mean() == pytest.approx(1, rel=0.05)
+    assert abs(b.mean()) < 0.05
+
+
+def test_a_glu_gates_one_half_of_the_projection_by_the_other() -> None:
+    mixer, x = s4d("output=glu"), noise(2, 13, 5)
+    y = mixer.convolve(x) + x * mixer.skip
+    value, gate = (torch.nn.functional.gelu(y) @ mixer.out.weight.t() + mixer.out.bias).chunk(2, dim=-1)
+    torch.testing.assert_close(mixer(x), value / (1 + torch.exp(-gate)), rtol=1e-12, atol=1e-12)
+
+
+def test_copies_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(UserError, match=r"attention.copies=3 does not divide model.dim=5"):
+        s4d("copies=3")
+
+
 def test_modes_begin_where_the_paper_says() -> None:
     """N = 4: pi n, and N/pi (N / (2n + 1) - 1)."""
     for init, expected in {"lin": [0, math.pi], "inv": [12 / math.pi, 4 / (3 * math.pi)]}.items():

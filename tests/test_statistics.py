@@ -96,7 +96,9 @@ def right(rng: np.random.Generator, examples: np.ndarray, seeds: int, spread: fl
 
 
 def coverage(seeds: int, spread: float, tables: int, two: bool) -> tuple[float, float]:
-    """How often the interval over seeds, and that over seeds and examples, has what is true of all examples."""
+    """How often the interval over seeds, and that over seeds and examples, has what is true of all examples.
+
+    Runs that do not vary have none, which counts as a miss."""
     rng = np.random.default_rng(29)
     truth = 0.0 if two else 100 * norm.sf(0.45 / math.sqrt(1 + 0.64 + spread**2))
     hits = []
@@ -106,7 +108,7 @@ def coverage(seeds: int, spread: float, tables: int, two: bool) -> tuple[float, 
         means = [(100 * array.mean(axis=1)).tolist() for array in (first, other)]
         over_seeds = statistics.difference(*means).interval if two else statistics.mean_interval(means[0])
         both = statistics.crossed(first, other if two else None)
-        hits.append([low <= truth <= high for low, high in (over_seeds, both)])
+        hits.append([ends is not None and ends[0] <= truth <= ends[1] for ends in (over_seeds, both)])
     return tuple(np.mean(hits, axis=0))
 
 

@@ -1,5 +1,6 @@
 """The pages that people write: their links, commands, examples and numbers."""
 
+import difflib
 import re
 import shlex
 import sys
@@ -7,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from support import Commands, composed, options
 
+import lra
 from lra.cli import check, new, report, train
 from lra.core.paths import CHECKOUT
 from lra.report.numbers import PLACE, mismatches
@@ -129,6 +132,25 @@ def test_the_examples_run(
     assert len(list(Path("trained").rglob("record.json"))) == 1
 
 
+def test_the_examples_of_the_python_api(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """One after another, in an empty folder; every public name has one. The figures of the report are left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LRA_CACHE", str(cache))
+    monkeypatch.setattr("lra.report.figures.write_figures", lambda *_: [])
+    page = CHECKOUT / "docs" / "api.md"
+    names: dict[str, object] = {"lra": lra, "torch": torch}
+    examples = blocks(page, "python")
+    for example in examples:
+        exec(compile(example, f"{page}: {example.splitlines()[0]}", "exec"), names)
+    assert all(f"lra.{name}" in "".join(examples) for name in lra.__all__)
+    out = capsys.readouterr().out
+    assert all(
+        text in out for text in ("finished accuracy", "# Results: mine", "PASS  shape", "did you mean 'simple'?")
+    )
+
+
 TINY = ("task.train_size=50", "task.val_size=7", "task.test_size=11", "train.steps=4", "train.eval_every=2")
 PROGRAMS = {"lra-new": new.main, "lra-check": check.main, "lra-train": train.main, "lra-report": report.main}
 SHORTER = {
@@ -138,13 +160,19 @@ SHORTER = {
 
 
 def test_your_attention_in_ten_minutes(cli: Commands) -> None:
-    """The commands of the page, in an empty folder, with less to train; tests/test_package.py runs them as they are."""
+    """The commands of the page, in an empty folder, trained less; scripts/ten_minutes.sh runs them as they are."""
     page = CHECKOUT / "docs" / "your-attention.md"
     sys.modules.pop("mine", None)  # of another test
     for line in "".join(blocks(page, "bash")).splitlines():
         program, *words = shlex.split(line)
-        code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []))
+        one_of_three = ["task=listops_short"] if "experiment=demo" in words else []
+        code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []), *one_of_three)
         assert code == 0, (line, err)
+        if program == "lra-new":
+            written = Path("mine.py").read_text().splitlines()
+            [own] = blocks(page, "python")
+            assert sum(line.startswith("+ ") for line in difflib.ndiff(written, own.splitlines())) <= 30
+            Path("mine.py").write_text(own)
     table = Path("results/mine/README.md").read_text()
     assert re.search(r"^\| Mine \| O\(L D Dh\) \|.*\b3/3\b", table, re.MULTILINE), table
     assert len(list(Path("results/mine").rglob("record.json"))) == 9

@@ -7,6 +7,7 @@ convolution and swish; norm(y) * swish(x W_g) goes to the output projection. O(L
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -30,6 +31,7 @@ class GatedDeltaNet(Recurrent):
         oracle="the recurrence in float64; flash-linear-attention's naive form",
         deviations=("values are as wide as queries and keys, not twice as wide", NORM),
     )
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("steps.log_a", "steps.bias")}
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ Not included: an inner width of twice the model's, and a second group of B and C
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -32,9 +33,10 @@ class Mamba2(Recurrent):
         deviations=(
             "the inner width is that of queries, not twice the model's",
             "the norm has no weights, which those of the output projection can hold",
-            "A, D and the bias of Δ are decayed as all parameters are",
+            "A, D and the bias of Δ have a weight decay of their own only where train.groups gives them one",
         ),
     )
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("steps.log_a", "steps.bias", "skip")}
 
     def __init__(
         self,

@@ -13,9 +13,9 @@ from lra.attention.scan import CHUNK
 SHORT = 16  # positions in a chunk where every mode has a matrix of its own
 
 
-def short_convolution(x: Tensor, weight: Tensor) -> Tensor:
-    """sum_l weight[:, -1 - l] x_{i - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
-    x = pad(x.transpose(1, 2), (weight.shape[1] - 1, 0))
+def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
+    """sum_l weight[:, -1 - l] x_{i + later - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
+    x = pad(x.transpose(1, 2), (weight.shape[1] - 1 - later, later))
     return conv1d(x, weight.unsqueeze(1), groups=len(weight)).transpose(1, 2)
 
 
@@ -26,6 +26,48 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
+
+
+def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
+    """y_i = sum_{j <= i} K_{i-j} x_j in each channel, causal to the last bit; x [B, L, D], kernel [D, L].
+
+    Blocks of `CHUNK` positions directly; of two neighbours of that length, and of 2, 4, ... times that length, the
+    second reads the first by FFT. Time O(L D (CHUNK + log(L)^2)).
+    """
+    return _CausalConvolution.apply(x.transpose(1, 2), kernel).transpose(1, 2)
+
+
+class _CausalConvolution(torch.autograd.Function):
+    """x [B, D, L], kernel [D, L] -> [B, D, L]; keeps its inputs alone."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
+        ctx.save_for_backward(x, kernel)
+        return _causal(x, kernel)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, kernel = ctx.saved_tensors
+        length = x.shape[-1]
+        size = 1 << (2 * length - 2).bit_length()
+        lags = (torch.fft.rfft(grad, size) * torch.fft.rfft(x, size).conj()).sum(dim=0)
+        return _causal(grad.flip(-1), kernel).flip(-1), torch.fft.irfft(lags, size)[..., :length]
+
+
+def _causal(x: Tensor, kernel: Tensor) -> Tensor:
+    length = x.shape[-1]
+    size = min(CHUNK, 1 << (length - 1).bit_length())
+    lags = torch.arange(size, device=x.device)
+    matrix = pad(kernel[:, :size], (size - 1, size - 1))[:, lags - lags.unsqueeze(-1) + size - 1]  # [D, from, to]
+    blocks = pad(x, (0, -length % size)).unflatten(-1, (-1, size)).transpose(0, 1)  # [D, B, blocks, size]
+    y = (blocks.flatten(1, 2) @ matrix).unflatten(1, blocks.shape[1:3]).transpose(0, 1).flatten(2)[..., :length]
+    while size < length:
+        first, _ = pad(x, (0, -length % (2 * size))).unflatten(-1, (-1, 2, size)).unbind(-2)
+        reach = torch.fft.rfft(kernel[:, : 2 * size], 2 * size).unsqueeze(1)
+        read = torch.fft.irfft(torch.fft.rfft(first, 2 * size) * reach, 2 * size)[..., size:]
+        y = y + pad(read, (size, 0)).flatten(2)[..., :length]
+        size *= 2
+    return y
 
 
 def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:

@@ -39,7 +39,7 @@ each attention, by name, what it supports."""
 
 def page(attentions: list[str], costs: Costs) -> Iterator[str]:
     """The lines of the page."""
-    mixers = {name: _model(name, "text").blocks[0].mixer for name in attentions}
+    mixers = {name: mixer_of(settings(f"attention={name}")) for name in attentions}
     yield "# Attentions\n"
     yield "By `bash scripts/attentions.sh`. Every attention takes any length up to the task's.\n"
     yield "## What they are\n"
@@ -139,13 +139,18 @@ def beside_simple(name: str, length: int, rounds: int) -> Result:
     }
 
 
+def mixer_of(given: BenchSettings) -> Mixer:
+    """The attention of these settings, without storage."""
+    return _model(given).blocks[0].mixer
+
+
 def _parameters(name: str, task: str) -> int:
-    return sum(parameter.numel() for parameter in _model(name, task).parameters())
+    model = _model(settings(f"attention={name}", f"task={task}"))
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _model(name: str, task: str) -> Model:
-    """Of an attention as it is configured for a task, without storage."""
-    system = assemble(settings(f"attention={name}", f"task={task}"))
+def _model(given: BenchSettings) -> Model:
+    system = assemble(given)
     with torch.device("meta"):
         return system.model(system.builder.facts)
 
@@ -162,7 +167,8 @@ def _settings(name: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    """A formula has bars, which are no columns, and brackets before parentheses, which are no links."""
+    return text.replace("|", "\\|").replace("](", "]\\(")
 
 
 def _yes(flag: bool) -> str:
@@ -180,7 +186,7 @@ def main() -> None:
     if arguments.measure:
         write_json(kept, measure(attentions, arguments.rounds))
     costs = json.loads(kept.read_text())
-    costs["flags"] = {name: flags_of(_model(name, "text").blocks[0].mixer) for name in attentions}
+    costs["flags"] = {name: flags_of(mixer_of(settings(f"attention={name}"))) for name in attentions}
     write_json(kept, costs)
     lines = page(attentions, costs)
     write_atomic(arguments.page, "\n".join(lines).encode())

@@ -101,7 +101,7 @@ def _serve(pipe: Connection, place: BenchPlace, build: Callable[..., Workload], 
             try:
                 if work is None:
                     work = build(*arguments)
-                    _limit_memory(place)
+                    limit_memory(place)
                 answer = None, question(work, *rest)
             except Exception as error:
                 answer = _told(error)
@@ -123,7 +123,8 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _limit_memory(place: BenchPlace) -> None:
+def limit_memory(place: BenchPlace) -> None:
+    """Let this process take the limit beyond what it has. Raises UserError where no system holds it to that."""
     if place.memory_limit is None:
         return
     limit = int(place.memory_limit * GIB)
@@ -131,7 +132,12 @@ def _limit_memory(place: BenchPlace) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_allocated() + limit) / total))
         return
-    lines = Path("/proc/self/status").read_text().splitlines()
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        raise UserError(
+            f"memory_limit={place.memory_limit}: only Linux holds a process to it; say memory_limit=null"
+        ) from None
     taken = 1024 * int(next(line for line in lines if line.startswith("VmData:")).split()[1])
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, hard))

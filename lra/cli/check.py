@@ -1,6 +1,8 @@
 """lra-check: which laws of mixers an attention keeps, as a list for the person who writes it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -12,8 +14,9 @@ from lra.config import configure
 from lra.core.console import say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.attention import Shape
-    from lra.laws import Finding, Trial
+    from lra.attention import Mixer, Shape
+    from lra.laws import Finding
+    from lra.laws.trial import Trial
 
 WORDS = {"kept": "PASS", "broken": "FAIL", "silent": "----"}
 
@@ -31,33 +34,51 @@ class CheckSettings:
 
 def job(cfg: DictConfig) -> None:
     """Try every law, say what becomes of it, and measure. Raises SystemExit where a law is broken."""
+    settings = settings_of(cfg)
+    name = HydraConfig.get().runtime.choices["attention"]
+    found = examine(name, maker(settings), settings, partial(say, to_stdout=True))
+    if any(finding.verdict == "broken" for finding in found):
+        raise SystemExit(FAILED)
+
+
+def settings_of(cfg: DictConfig) -> CheckSettings:
+    """Check names and types of a composed configuration."""
     values = {key: value for key, value in configure.plain(cfg).items() if key in CheckSettings.__dataclass_fields__}
     configure.check(CheckSettings, values, "")
-    settings = CheckSettings(**values)
-    from lra import laws
+    return CheckSettings(**values)
+
+
+def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
+    """What makes the mixers that the settings describe."""
     from lra.attention import Mixer
 
-    make = configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
+    return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
+
+
+def examine(
+    name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
+) -> "list[Finding]":
+    """What becomes of each law; `tell` hears it in words, and what is measured besides."""
+    from lra import laws
+
     shape = _shape(settings)
     trial = laws.trial_of(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
         mixer = trial.build()
-    name = HydraConfig.get().runtime.choices["attention"]
-    say(f"{name}: {trial.kind.__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads", True)
-    broken = []
+    tell(f"{name}: {trial.kind.__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
+    found = []
     for finding in laws.findings(trial):
-        say("\n".join(_lines(finding)), to_stdout=True)
-        if finding.verdict == "broken":
-            broken.append(finding.law.name)
+        tell("\n".join(_lines(finding)))
+        found.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
-    say(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections", to_stdout=True)
+    tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections")
+    broken = [finding.law.name for finding in found if finding.verdict == "broken"]
     if settings.growth and not {"shape", "dtype"} & set(broken):
         for line in _growth(settings, trial):
-            say(line, to_stdout=True)
-    if broken:
-        say(f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}", to_stdout=True)
-        raise SystemExit(FAILED)
-    say("all laws are kept", to_stdout=True)
+            tell(line)
+    names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
+    tell(names if broken else "all laws are kept")
+    return found
 
 
 def _shape(settings: CheckSettings) -> "Shape":

@@ -7,7 +7,6 @@ part in it.
 import os
 import sys
 import traceback
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial, wraps
@@ -35,8 +34,6 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import INTERRUPTED
 
 FAILED = 1
-# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
-warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 def command(

@@ -18,7 +18,7 @@ NEXT = {
     "attention": (
         "lra-check attention=$NAME",
         "lra-train attention=$NAME experiment=small_listops",
-        "lra-train experiment=demo task=listops_short also=$NAME out=results/$NAME",
+        "lra-train experiment=demo also=$NAME out=results/$NAME",
     ),
     "task": ("lra-prepare task=$NAME", "lra-train task=$NAME attention=simple"),
 }

@@ -1,6 +1,7 @@
 """lra-prepare: fetch or make, verify and cache the data of one task."""
 
 import json
+import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import PositiveInt
 from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
+from lra.core.files import write_atomic
 from lra.tasks import Builder, Place
 from lra.tasks.card import card, summary, update
 from lra.tasks.storage import verify
@@ -29,6 +31,7 @@ class PrepareSettings:
     json: bool
     card: str | None
     export: str | None
+    show: PositiveInt | None
     verify: bool
 
 
@@ -48,6 +51,10 @@ def job(cfg: DictConfig) -> None:
     if settings.export is not None:
         for path in builder.export(task, Path(settings.export)):
             say(f"wrote {path}")
+    if settings.show is not None:
+        path = Path(f"{re.sub(r'[^a-z0-9]+', '_', task.name).strip('_')}.png")
+        write_atomic(path, builder.show(task, settings.show))
+        say(f"wrote {path}")
     if settings.card is not None:
         update(Path(settings.card), task)
         say(f"wrote {settings.card}")

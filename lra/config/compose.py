@@ -2,6 +2,7 @@
 rows of Table 1, and further systems, as options of `system`."""
 
 import copy
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from lra.config.own import own_folder
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir, systems_file, table1_file
 
-GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",)}
+GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",), "by_protocol": ("protocol",)}
 """By the key that holds sections, whose options name them."""
 OTHERS = "others"  # the section for options that have none of their own
+# Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 def start(config_name: str, folder: Path | None = None, conf: str | None = None) -> Hydra:

@@ -68,7 +68,7 @@ class Settings:
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen["train"] = {key: value for key, value in self.train.items() if key not in ("minutes", "processes")}
         if self.start is not None:
-            options = {key: value for key, value in self.init.items() if key not in ("folder", "_partial_")}
+            options = {key: value for key, value in (self.init or {}).items() if key not in ("folder", "_partial_")}
             chosen["init"] = {**options, "sha256": self.start.sha256}
         if self.pretrain is not None:
             chosen["pretrain"] = self.pretrain

@@ -1,8 +1,16 @@
 """Processes that do not outlive the one that started them."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from lra.core.signals import ASKING
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -17,3 +25,28 @@ def end_with(parent: int) -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the system was told
         os._exit(1)
+
+
+def heard_from(work: Callable[..., None], *arguments: Any, seconds: float) -> Iterator[Any]:
+    """What `work(send, *arguments)` sends from a child, which leaves nothing in this process and is killed when the
+    seconds are over. It ends early where the child is done, or was killed for want of memory."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(work, arguments, sender, os.getpid()), daemon=True)
+    child.start()
+    sender.close()
+    end = time.monotonic() + seconds
+    try:
+        with suppress(EOFError):
+            while receiver.poll(max(0.0, end - time.monotonic())):
+                yield receiver.recv()
+    finally:
+        child.kill()
+        child.join()
+
+
+def _child(work: Callable[..., None], arguments: tuple, sender: Connection, parent: int) -> None:
+    end_with(parent)
+    for number in ASKING:
+        signal.signal(number, signal.SIG_DFL)
+    work(sender.send, *arguments)

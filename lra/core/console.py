@@ -1,15 +1,20 @@
 """What a person sees while something runs, on standard error: bars in a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from lra.core.errors import printable
 
 SECONDS_BETWEEN_LINES = 10.0
+MOMENT = 1.0  # seconds; a part that takes longer has a bar of its own
 _bars = True
 
 
@@ -30,18 +35,29 @@ def say(message: str, to_stdout: bool = False) -> None:
         print(f"{lines}\n", end="", file=file, flush=True)  # in one piece, also from a thread
 
 
+def span(seconds: float) -> str:
+    """A length of time for people: 77 s, 21 min, 394 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
 class Bar:
-    """Progress of one piece of work of `total` units, `done` of which another process did; a context manager."""
+    """Progress of one piece of work of `total` units, `done` of which another process did; a context manager.
+
+    In a terminal it is a bar, and below it one of the unit that is under way, where that takes long, and a note.
+    Elsewhere it is a line every 10 seconds.
+    """
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
-        self._bar: Progress | None = None
-        self._started = self._last_line = time.monotonic()
-        if _bars and sys.stderr.isatty():
-            columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-            columns += [TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn()]
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task(printable(title), total=total, completed=done, note="")
+        self._started = self._last_line = self._part_began = time.monotonic()
+        self._slow: set[str] = set()  # the parts that have taken more than a moment
+        self._bar: _Bars | None = None
+        if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._bar = _Bars.on_stderr()
+            self._task = self._bar.add_task(printable(title), total=total, completed=done)
+            self._part = self._bar.add_task("", total=1, visible=False)
 
     def __enter__(self) -> "Bar":
         if self._bar:
@@ -52,18 +68,59 @@ class Bar:
         if self._bar:
             self._bar.stop()
 
-    def update(self, done: int, note: str = "", left: float | None = None) -> None:
-        """`done` units of `total`; `note` stands beside them; `left`: seconds, where another pace counts."""
+    def update(self, done: int, note: str = "") -> None:
+        """`done` units of `total`; `note` stands beside them."""
         if self._bar:
-            self._bar.update(self._task, completed=done, total=self.total, note=note)
-            return
+            self._bar.note = printable(note)
+            self._bar.update(self._task, completed=done, total=self.total)
+            self._bar.update(self._part, visible=False)
+        else:
+            self._line(done, note, self._left(done))
+
+    def part(self, name: str, done: int, total: int, units: float, alone: bool = False) -> None:
+        """Within a unit: `done` of `total` examples of a part of that name, which makes it `units` in all. A part that
+        stands `alone` counts in no unit, and has its own time left."""
         now = time.monotonic()
-        if now - self._last_line < SECONDS_BETWEEN_LINES:
-            return
-        self._last_line = now
-        if left is None:
-            left = (now - self._started) / max(done - self._before, 1) * (self.total - done)
-        say(f"{self.title}: {done}/{self.total} {note} {left:.0f} s left")
+        if done == 0:
+            self._part_began = now
+        if now - self._part_began > MOMENT:
+            self._slow.add(name)
+        if self._bar:
+            self._bar.update(self._task, completed=units)
+            shown = name in self._slow
+            self._bar.update(self._part, description=f"  {name}", completed=done, total=total, visible=shown)
+        elif name in self._slow:
+            own = (now - self._part_began) / max(done, 1) * (total - done)
+            self._line(int(units), f"{name} {done:,}/{total:,}", own if alone else self._left(units))
+
+    def _left(self, units: float) -> float:
+        """Seconds, at the pace until now."""
+        return (time.monotonic() - self._started) / ((units - self._before) or 1) * (self.total - units)
+
+    def _line(self, done: int, note: str, left: float) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            say(f"{self.title}: {done}/{self.total} {note}{note and ', '}{span(left)} left")
+
+
+class _Bars(Progress):
+    """Bars that fit their terminal: titles and the note below them are cut where they are too long."""
+
+    note = ""
+
+    @classmethod
+    def on_stderr(cls) -> "_Bars":
+        whole = Column(no_wrap=True, overflow="ellipsis", ratio=3)
+        columns = [TextColumn("{task.description}", markup=False, table_column=whole)]
+        columns += [BarColumn(None, table_column=Column(ratio=2)), MofNCompleteColumn(), TimeRemainingColumn()]
+        console = Console(stderr=True)
+        return cls(*columns, console=console, transient=True, expand=True, speed_estimate_period=600)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table([task for task in self.tasks if task.visible])
+        if self.note:
+            yield Text(self.note, no_wrap=True, overflow="ellipsis")
 
 
 class Parts:
@@ -112,6 +169,10 @@ class TrainingBar:
     def __exit__(self, *_: object) -> None:
         self._bar.__exit__()
 
+    def within(self, done: int, total: int) -> None:
+        """Between the parts of a step, in examples."""
+        self._bar.part("this step", done, total, self._done + done / total)
+
     def step(self, done: int, loss: float, tokens: int) -> None:
         """After an update that read `tokens`; the rate is that since the last evaluation."""
         now = time.monotonic()
@@ -121,15 +182,12 @@ class TrainingBar:
             self._tokens += tokens
             self._rate = self._tokens / max(now - self._clock, 1e-9)
         self._done = done
-        self._bar.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s,")
+        self._bar.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
 
-    def evaluating(self, done: int, total: int) -> None:
-        """Between the parts of an evaluation, in examples."""
-        now = time.monotonic()
-        if done == 0:
-            self._clock = now
-        left = (now - self._clock) / max(done, 1) * (total - done)
-        self._bar.update(self._done, f"evaluating {done:,}/{total:,},", left)
+    def evaluating(self, step: int, done: int, total: int) -> None:
+        """Between the parts of an evaluation after `step`, in examples."""
+        self._done = step
+        self._bar.part("evaluating", done, total, step, alone=True)
 
     def evaluated(self, score: str) -> None:
         """Before the `step` of the update that was evaluated."""

@@ -2,17 +2,24 @@
 
 SIGTERM, SIGUSR1, SIGUSR2 (SLURM's warnings) and a first SIGINT ask; the run ends its step, or the part of an evaluation
 that it is in, saves its state and ends with a code of its own: 75, try again, or 130 after SIGINT. A second SIGINT
-stops at once.
+stops at once, with the state of the last checkpoint.
 """
 
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
+PROGRAM = "lra-train"
+SHOW_CURSOR = b"\x1b[?25h"
+GRACE = 2.0  # seconds that a second SIGINT leaves the main thread to end by itself
 PAUSED, INTERRUPTED = 75, 130
-ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
+ASKING = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows lacks two of them
 STARTED = time.monotonic()
 
 
@@ -25,7 +32,7 @@ class Paused(BaseException):
 
     def __init__(self, reason: str, code: int = PAUSED, alone: bool = False) -> None:
         super().__init__(reason)
-        self.code, self.alone, self.title = code, alone, "lra-train"
+        self.code, self.alone, self.title = code, alone, PROGRAM
 
     @property
     def line(self) -> str:
@@ -38,6 +45,40 @@ def hand_on(number: int) -> None:
     handler = signal.getsignal(number)
     if callable(handler) and handler is not signal.default_int_handler:
         handler(number, None)
+
+
+def _tell(message: str) -> None:
+    """In a line of its own: the terminal has shown ^C; a bar moves below it."""
+    with suppress(OSError):
+        print(f"\n{PROGRAM}: {message}", file=sys.stderr, flush=True)
+
+
+class Bell:
+    """A thread that hears signals at once: Python's own handlers wait for the end of an operation that runs outside of
+    Python, such as the backward pass of a whole micro-batch. `hear` gets their numbers; one bell rings at a time."""
+
+    def __init__(self, hear: Callable[[int], None]) -> None:
+        self._hear = hear
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while number := os.read(self._reader, 1)[0]:
+            self._hear(number)
+
+    def close(self) -> None:
+        """What has rung before is heard to its end."""
+        signal.set_wakeup_fd(self._before)
+        os.write(self._writer, b"\0")
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # the bell is the parent's
 
 
 class Requests:
@@ -61,29 +102,53 @@ class Requests:
         self._patient = False
         self._number: int | None = None
         self._handlers: dict[int, object] = {}
+        self._bell: Bell | None = None
+        self._rung = self._now = False
+        self._over = threading.Event()
 
     def __enter__(self) -> "Requests":
         if threading.current_thread() is threading.main_thread():
             for number in ASKING:
                 self._handlers[number] = signal.signal(number, self._hear)
+            if not self._one_of_many:
+                self._bell = Bell(self._answer)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        if self._bell is not None:
+            self._bell.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._number is not None and kind is not KeyboardInterrupt:
             hand_on(self._number)
 
+    def _answer(self, number: int) -> None:
+        """In the bell's thread: say that a signal was heard; end the process after a second SIGINT that the main thread
+        does not come to heed."""
+        if number not in ASKING:
+            return
+        if number == signal.SIGINT and self._rung:
+            self._now = True
+            if not self._over.wait(GRACE):
+                _tell("stopped; the same command goes on from the last checkpoint")
+                if os.isatty(2):
+                    os.write(2, SHOW_CURSOR)  # a bar has hidden it
+                os._exit(INTERRUPTED)
+        elif self._patient and not self._rung:
+            name = signal.Signals(number).name
+            by_hand = number == signal.SIGINT
+            _tell("stopping after this step; again: now" if by_hand else f"{name}: stopping after this step")
+        self._rung = True
+
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._asked is not None and not self._one_of_many:
+        if number == signal.SIGINT and (self._now or self._asked is not None) and not self._one_of_many:
             raise KeyboardInterrupt
         if self._asked is None:
             self._number = number
             self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
         if not self._patient:
             raise self._asked
-        if not self._one_of_many:  # the handler may have interrupted a print: no buffer is touched
-            os.write(2, f"\nlra-train: {self._asked}: stopping after this step, with its state saved\n".encode())
 
     def patiently(self, patient: bool) -> None:
         """From now on, let signals wait for `pending`, or no longer."""

@@ -1,7 +1,7 @@
 """How memory and time of a training step grow with the length, measured."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...] = LENGTHS) -> 
     return Growth(kept, seconds)
 
 
-def exponent(measured: dict[int, float]) -> float:
+def exponent(measured: Mapping[int, float]) -> float:
     """That of the power law which fits best, by least squares of logarithms; 0 where something is 0."""
     lengths, values = zip(*measured.items(), strict=True)
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0]) if len(values) > 1 and min(values) > 0 else 0.0

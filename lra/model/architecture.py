@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +18,13 @@ class Architecture:
     heads: PositiveInt
     depth: Annotated[int, Field(gt=0, le=1000)]
     mlp_dim: Annotated[int, Field(ge=2)]
+    feed_forward_dim: NonNegativeInt | None
     dropout: Annotated[float, Field(ge=0, lt=1)]
     out_proj: bool
     extra_skip: bool
     norm: Literal["pre", "post", "none"]
     norm_eps: PositiveFloat
+    norm_over: Literal["batch"] | None
     final_norm: bool
     key_mask: bool
     attention_bias: bool
@@ -32,9 +34,11 @@ class Architecture:
     embedding_dropout: bool
     embedding_norm: bool
     feed_forward_output_gelu: bool
-    positions: Literal["learned", "sinusoidal"]
+    positions: Literal["learned", "sinusoidal", "none"]
+    pixels: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     cls_position: bool
     pooling: Literal["cls", "mean", "first", "last"]
     head_activation: Literal["gelu", "relu"]
+    head_hidden: list[PositiveInt] | None
     pair_features: Literal["concat", "interaction"]
     weight_init: Literal["torch", "xavier"]

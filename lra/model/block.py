@@ -12,49 +12,73 @@ from lra.core.hooks import hooked
 from lra.core.precision import autocast_dtype
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
+from lra.model.norms import BatchNorm, norm_of, normed
 
 
 class Block(nn.Module):
     """One encoder block around a mixer A and a feed-forward net F.
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
-    Without norms, n1 and n2 are nothing. The bracket is the extra skip of SimpleTRON's Simple-Res and Simple-ResL
-    (section 5.2): from the input of the block to its output.
+    Without norms, n1 and n2 are nothing; without a feed-forward net, y is h [+ x]. The bracket is the extra skip of
+    SimpleTRON's Simple-Res and Simple-ResL (section 5.2): from the input of the block to its output.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
         super().__init__()
-        dim, eps = architecture.dim, architecture.norm_eps
-        no_norm = architecture.norm == "none"
+        width = architecture.mlp_dim if architecture.feed_forward_dim is None else architecture.feed_forward_dim
+        there = architecture.norm != "none"
         self.post_norm = architecture.norm == "post"
         self.extra_skip = architecture.extra_skip
-        self.mixer_norm = nn.Identity() if no_norm else nn.LayerNorm(dim, eps)
+        self.mixer_norm = norm_of(architecture, there=there)
         self.mixer = mixer
         self.mixer_dropout = Dropout(architecture.dropout if architecture.mixer_dropout else 0.0)
-        self.feed_forward_norm = nn.Identity() if no_norm else nn.LayerNorm(dim, eps)
-        self.feed_forward = FeedForward(
-            dim,
-            architecture.mlp_dim,
-            architecture.dropout,
-            activation=architecture.feed_forward_activation,
-            output_gelu=architecture.feed_forward_output_gelu,
-            bias=architecture.bias,
-        )
+        self.feed_forward = None
+        if width:
+            self.feed_forward_norm = norm_of(architecture, there=there)
+            self.feed_forward = FeedForward(
+                architecture.dim,
+                width,
+                architecture.dropout,
+                activation=architecture.feed_forward_activation,
+                output_gelu=architecture.feed_forward_output_gelu,
+                bias=architecture.bias,
+            )
 
     def forward(self, x: Tensor, key_mask: Tensor | None, reads: int | None = None) -> Tensor:
         """x [B, N, D] -> [B, N, D], or the outputs at the first `reads` positions alone."""
-        mixed = self.mixer.mix(self.mixer_input(x), key_mask, reads)
-        x, last = x[:, :reads], self.feed_forward[-1]
+        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads)
+        x = x[:, :reads]
+        if self.feed_forward is None:
+            extra = x if self.extra_skip else None
+            return self._join(x, mixed, self.mixer_dropout, self.mixer_norm, key_mask, extra=extra)[self.post_norm]
+        last = self.feed_forward[-1]
         joined = at_once(x.device, last) and not hooked(last)  # the last dropout is done where its result is added
         if self.post_norm:
-            _, h = join(x, mixed, self.mixer_dropout, self.mixer_norm)
+            _, h = self._join(x, mixed, self.mixer_dropout, self.mixer_norm, key_mask)
             inner, norm = h, self.feed_forward_norm
         else:
-            h, inner = join(x, mixed, self.mixer_dropout, self.feed_forward_norm, dtype=autocast_dtype(x))
+            dtype = autocast_dtype(x)
+            h, inner = self._join(x, mixed, self.mixer_dropout, self.feed_forward_norm, key_mask, dtype=dtype)
             norm = nn.Identity()
         branch = self.feed_forward(inner, undropped=joined)
-        return join(h, branch, last if joined else None, norm, extra=x if self.extra_skip else None)[1]
+        extra = x if self.extra_skip else None
+        return self._join(h, branch, last if joined else None, norm, key_mask, extra=extra)[1]
 
-    def mixer_input(self, x: Tensor) -> Tensor:
+    def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """What the mixer reads where x enters the block."""
-        return x if self.post_norm else self.mixer_norm(x)
+        return x if self.post_norm else normed(self.mixer_norm, x, key_mask)
+
+    def _join(
+        self,
+        x: Tensor,
+        branch: Tensor,
+        dropout: Dropout | None,
+        norm: nn.Module,
+        key_mask: Tensor | None,
+        **how: object,
+    ) -> tuple[Tensor, Tensor]:
+        """`join`, also with a norm over the batch."""
+        if not isinstance(norm, BatchNorm):
+            return join(x, branch, dropout, norm, **how)
+        stream, _ = join(x, branch, dropout, nn.Identity(), **how)
+        return stream, norm(stream, key_mask)

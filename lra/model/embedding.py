@@ -9,23 +9,31 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.dropout import Dropout
+from lra.core.errors import UserError
 from lra.model.architecture import Architecture
 from lra.tasks import PADDING, Facts
+
+GREYS = 256
 
 
 class Embedding(nn.Module):
     """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front if `cls`; then the norm
-    and a dropout, where the architecture has them."""
+    and a dropout, where the architecture has them. Where it says `pixels`, a token is a grey value, projected."""
 
     def __init__(self, facts: Facts, architecture: Architecture, *, cls: bool) -> None:
         super().__init__()
         dim = architecture.dim
-        self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
+        if architecture.pixels is None:
+            self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
+        else:
+            self.tokens = Pixels(facts, architecture)
         self.cls = nn.Parameter(torch.zeros(dim)) if cls else None
         self.cls_position = cls and architecture.cls_position
         length = facts.max_len + self.cls_position
         if architecture.positions == "learned":
             self.positions = nn.Parameter(torch.zeros(length, dim))
+        elif architecture.positions == "none":
+            self.positions = None
         else:
             self.register_buffer("positions", sinusoids(length, dim), persistent=False)
         self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
@@ -36,13 +44,33 @@ class Embedding(nn.Module):
         x = self.tokens(tokens)
         if self.cls_position:
             x = self._prepend_cls(x)
-        x = x + self.positions[: x.shape[1]]
+        if self.positions is not None:
+            x = x + self.positions[: x.shape[1]]
         if self.cls is not None and not self.cls_position:
             x = self._prepend_cls(x)
         return self.dropout(self.norm(x))
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
+
+
+class Pixels(nn.Linear):
+    """Grey values 0 to 255, whose ids are 1 to 256, as the S4 family reads them: (value / 255 - mean) / deviation, of
+    which the architecture's `pixels` are the last two, times a vector, plus another."""
+
+    def __init__(self, facts: Facts, architecture: Architecture) -> None:
+        super().__init__(1, architecture.dim)
+        if facts.vocab_size != GREYS + 1:
+            raise UserError(
+                f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {facts.name} has "
+                f"{facts.vocab_size - 1} ids; use model.pixels=null"
+            )
+        self.mean, self.deviation = architecture.pixels
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[B, L] -> [B, L, D]."""
+        grey = (tokens - 1).to(self.weight.dtype) / (GREYS - 1)
+        return super().forward(((grey - self.mean) / self.deviation).unsqueeze(-1))
 
 
 def sinusoids(length: int, dim: int) -> Tensor:

@@ -53,13 +53,15 @@ class Reconstruction(nn.Module):
 def document_head(features: int, facts: Facts, architecture: Architecture) -> nn.Sequential:
     """Features of an example's documents [B, features] -> logits [B, classes].
 
-    One document: Linear, activation, Linear. A pair: two hidden layers with ReLU (the paper's Table 3).
+    One document: Linear, activation, Linear. A pair: two hidden layers with ReLU (the paper's Table 3). Where the
+    architecture says which hidden layers there are, these, with its activation.
     """
-    hidden = architecture.mlp_dim
-    if facts.documents == 1:
-        widths, between = [features, hidden, facts.classes], ACTIVATIONS[architecture.head_activation]
-    else:
-        widths, between = [features, hidden, hidden // 2, facts.classes], nn.ReLU
+    hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
+    if hidden is None:
+        hidden = [architecture.mlp_dim]
+        if facts.documents == 2:
+            hidden, between = [*hidden, architecture.mlp_dim // 2], nn.ReLU
+    widths = [features, *hidden, facts.classes]
     layers = [nn.Linear(widths[0], widths[1], bias=architecture.bias)]
     for inputs, outputs in pairwise(widths[1:]):
         layers += [between(), nn.Linear(inputs, outputs, bias=architecture.bias)]

@@ -18,6 +18,7 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
+from lra.model.norms import norm_of, normed
 from lra.tasks import OF_INPUTS, PADDING, Facts
 
 
@@ -27,12 +28,13 @@ class Model(nn.Module):
     With `scored`, the places [m] of positions in the batch, row after row, the logits are those of them alone.
 
     Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
-    takes part, as in the papers, and every batch must be padded to `max_len`.
+    takes part, as in the papers, and every batch must be padded to `max_len`. With norms over the batch, `forward` must
+    be given whole batches in training: `whole_batches`.
     """
 
     def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
         super().__init__()
-        _check_widths(architecture)
+        _check(facts, architecture)
         self.max_len = facts.max_len
         self.documents = facts.documents
         self.key_mask = architecture.key_mask
@@ -52,9 +54,8 @@ class Model(nn.Module):
             if isinstance(later.mixer, Follows):
                 later.mixer.follow(earlier.mixer)
         _check_mixer(self.blocks[0].mixer, key_mask=self.key_mask, pooling=self.pooling)
-        self.final_norm = (
-            nn.LayerNorm(architecture.dim, architecture.norm_eps) if architecture.final_norm else nn.Identity()
-        )
+        self.final_norm = norm_of(architecture, there=architecture.final_norm)
+        self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
             self.apply(_xavier)
@@ -66,13 +67,14 @@ class Model(nn.Module):
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask)
-        x = self.blocks[-1](x, mask, 1 if self.pooling in ("cls", "first") else None)
+        few = self.pooling in ("cls", "first") and not self.whole_batches
+        x = self.blocks[-1](x, mask, 1 if few else None)
         if self.reconstructs:
             return self.head(self.final_norm(x[:, -1]), scored)
         if self.pooling == "none":
             x = x[:, int(self.cls) :]
             return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
-        x = self.final_norm(x)
+        x = normed(self.final_norm, x, mask)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
 
@@ -140,7 +142,7 @@ def _xavier(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def _check_widths(architecture: Architecture) -> None:
+def _check(facts: Facts, architecture: Architecture) -> None:
     dim, qkv_dim, heads = architecture.dim, architecture.qkv_dim, architecture.heads
     if qkv_dim % heads:
         raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
@@ -149,6 +151,8 @@ def _check_widths(architecture: Architecture) -> None:
             f"model.qkv_dim={qkv_dim} differs from model.dim={dim}: a variant without output projection "
             "(simple, simple_res) adds the heads to the residual stream, so they must be equal"
         )
+    if architecture.norm_over == "batch" and facts.objective != "classify":
+        raise UserError(f"model.norm_over=batch: expected a task that classifies, {facts.name} is another; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 

@@ -44,7 +44,7 @@ def _column(files: RunFiles, cells: list[RecordedCell], published: Published) ->
     cells = sorted(cells, key=lambda cell: published.order(cell.key))
     metric = next((cell.metric for cell in cells if cell.runs), cells[0].metric)
     rows = [_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells]
-    _refuse_other_labels(rows)
+    refuse_other_labels(rows)
     rows = [replace(row, badges=badges(row, trivial, metric)) for row in judged(rows, asked(cells), metric)]
     column = Column(
         key=cells[0].key.column,
@@ -97,7 +97,8 @@ def _flags(
     return flags
 
 
-def _refuse_other_labels(rows: list[TableRow]) -> None:
+def refuse_other_labels(rows: list[TableRow]) -> None:
+    """Raises UserError where two rows of a column kept predictions of different test examples."""
     known = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
     for path, labels in known[1:]:
         if not np.array_equal(labels, known[0][1]):

@@ -26,14 +26,22 @@ PAIRS = (
 
 def table_csv(sections: list[Section]) -> str:
     """One line per cell, all protocols."""
-    return _csv([_cell(column, row) for column, row in _rows(sections)])
+    return _csv(cell_lines(sections))
 
 
 def seeds_csv(files: RunFiles, sections: list[Section]) -> str:
     """One line per run, declared ones included."""
-    return _csv(
-        [_names(column, row) | _seed(files, row, seed) for column, row in _rows(sections) for seed in row.cell.seeds()]
-    )
+    return _csv(seed_lines(files, sections))
+
+
+def cell_lines(sections: list[Section]) -> list[dict[str, Any]]:
+    return [_cell(column, row) for column, row in rows_of(sections)]
+
+
+def seed_lines(files: RunFiles, sections: list[Section]) -> list[dict[str, Any]]:
+    return [
+        names(column, row) | _seed(files, row, seed) for column, row in rows_of(sections) for seed in row.cell.seeds()
+    ]
 
 
 def pairs_csv(sections: list[Section]) -> str:
@@ -68,7 +76,7 @@ def table_json(files: RunFiles, sections: list[Section], published: Published, h
         ],
         "cells": [
             _cell(column, row) | {"seeds": [_seed(files, row, seed) for seed in row.cell.seeds()]}
-            for column, row in _rows(sections)
+            for column, row in rows_of(sections)
         ],
         "pairs": [
             _pair(column, pair)
@@ -89,7 +97,7 @@ def number(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.10g}")
 
 
-def _rows(sections: list[Section]) -> Iterator[tuple[Column, TableRow]]:
+def rows_of(sections: list[Section]) -> Iterator[tuple[Column, TableRow]]:
     return ((column, row) for section in sections for column in section.columns for row in column.rows)
 
 
@@ -98,7 +106,8 @@ def _place(column: Column) -> dict[str, Any]:
     return {"protocol": protocol, "selection": selection, "task": task, "metric": column.metric}
 
 
-def _names(column: Column, row: TableRow) -> dict[str, Any]:
+def names(column: Column, row: TableRow) -> dict[str, Any]:
+    """What tells the row of a table from all others."""
     key = row.cell.key
     return _place(column) | {
         "system": row.name,
@@ -111,7 +120,7 @@ def _names(column: Column, row: TableRow) -> dict[str, Any]:
 def _cell(column: Column, row: TableRow) -> dict[str, Any]:
     summary = row.summary
     low, high = summary.interval or (None, None)
-    return _names(column, row) | {
+    return names(column, row) | {
         "complexity": row.complexity,
         "best": number(summary.best),
         "mean": number(summary.mean),

@@ -27,24 +27,30 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A row: its name in tables, and which of our runs stand there, if any do; `system=option` chooses them."""
+    """A row: its name in tables, and which of our runs stand there, if any do; `system=option` chooses them.
+
+    `local`: it reads neighbours alone, so that what it reaches needs no long range.
+    """
 
     name: Text
     option: Text | None = None
     attention: Text | None = None
     variant: Text | None = None
     complexity: Annotated[str, AfterValidator(printable)] = ""
+    local: bool = False
 
 
 class PublishedTable(_Strict):
     """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too.
 
-    `settings`: by task, with what the numbers were obtained; keys and values as in our configurations.
+    `settings`: by task, with what the numbers were obtained; keys and values as in our configurations. `protocol`: ours
+    that follows its rules, if one does.
     """
 
     name: Text
     reference: Text
     numbers: Text
+    protocol: Text | None = None
     best: Numbers
     mean: Numbers = {}
     settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | Text]] = {}
@@ -58,6 +64,7 @@ class PublishedTable(_Strict):
 
 class _File(_Strict):
     tasks: dict[Text, Text] = {}
+    arena: list[Text] = []
     systems: list[PublishedSystem] = []
     sources: list[PublishedTable] = []
 
@@ -67,11 +74,13 @@ class Published:
 
     def __init__(self, *files: Path) -> None:
         self.tasks: dict[str, str] = {}
+        self.arena: list[str] = []
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
         for path in (table1_file(), OWN, systems_file(), *files):
             file = _read(path)
             self.tasks |= file.tasks
+            self.arena += file.arena
             for system in file.systems:
                 if system.name in self._systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
@@ -94,10 +103,18 @@ class Published:
             self._systems[name] = self._rows[place] = PublishedSystem(**fields, complexity=row["complexity"])
             self._order.append(place)
 
+    def rows(self) -> Iterator[PublishedSystem]:
+        """All systems, in order."""
+        yield from self._systems.values()
+
     def name(self, key: CellKey) -> str:
         row = self._rows.get((key.attention, key.variant))
         name = row.name if row else f"{key.attention}, {key.variant}"
         return f"{name} ({key.settings})" if key.settings else name
+
+    def is_local(self, key: CellKey) -> bool:
+        row = self._rows.get((key.attention, key.variant))
+        return row is not None and row.local
 
     def complexity(self, key: CellKey) -> str:
         """Of the attention; the variants do not change it."""

@@ -118,7 +118,7 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
         raise UserError(f"{files.folder}: no {RECORD} below it that can be read; train something first")
     if selection and not any(selection in run.get("test", {}) for cell in cells.values() for run in cell.runs.values()):
         raise UserError(f"--selection {selection}: no record below {files.folder} has it; leave the option out")
-    _refuse_hidden_differences(cells.values())
+    refuse_hidden_differences(cells.values())
     return [cells[key] for key in sorted(cells)]
 
 
@@ -224,7 +224,7 @@ def _with_data(run: Record) -> bool:
     return run["provenance"]["data_sha256"] is not None
 
 
-def _refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
+def refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
     """Runs of a cell differ in the seed alone; those of a column share task version, data and protocol."""
     columns: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for cell in cells:

@@ -1,7 +1,7 @@
 """What runs will cost, said before they start, and refused where it is more than the user allows."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 
@@ -15,7 +15,8 @@ from lra.runs.system import System, check_memory
 if TYPE_CHECKING:
     from lra.runs.estimate import Cost
 
-LONG = 1e13  # operations of a training that takes a core minutes
+LONG = 5e11  # operations of a training that takes a core some of a minute
+QUICK = "lra-train experiment=small_listops attention=simple"
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 
 
@@ -29,7 +30,7 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
     cells = [cell for cell in cells if cell[-1]]
     works = [Work(settings=settings, system=system, runs=len(folders)) for settings, system, folders in cells]
     runs = sum(work.runs for work in works)
-    said = f"{runs} runs, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
+    said = f"{runs} run{'s' * (runs != 1)}, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
     if launcher in ELSEWHERE or not runs:
         say(said)
         return
@@ -41,7 +42,7 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
     seconds = sum(work.runs * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
     begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
     new = seconds - sum(number * (cost.seconds or 0) for number, cost in zip(begun, each, strict=True))
-    said += f", {duration(seconds)} of this machine one after another{_basis(each, SECONDS)}"
+    said += f", {duration(seconds)} of this machine{' one after another' * (runs > 1)}{_basis(each, SECONDS)}"
     settings = works[0].settings
     if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:
         raise UserError(
@@ -64,7 +65,7 @@ def _basis(costs: "list[Cost]", seconds: float) -> str:
 
 
 def check_cost_of_one(job: Job) -> None:
-    """As for a sweep, of a single run that would take minutes; a short one is not worth measuring."""
+    """As for a sweep, of a single run; one that takes seconds is not worth measuring."""
     from lra.runs.estimate import Work
     from lra.training import ranks
 
@@ -75,3 +76,24 @@ def check_cost_of_one(job: Job) -> None:
     operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
     if operations > LONG:
         check_cost(HydraConfig.get().runtime.choices["hydra/launcher"], [(settings, system, [job.folder])])
+
+
+def ask_for_a_choice(job: Job) -> NoReturn:
+    """Say what a command without any choice would train, and what its training would cost here; raises UserError."""
+    from lra.runs.describe import describe
+    from lra.runs.estimate import ASSUMED_SPEED, duration
+    from lra.runs.step import SECONDS, step_cost
+
+    system, steps = job.system, job.system.recipe.steps
+    say(f"nothing is chosen, so this would be {job.title}, at the paper's full size: {steps:,} steps")
+    cost = step_cost(job.settings, system, SECONDS)
+    seconds = describe(system)["flops_per_step"] / ASSUMED_SPEED if cost is None else cost.seconds
+    basis = "by its FLOPs, at an assumed speed" if cost is None else f"{seconds:.2g} s a step, measured now"
+    lines = {
+        "lra-train task=listops": f"that: {duration(steps * seconds)} here, evaluations aside ({basis})",
+        QUICK: "a small run: half a minute",
+        "lra": "what there is",
+    }
+    for line, does in lines.items():
+        say(f"  {line:{len(QUICK)}}  {does}")
+    raise UserError("choose a task, an attention or an experiment")

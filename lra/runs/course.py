@@ -230,11 +230,12 @@ class _Observer:
 
     def on_part(self, done: int, total: int) -> None:
         self.memory.between_parts()
-        self.bar.evaluating(done, total)
+        self.bar.evaluating(self.course.training.step, done, total)
         faults.point("evaluation")
         self.course.pause_if_asked(self.requests)
 
-    def on_cut(self) -> None:
+    def on_cut(self, done: int, total: int) -> None:
+        self.bar.within(done, total)
         faults.point("micro-batch")
         if self.requests.heard():
             self.course.pause_if_asked(self.requests)
@@ -249,6 +250,7 @@ def _metrics_line(now: Measurement) -> dict[str, Any]:
         "val_loss": now.val.loss,
         "val_accuracy": now.val.accuracy,
         "seconds": now.train_seconds + now.eval_seconds,
+        "train_seconds": now.train_seconds,
         "tokens": now.tokens.computed,
         "tokens_real": now.tokens.real,
     }

@@ -1,25 +1,19 @@
 """What runs will take on this machine, measured with a part of their first batches, or reckoned from their FLOPs."""
 
 import math
-import multiprocessing
-import os
-import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
 
 from lra.config.settings import Settings
-from lra.core.children import end_with
+from lra.core.children import heard_from
 from lra.core.console import Preparation
 from lra.core.errors import UserError
 from lra.core.files import digest
-from lra.core.signals import ASKING
 from lra.model.model import Model
 from lra.runs.cut import by_tokens
 from lra.runs.describe import describe
@@ -31,6 +25,7 @@ from lra.training.batches import batches, parts_of, predict
 from lra.training.update import accumulate
 
 SECONDS = 15  # for all measurements together
+SHORT, PART = 1.0, 0.01  # of one cell: measuring takes no longer than a second, or than this part of its run
 FORWARD = 1 / 3  # of training
 ASSUMED_SPEED = 1e10  # FLOPs per second, where no cell could be measured: less than one core gives
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
@@ -68,6 +63,8 @@ class Cost:
 
 def duration(seconds: float) -> str:
     """For people: hours, or minutes where there are few."""
+    if seconds > 360_000:
+        return f"about {seconds / 3600:,.0f} hours"
     return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"
 
 
@@ -78,7 +75,7 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     child, which leaves nothing in this process and is killed when time is up.
     """
     tasks = _prepared(works)
-    measured = _measured(works, tasks, seconds)
+    measured = dict(heard_from(_measure, works, tasks, seconds, seconds=seconds))
     found = {place: Cost(seconds) for place, seconds in measured.items()}
     left = [place for place in range(len(works)) if place not in measured]
     if left:
@@ -99,26 +96,6 @@ def _reckoned(work: Work, task: Task | None, speed: float) -> Cost:
         return Cost(None)
 
 
-def _measured(works: list[Work], tasks: list[Task | None], limit: float) -> dict[int, float]:
-    """The seconds of a run by the place of its cell, for what was measured in time."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(works, tasks, limit, sender, os.getpid()), daemon=True)
-    child.start()
-    sender.close()
-    found: dict[int, float] = {}
-    end = time.monotonic() + limit
-    try:
-        with suppress(EOFError):  # all are measured, or it was killed for want of memory
-            while receiver.poll(max(0.0, end - time.monotonic())):
-                place, seconds = receiver.recv()
-                found[place] = seconds
-    finally:
-        child.kill()
-        child.join()
-    return found
-
-
 def _examples(work: Work, task: Task) -> tuple[int, int]:
     """How many examples a run trains on, those of its pretraining included, and how many it evaluates."""
     recipe = work.system.recipe
@@ -134,21 +111,23 @@ def _flops(work: Work, task: Task) -> float:
 
 
 def _prepared(works: list[Work]) -> list[Task | None]:
-    """The task of each; None where its data cannot be had, which its runs will say."""
+    """The task of each; None where its data cannot be had, which its runs will say. Raises UserError where there is one
+    work alone, so that its data are not looked for again."""
+    later = (OSError, UserError) if len(works) > 1 else (OSError,)
     tasks: dict[str, Task | None] = {}
     for work in works:
         key = digest(work.settings.task)
         if key not in tasks:
             tasks[key] = None
-            with Preparation(work.system.builder.facts.name) as progress, suppress(UserError, OSError):
+            with Preparation(work.system.builder.facts.name) as progress, suppress(*later):
                 tasks[key] = work.system.builder.build(Place.of(work.settings, progress))
     return [tasks[digest(work.settings.task)] for work in works]
 
 
-def _measure(works: list[Work], tasks: list[Task | None], limit: float, sender: Connection, parent: int) -> None:
-    end_with(parent)
-    for number in ASKING:
-        signal.signal(number, signal.SIG_DFL)
+def _measure(
+    send: Callable[[tuple[int, float]], None], works: list[Work], tasks: list[Task | None], limit: float
+) -> None:
+    """Send the place of a cell and the seconds of a run, one cell after the other."""
     keep_memory()
     for place in sorted(range(len(works)), key=lambda place: place * GOLDEN % 1):
         if tasks[place] is None:
@@ -157,7 +136,7 @@ def _measure(works: list[Work], tasks: list[Task | None], limit: float, sender: 
             seconds = _seconds(works[place], tasks[place], limit / len(works))
         except Exception:  # a system that fails says so when it is run
             continue
-        sender.send((place, seconds))
+        send((place, seconds))
 
 
 def _seconds(work: Work, task: Task, share: float) -> float:
@@ -169,6 +148,7 @@ def _seconds(work: Work, task: Task, share: float) -> float:
     first = _training(model, work, task, 1)
     if first < share:  # the first time is slower than the others, on a busy machine by a hundred times
         first = _training(model, work, task, 1)
+    share = min(share, max(SHORT, PART * first * (trained + FORWARD * evaluated)))
     examples = int((share / first - 1) / 4)
     if examples <= 1:
         return first * (trained + FORWARD * evaluated)

@@ -1,9 +1,9 @@
 """One run in its folder: who holds it, what it leaves there, and in which processes it happens."""
 
-import json
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config.cell import Cell
@@ -37,14 +37,10 @@ def run(job: Job) -> str:
 
     It happens in this process, among the ranks that were started with it, or in new processes.
     """
-    from lra.runs.describe import describe
     from lra.runs.machine import device_of, placed
     from lra.training import ranks
 
     settings, processes = job.settings, job.system.recipe.processes
-    if settings.describe:
-        print(json.dumps({"run_folder": str(job.folder), **describe(job.system)}, indent=1))
-        return "skipped"
     check_memory(job.system)
     given = ranks.started_with()
     if given > 1 and processes not in (1, given):
@@ -196,6 +192,9 @@ class Runner:
     def _logged(self) -> LoggedRun:
         """What a logger shows of the run."""
         cell, settings = self.job.cell, self.job.settings
-        names = [cell.task, cell.attention, cell.variant, cell.protocol]
-        names += [f"{key}={value}" for key, value in cell.settings.items()]
-        return LoggedRun(folder=self.job.folder, group="-".join(names), seed=settings.seed, config=settings.identity)
+        return LoggedRun(
+            folder=self.job.folder,
+            name=f"{cell} seed {settings.seed}",
+            group=f"{Path(settings.out).name}/{cell.folder.as_posix()}",
+            config=settings.identity,
+        )

@@ -25,14 +25,26 @@ from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.files import digest
 
+GROUPS = {  # by the name in `metrics.jsonl`
+    "epoch": "train/epoch",
+    "lr": "train/lr",
+    "train_loss": "train/loss",
+    "tokens": "train/tokens",
+    "tokens_real": "train/tokens_real",
+    "val_loss": "val/loss",
+    "val_accuracy": "val/accuracy",
+    "seconds": "speed/seconds",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """What a logger is told of a run before it starts. `group`: its cell; `config`: what decides its numbers."""
+    """What a logger is told of a run before it starts. `name`: its cell and seed; `group`: its sweep and cell, as its
+    seeds have them; `config`: what decides its numbers."""
 
     folder: Path
+    name: str
     group: str
-    seed: int
     config: dict[str, Any]
 
 
@@ -75,7 +87,7 @@ class TensorBoard(Logger):
         self._path = run.folder / f"events.out.tfevents.{time.time_ns()}"
         self._write(0, file_version="brain.Event:2")
         self._write(0, session_log=SessionLog(status=SessionLog.START))  # that server forgets what it has read
-        metrics = dict.fromkeys(("val_accuracy", "val_loss", "test_accuracy", "test_loss"))
+        metrics = dict.fromkeys(f"{split}/{name}" for split in ("val", "test") for name in ("accuracy", "loss"))
         experiment, start, self._end = hparams(_flat(run.config), metrics)
         self._write(0, summary=experiment)
         self._write(0, summary=start)
@@ -138,7 +150,7 @@ class Wandb(Logger):
             resume="allow",
             reinit="create_new",
             group=run.group,
-            name=f"seed={run.seed}",
+            name=run.name,
             job_type="train",
             config=run.config,
             dir=run.folder,
@@ -156,7 +168,7 @@ class Wandb(Logger):
 
     def close(self, step: int, test: dict[str, float]) -> None:
         if test:
-            self._run.summary.update({**test, "test_step": step})
+            self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
 
 
@@ -189,7 +201,7 @@ class Loggers:
     def tested(self, score: dict[str, Any]) -> None:
         """An entry `test` of the record: the run has finished."""
         self._step = score["step"]
-        self._test = _finite({f"test_{name}": score[name] for name in ("accuracy", "loss")})
+        self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
 
     def __enter__(self) -> "Loggers":
         return self
@@ -245,7 +257,18 @@ def _replay(logger: Logger, history: bytes) -> None:
 
 
 def _log(logger: Logger, line: dict[str, Any]) -> None:
-    logger.log(line["step"], _finite({name: value for name, value in line.items() if name != "step"}))
+    logger.log(line["step"], grouped(line))
+
+
+def grouped(line: dict[str, Any]) -> dict[str, float]:
+    """A line of `metrics.jsonl` as tools show it: train/, val/, speed/, and under blocks/ what a probe measured in each
+    block. Numbers that are not finite are left out."""
+    values = {GROUPS[name]: value for name, value in line.items() if name in GROUPS}
+    inside = {name: value for name, value in line.items() if isinstance(value, list)}
+    values |= {f"blocks/{name}/{block}": value for name, each in inside.items() for block, value in enumerate(each, 1)}
+    if line.get("train_seconds"):
+        values["speed/tokens_per_second"] = line["tokens"] / line["train_seconds"]
+    return _finite(values)
 
 
 def _finite(values: dict[str, float | None]) -> dict[str, float]:

@@ -34,6 +34,19 @@ def reproducible() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
+@contextmanager
+def set_back() -> Iterator[None]:
+    """Set PyTorch's threads and determinism, which a run sets for the whole process, back to what they were."""
+    numbers, threads = torch.utils.deterministic, torch.get_num_threads()
+    level, filled = torch.get_deterministic_debug_mode(), numbers.fill_uninitialized_memory
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(level)
+        numbers.fill_uninitialized_memory = filled
+
+
 def keep_memory() -> None:
     """Let glibc keep what tensors free. By default it gives blocks above 32 MiB back to the system and has them
     cleared anew for every operation, which takes a tenth to a third of a training step on a CPU."""

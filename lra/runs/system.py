@@ -57,6 +57,11 @@ def assemble(settings: Settings) -> System:
     designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
+    if settings.model["norm_over"] == "batch" and (recipe.micro_batch != recipe.batch_size or recipe.processes > 1):
+        raise UserError(
+            f"train.micro_batch={recipe.micro_batch}, train.processes={recipe.processes}: model.norm_over=batch takes "
+            f"the moments of a whole batch; use train.micro_batch={recipe.batch_size} and train.processes=1"
+        )
     start = settings.start
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")

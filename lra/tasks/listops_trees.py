@@ -6,17 +6,14 @@ at once, from raw Philox bits and with integer arithmetic only, so a seed gives 
 """
 
 import hashlib
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from itertools import count
-from multiprocessing import get_context
 
 import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
 from lra.tasks import Progress
+from lra.tasks.workers import in_order
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
@@ -46,7 +43,7 @@ def generate(
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
-    for tokens, lengths, labels, digests in _chunks(bounds, workers):
+    for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
         fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]
         fresh = fresh[: total - done]
         fruitless = 0 if fresh else fruitless + 1
@@ -69,23 +66,6 @@ def generate(
 
 
 Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]
-
-
-def _chunks(bounds: tuple[int, ...], workers: int) -> Iterator[Chunk]:
-    """Chunks 0, 1, 2, ... in order; the first one here, since small data sets need no more than that."""
-    yield chunk(0, *bounds)
-    if workers == 1:
-        for index in count(1):
-            yield chunk(index, *bounds)
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    try:
-        window: deque = deque()
-        for index in count(1):
-            window.append(pool.submit(chunk, index, *bounds))
-            if len(window) > 2 * workers:
-                yield window.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: int, max_args: int) -> Chunk:

@@ -13,12 +13,13 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.tasks import Facts, Marked, Place, titled
+from lra.tasks import Facts, Place, titled
 from lra.tasks.baselines import majority
 from lra.tasks.building import FromSource
 from lra.tasks.finding import Content, Source
 from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_size
+from lra.tasks.splits import Marked
 from lra.tasks.storage import SPLITS, Identity, Splits
 from lra.tasks.writer import Writer
 
@@ -36,10 +37,10 @@ class Draws:
     def __init__(self, seed: int, *index: int) -> None:
         self._bits = streams.philox(seed, "data", *index)
 
-    def below(self, bound: int, *shape: int) -> np.ndarray:
-        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32)."""
+    def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
+        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
-        return ((high * np.uint64(bound)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+        return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def shares(self, *shape: int) -> np.ndarray:
         """Numbers between 0 and 1, both exclusive."""
@@ -160,11 +161,11 @@ def grid(split: Marked) -> tuple[np.ndarray, np.ndarray]:
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 
 
-def at_least(**wanted: tuple[int, int]) -> None:
-    """Raises UserError for the first option (value, least) that is too small."""
+def at_least(because: str = "", **wanted: tuple[int, int]) -> None:
+    """Raises UserError for the first option (value, least) that is too small, `because` of another one, if named."""
     for key, (value, least) in wanted.items():
         if value < least:
-            raise UserError(f"task.{key}={value}: expected at least {least}")
+            raise UserError(f"task.{key}={value}: expected at least {least}{because and f' for task.{because}'}")
 
 
 def _said(value: Any) -> str:

@@ -21,8 +21,10 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.tasks import Facts, Marked, Place, Split, Task, Windows
+from lra.tasks import Facts, Place, Split, Task
 from lra.tasks.doubts import contradictions
+from lra.tasks.pictures import Pictures
+from lra.tasks.splits import Marked, Windows
 from lra.tasks.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; a part of the folder's name
@@ -143,7 +145,7 @@ def _build(
         shutil.rmtree(left_over)
     staging = folder.parent / f".{folder.name}.{host}.{secrets.token_hex(8)}.tmp"
     staging.mkdir()
-    dtype = np.uint8 if facts.vocab_size <= 256 else np.uint16
+    dtype = np.uint8 if facts.pictures or facts.vocab_size <= 256 else np.uint16
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, dtype) for split in splits}
     try:
@@ -252,6 +254,8 @@ def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
         splits = {split: Windows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
     elif facts.objective in ("positions", "reconstruct"):
         splits = {split: Marked(**arrays) for split, arrays in maps.items()}
+    elif facts.pictures:
+        splits = {split: Pictures(**arrays) for split, arrays in maps.items()}
     else:
         splits = {split: Split(**arrays) for split, arrays in maps.items()}
     return {"val": splits["test"], **splits}

@@ -25,6 +25,7 @@ class Writer:
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
         self._ends, self._places = array("q", [0]), array("i")  # of the answers, where examples have several
+        self._known = array("i")  # of the examples besides, where they were made here
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -41,12 +42,16 @@ class Writer:
             self._index.append(row)
         self._labels.append(label)
 
-    def extend(self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> None:
-        """Many examples of one document each, known to be different."""
+    def extend(
+        self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, known: np.ndarray | None = None
+    ) -> None:
+        """Many examples of one document each, not compared with others; `known` [n, p]: numbers about each of them."""
         first = len(self._offsets) - 1
         self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), lengths)
         self._index.extend(range(first, first + len(labels)))
         self._labels.extend(labels.tolist())
+        if known is not None:
+            self._known.frombytes(known.astype(np.int32).tobytes())
 
     def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
         """Examples of one document each, all of one length: tokens [n, L] and answers [n, L], negative where there is
@@ -78,6 +83,8 @@ class Writer:
         entries = {f"{self.split}.tokens": tokens}
         if self._places:
             arrays |= {"ends": ("<i8", self._ends), "places": ("<i4", self._places)}
+        if self._known:
+            arrays |= {"known": ("<i4", self._known)}
         for name, (dtype, values) in arrays.items():
             data = np.asarray(values).astype(dtype).tobytes()
             with open(self._folder / f"{self.split}.{name}{ARRAY}", "wb") as file:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
+from lra.core.paths import conf_dir
 from lra.records import record
 from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
@@ -23,7 +26,7 @@ from lra.tasks import Place
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")
-ASIDE = {"seconds", *PROBES}  # of an evaluation: not the same twice, and no result
+ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Sett
     identity, provenance = earlier["config"], earlier["provenance"]
     settings = replace(
         own,
-        **{key: value for key, value in identity.items() if key not in ("train", "init")},
+        **{key: value for key, value in identity.items() if key not in ("model", "attention", "train", "init")},
+        model={**own.model, **identity["model"]},  # keys that came later are null, and say what was before
+        attention={**_nulls(earlier["attention"]), **identity["attention"]},
         train={**own.train, **_numbers(earlier), "processes": earlier.get("processes", 1)},
         init=None,
         threads=provenance["threads"],
@@ -120,6 +125,13 @@ def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Sett
             f"{settings.start.sha256}"
         )
     return settings
+
+
+def _nulls(attention: str) -> dict[str, None]:
+    """The keys that are null in our option of this name."""
+    option = conf_dir() / "attention" / f"{attention}.yaml"
+    values = yaml.safe_load(option.read_text()) if option.exists() else {}
+    return {key: None for key, value in values.items() if value is None}
 
 
 def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:

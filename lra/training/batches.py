@@ -56,14 +56,16 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
 
     Where padding takes part in the model, a part is the next `size` examples at `max_len`. Where padding is masked,
     examples are sorted by length and each part is padded to its own longest document. A part then has at most the
-    tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least.
+    tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least, unless the
+    model has norms over the batch.
     """
-    if not model.key_mask:
+    lengths = split.lengths(examples).max(axis=1).clip(min=1)
+    if not model.key_mask or model.whole_batches:
         places = ranks.share(np.arange(len(examples)))
         for start in range(0, len(places), size):
-            yield places[start : start + size], model.max_len
+            part = places[start : start + size]
+            yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    lengths = split.lengths(examples).max(axis=1).clip(min=1)
     order = ranks.share(np.argsort(-lengths, kind="stable"))
     overhead = OVERHEAD[next(model.parameters()).device.type]
     for part in cheapest(lengths[order], size * model.max_len, overhead):

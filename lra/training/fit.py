@@ -125,7 +125,7 @@ def fit(
     precision: Precision,
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 

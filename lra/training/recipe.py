@@ -36,7 +36,7 @@ class Recipe:
     eval_every: PositiveInt
     lr: PositiveFloat
     warmup: PositiveInt
-    schedule: Literal["rsqrt", "constant", "cosine", "triangular"]
+    schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
     stop_in_warmup: bool
     weight_decay: NonNegativeFloat
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
@@ -67,14 +67,16 @@ class Recipe:
         """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
 
         rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
-        Range Arena's. triangular: linear from the peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
+        Range Arena's; cosine_to_zero: over what is left of `steps`, as the S4 family's. triangular: linear from the
+        peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
         """
-        past = max(0, step - self.warmup)
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,
             "cosine": 0.5 * (1 + math.cos(math.pi * past / self.steps)),
-            "triangular": 1 - (1 - 1 / 32) * past / max(1, self.steps - self.warmup),
+            "cosine_to_zero": 0.5 * (1 + math.cos(math.pi * past / rest)),
+            "triangular": 1 - (1 - 1 / 32) * past / rest,
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
 

@@ -25,9 +25,10 @@ from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
 
-OnCut = Callable[[], None]
-"""Called before each micro-batch where there is one rank, since the others may have fewer. It may raise, because the
-step begins again and drops the gradients that it has added up."""
+OnCut = Callable[[int, int], None]
+"""Called before each micro-batch, where there is one rank, since the others may have fewer, with the examples of the
+step that are done, and all of them. It may raise, because the step begins again and drops the gradients that it has
+added up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ def update(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Update:
     """Ask for one training step on `examples`, whose `parts` may have been read before."""
@@ -113,7 +114,7 @@ def update(
         return accumulate(model, split, examples, recipe.micro_batch, **batch, on_cut=on_cut, parts=parts)
 
     def cause() -> str:
-        gradient(None, lambda: None)  # once more: it was clipped, and that of a later step may have taken its place
+        gradient(None, lambda *_: None)  # once more: it was clipped, and that of a later step may have taken its place
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
     told, lr = gradient(parts, on_cut), recipe.learning_rate(step)
@@ -139,7 +140,7 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda: None,
+    on_cut: OnCut = lambda *_: None,
     parts: Iterable[Part] | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over `examples` to the parameters; returns [3] that loss, the real tokens that
@@ -151,14 +152,16 @@ def accumulate(
     device = next(model.parameters()).device
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
+    done = 0
     for part in parts_of(model, split, examples, micro_batch) if parts is None else parts:
         if ranks.count() == 1:
-            on_cut()
+            on_cut(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
         loss = summed_loss(logits, labels) / predictions
         loss.backward()
         total += loss.detach()
+        done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
     ranks.add_gradients(model.parameters())
     told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])

@@ -1,0 +1,83 @@
+"""What mkdocs asks for while it builds the site: its files and its navigation."""
+
+import re
+from pathlib import Path
+
+import attentions
+import tasks
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import notebooks
+from lra.report.numbers import PLACE
+
+TOP = Path(__file__).resolve().parents[2]
+ASSETS = ("site.css", "iframe-worker.js")
+SOURCES = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
+    *("results/*.md", "results/*.json", "results/*.html", "results/*.svg", "results/bench/*/*"),
+    *(f"results/*/{name}" for name in ("README.md", "cards.md", "index.html", "*.svg", "receipts.zip")),
+)
+NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
+FIRST_CELL = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Behind the pages of mkdocs.yml: those of Python, where there are some, attentions, tasks and results."""
+    python = [*(["docs/api.md"] if (TOP / "docs" / "api.md").exists() else []), *notebooks.pages(TOP)]
+    config.nav += [{"Python": python}] if python else []
+    config.nav.append({"Attentions": [{"All of them": "results/attentions.md"}, *attentions.places()]})
+    config.nav.append({"Tasks": [{"Their data": "results/data.md"}, *tasks.places()]})
+    config.nav.append({"Results": _results()})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The repository's files at their own paths, so that their links hold, and what is made here."""
+    for file in list(files):
+        if file.src_dir == config.docs_dir:
+            files.remove(file)
+    for path in sorted({path for pattern in SOURCES for path in TOP.glob(pattern)}):
+        files.append(_file(config, path.relative_to(TOP).as_posix(), abs_src_path=str(path)))
+    for name in ASSETS:
+        files.append(_file(config, f"assets/{name}", abs_src_path=str(Path(__file__).with_name(name))))
+    for place, text in {**attentions.pages(TOP), **tasks.pages(TOP), **notebooks.pages(TOP)}.items():
+        files.append(_file(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Without the names of numbers, and with links to what is made here: from tables of attentions and tasks to their
+    pages, and from a notebook's file to its page."""
+    folder = {"results/attentions.md": attentions.FOLDER, "docs/data.md": tasks.FOLDER}.get(page.file.src_uri)
+    if folder is not None:
+        markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
+    if page.file.src_uri.startswith("results/"):
+        page.meta["search"] = {"exclude": True}
+    return PLACE.sub(lambda place: place["number"], NOTEBOOK.sub(r"\1.md", markdown))
+
+
+def _linked(cell: re.Match, folder: str, files: Files) -> str:
+    place = f"{folder}/{cell[1]}.md"
+    return f"| [`{cell[1]}`](../{place}) |" if files.get_file_from_path(place) else cell[0]
+
+
+def _file(config: MkDocsConfig, place: str, **content: str) -> File:
+    """A README beside a page that a report wrote as index.html keeps its name."""
+    file = File.generated(config, place, **content)
+    if place.endswith("/README.md"):
+        file.dest_uri = place.removesuffix(".md") + ".html"
+    return file
+
+
+def _results() -> list:
+    """What is written of all results, and a page for each folder of them."""
+    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem not in ("attentions", "data")]
+    folders = sorted({path.parent for path in (TOP / "results").glob("*/README.md")})
+    benches = sorted((TOP / "results" / "bench").glob("*/README.md"))
+    return [
+        *(path.relative_to(TOP).as_posix() for path in over_all),
+        {"Trained": [{folder.name: f"results/{folder.name}/README.md"} for folder in folders]},
+        {"Measured": [{path.parent.name: path.relative_to(TOP).as_posix()} for path in benches]},
+    ]

@@ -1,0 +1,25 @@
+// Browsers start no workers for pages that are opened from a disk. There the search runs in a hidden frame instead.
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(address) {
+      super()
+      const frame = document.createElement("iframe")
+      frame.hidden = true
+      document.body.append(frame)
+      this.inside = frame.contentWindow
+      this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }))
+      const script = this.inside.document.createElement("script")
+      script.src = new URL(address, location).href
+      this.ready = new Promise((done) => (script.onload = done))
+      this.inside.document.body.append(script)
+    }
+
+    postMessage(data) {
+      this.ready.then(() => this.inside.dispatchEvent(new this.inside.MessageEvent("message", { data })))
+    }
+
+    terminate() {
+      this.inside.frameElement.remove()
+    }
+  }
+}

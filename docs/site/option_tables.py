@@ -1,0 +1,89 @@
+"""The table of an option's settings: values and comments from its YAML file, types from the signature of its class."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import Parameter, signature
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from lra.core.paths import conf_dir
+
+SETTING = re.compile(r"^ *(?P<key>\w+):[^#]*(?:# *(?P<says>.*))?$")
+CONTINUED = re.compile(r"^ {8,}# *(?P<says>.*)$")
+BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: ("at most", "le")}
+
+
+def table(group: str, name: str, node: dict[str, Any]) -> Iterator[str]:
+    """Lines of Markdown. `node`: the section of the composed configuration, with its `_target_`; `???` is no value."""
+    own = {key: value for key, value in node.items() if not key.startswith("_")}
+    if not own:
+        yield "It has none."
+        return
+    says, types = _comments(group, name), _types(node["_target_"])
+    yield "| option | default | type | meaning |"
+    yield "|---|---|---|---|"
+    for key, value in own.items():
+        meaning = "" if set(re.findall(r"\w+", says.get(key, ""))) <= set(re.findall(r"\w+", types[key])) else says[key]
+        yield f"| `{group}.{key}` | `{_said(value)}` | {types[key]} | {_cell(meaning)} |"
+
+
+def introduction(group: str, name: str) -> str:
+    """What the head of the option's file says, without its commands."""
+    head: list[str] = []
+    for line in (conf_dir() / group / f"{name}.yaml").read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith(("# @package", "#  ")):
+            head.append(line.removeprefix("#").strip())
+    return " ".join(head)
+
+
+def _comments(group: str, name: str) -> dict[str, str]:
+    """What stands behind each key, over as many lines as it takes."""
+    found: dict[str, str] = {}
+    key = ""
+    for line in (conf_dir() / group / f"{name}.yaml").read_text().splitlines():
+        if further := CONTINUED.match(line):
+            found[key] = f"{found[key]}; {further['says']}"
+        elif setting := SETTING.match(line):
+            key = setting["key"]
+            found[key] = setting["says"] or ""
+    return found
+
+
+def _types(target: str) -> dict[str, str]:
+    module, _, name = target.rpartition(".")
+    parameters = signature(getattr(import_module(module), name)).parameters.values()
+    return {one.name: _type(one.annotation) for one in parameters if one.kind is Parameter.KEYWORD_ONLY}
+
+
+def _type(hint: Any) -> str:
+    """A type in words, with its bounds."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is NoneType:
+        return "`null`"
+    if origin is Annotated:
+        metadata = [bound for one in arguments[1:] for bound in getattr(one, "metadata", [one])]
+        words = [
+            f"{BOUNDS[type(one)][0]} {getattr(one, BOUNDS[type(one)][1])}" for one in metadata if type(one) in BOUNDS
+        ]
+        return " ".join([_type(arguments[0]), ", ".join(words)]).strip()
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type, arguments))
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin is not None:
+        return f"{origin.__name__} of {', '.join(map(_type, arguments))}"
+    return hint.__name__
+
+
+def _said(value: Any) -> str:
+    """As YAML writes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("[", "\\[")

@@ -1,0 +1,110 @@
+"""A page for every task: what it asks, an example where it can be generated, its options, its card with baselines."""
+
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import option_tables
+from omegaconf import OmegaConf
+
+from lra.config import configure
+from lra.config.compose import compose, options
+from lra.core.errors import UserError
+from lra.tasks import Builder, unheard
+from lra.tasks.listops import ListOps
+from lra.tasks.listops_trees import WORDS, generate
+from lra.tasks.probes import BLOCK, Draws, Probe
+from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
+
+FOLDER = "tasks"
+CARDS = "results/data.md"
+SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
+SAMPLE = "A fine film."
+QUESTIONS = {
+    "classify": "One of {classes} classes for each example.",
+    "next_token": "The next token at every position, one of {classes}.",
+    "positions": "One of {classes} answers at each position that is scored.",
+    "reconstruct": "All tokens, from what the last position holds.",
+}
+
+
+def places() -> list[str]:
+    """The pages, for the navigation."""
+    return [f"{FOLDER}/{name}.md" for name in options("task")]
+
+
+def pages(top: Path) -> dict[str, str]:
+    """The text of each page; `top`: the checkout, whose results have the cards."""
+    kept = top / CARDS
+    cards = re.split(r"^## ", kept.read_text(), flags=re.MULTILINE)[1:] if kept.exists() else []
+    return {f"{FOLDER}/{name}.md": "\n".join(_page(name, cards)) + "\n" for name in options("task")}
+
+
+def _page(name: str, cards: list[str]) -> Iterator[str]:
+    node = OmegaConf.to_container(compose("prepare", f"task={name}")["task"], resolve=True)
+    yield f"# {name}\n"
+    yield option_tables.introduction("task", name) + "\n"
+    builder = _builder(node)
+    if builder is not None:
+        facts = builder.facts
+        yield QUESTIONS[facts.objective].format(classes=f"{facts.classes:,}")
+        texts = "Pairs of documents of" if facts.documents == 2 else "Documents of"
+        yield f"{texts} at most {facts.max_len:,} tokens, {facts.vocab_size - 1:,} of which are different;"
+        yield f"measured by {facts.metric}{', causal' if facts.causal else ''}.\n"
+        yield "\n".join(_example(builder)) + "\n"
+    yield f"```bash\nlra-prepare task={name}\nlra-train task={name} attention=simple describe=true\n```\n"
+    yield "## Options\n"
+    yield from option_tables.table("task", name, node)
+    yield "\nWhere the data come from and how they are kept: [Tasks and their data](../docs/data.md).\n"
+    yield from _cards(name, cards)
+
+
+def _builder(node: dict[str, Any]) -> Builder | None:
+    """None where an option has no value before a person gives one."""
+    try:
+        return configure.build(node, "task", [])()
+    except UserError:
+        return None
+
+
+def _cards(name: str, cards: list[str]) -> Iterator[str]:
+    """Its cards in results/data.md: rows, lengths, labels, doubts, baselines."""
+    for card in cards:
+        title, _, text = card.partition("\n")
+        if title.split(" (")[0] == name:
+            yield f"## The card of `{title}`\n"
+            yield text.strip() + "\n"
+
+
+def _example(builder: Builder) -> list[str]:
+    if isinstance(builder, Probe):
+        return _of_probe(builder)
+    if isinstance(builder, ListOps):
+        tokens, offsets, labels = generate(1, **SHORT, seed=builder.seed, workers=1, progress=unheard)
+        words = [(WORDS[token - 1], False) for token in tokens[: offsets[1]]]
+        says = "An example, shorter than those of the task; its class is the value of the expression"
+        return [f"{says}, {labels[0]}:\n", _strip(words)]
+    if builder.facts.vocab_size == BYTE_VOCABULARY:
+        ids = " ".join(map(str, byte_ids(SAMPLE.encode(), len(SAMPLE))))
+        return [f"A token is a byte plus one, and 0 is padding: `{SAMPLE}` becomes `{ids}`."]
+    return []
+
+
+def _of_probe(probe: Probe) -> list[str]:
+    """The first example of train."""
+    tokens, answers = probe.draw(Draws(probe.seed, 0, 0), BLOCK, train=True)
+    scored = answers[0] >= 0
+    found = ["The first example of train, with the positions that are scored marked:\n"]
+    found.append(_strip(zip(map(str, tokens[0]), scored, strict=True)))
+    if probe.objective == "positions":
+        found.append(f"\nThe answers there: {', '.join(map(str, np.asarray(answers[0])[scored]))}.")
+    return found
+
+
+def _strip(words: Any) -> str:
+    """Tokens side by side, some of them marked."""
+    cells = [f'<span class="{"scored" if marked else "token"}">{escape(word)}</span>' for word, marked in words]
+    return f'<div class="tokens">{" ".join(cells)}</div>'

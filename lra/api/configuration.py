@@ -1,0 +1,83 @@
+"""What a command line says, without the command line."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from lra.config.boundary import check_boundary, composing
+from lra.config.cell import Cell, cell_of
+from lra.config.compose import start
+from lra.config.configure import explain
+from lra.config.own import with_packages
+from lra.config.settings import Settings, settings_of
+from lra.core.errors import UserError
+from lra.runs.job import run_folder
+from lra.runs.system import assemble
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run, composed and checked. `overrides`: the command line that makes it; `settings`: every value; `folder`:
+    where the run lives."""
+
+    overrides: tuple[str, ...]
+    settings: Settings
+    folder: Path
+
+    def describe(self) -> dict[str, Any]:
+        """The facts that need neither data nor training, as `lra-train describe=true` prints them: parameters, learning
+        rates [step, rate], tokens and floating point operations of a step."""
+        from lra.runs.describe import describe
+
+        return describe(assemble(self.settings))
+
+
+def compose(*overrides: str) -> Configuration:
+    """The run of `lra-train OVERRIDES`; of a preset that is a sweep, the run that the overrides name.
+
+    Raises UserError with the key, what was expected and what was found.
+    """
+    with inside("train", overrides) as config:
+        settings, cell = run_of(config)
+        return Configuration(overrides, settings, run_folder(settings, cell))
+
+
+def run_of(config: DictConfig) -> tuple[Settings, Cell]:
+    """Settings and cell of one run. Raises UserError where the overrides do not say which of a sweep's."""
+    settings = settings_of(config)
+    named = [override.partition("=")[0].lstrip("+") for override in config.hydra.overrides.task]
+    swept = [key for key in config.hydra.sweeper.params or {} if key not in (*named, "seed")]
+    if swept and not (swept == ["system"] and "attention" in named):
+        keys = ", ".join(f"{key}=..." for key in swept)
+        raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
+    return settings, cell_of(config, config.hydra, [])
+
+
+@contextmanager
+def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
+    """As inside of a command: its configuration, Hydra's own part included, which Hydra's global state holds as well.
+
+    Afterwards that state is what it was before. Raises UserError.
+    """
+    engine, known = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    try:
+        with composing(list(overrides)):
+            words = [*with_packages(list(overrides)), f"hydra.mode={RunMode.RUN.name}"]
+            config = start(command).config_loader.load_configuration(command, words, RunMode.RUN)
+        check_boundary(config)
+        HydraConfig.instance().set_config(config)
+        yield config
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise UserError(explain(error, command)) from None
+    finally:
+        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = engine, known

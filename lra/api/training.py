@@ -1,0 +1,84 @@
+"""One run from Python: the records, locks, checkpoints and messages of `lra-train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lra.api.configuration import Configuration, inside, run_of
+from lra.core.errors import UserError
+from lra.core.signals import INTERRUPTED, Paused
+from lra.records.names import ERRORS
+from lra.records.outcome import packed, recorded
+from lra.runs.budget import check_cost_of_one
+from lra.runs.folder import AtWork
+from lra.runs.folder import run as run_in_folder
+from lra.runs.job import Job
+from lra.runs.loggers import loggers_of
+from lra.runs.system import assemble
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that is done. `record`: what its `record.json` holds; `folder`: where that lies."""
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, or paused (`train.minutes` are over; the same call goes on)."""
+        return str(self.record["status"])
+
+    @property
+    def metric(self) -> str:
+        """accuracy or perplexity."""
+        return str(self.record["metric"])
+
+    @property
+    def score(self) -> float | None:
+        """On the test split, accuracy in percent or perplexity, of the checkpoint that the protocol selects; None where
+        the run is not finished."""
+        tested = self.record.get("test", {}).get(self.record["selection"], {})
+        score: float | None = tested.get(self.metric)
+        return score
+
+
+def train(run: Configuration | str, *overrides: str) -> Trained:
+    """Do one run: `lra-train RUN OVERRIDES`. A run that was finished before is not trained again, one that was
+    interrupted goes on.
+
+    `run`: the first override, or what `lra.compose` returned. Raises UserError for a mistake, a run that another
+    process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when it is interrupted.
+    """
+    from lra.runs.machine import set_back
+
+    words = (run,) if isinstance(run, str) else run.overrides
+    with inside("train", (*words, *overrides)) as config, set_back():
+        job = _job(config)
+        check_cost_of_one(job)
+        try:
+            status = run_in_folder(job)
+        except AtWork as other:
+            raise UserError(f"{job.title}: {other}") from None
+        except Paused as pause:
+            if pause.code == INTERRUPTED:
+                raise KeyboardInterrupt(f"{job.title}: paused; the same call goes on") from None
+            if not pause.alone:  # the process was asked to end
+                raise SystemExit(pause.code) from None
+            status = "paused"
+    record = packed(job.folder, Path(job.settings.out)) or recorded(job.folder)
+    if status == "failed" or record is None:
+        reason = record["reason"] if record else "it ended without a word"
+        raise UserError(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
+    return Trained(job.folder, record)
+
+
+def _job(config: DictConfig) -> Job:
+    settings, cell = run_of(config)
+    for key in ("describe", "rerun", "also"):
+        if getattr(settings, key):
+            raise UserError(f"{key}={getattr(settings, key)}: lra.train does one run and returns it; leave {key} out")
+    loggers_of(settings)
+    return Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")

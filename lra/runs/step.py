@@ -1,0 +1,115 @@
+"""A training step measured here, on made-up documents of the greatest length: it needs no data."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lra.config.settings import Settings
+from lra.core import streams
+from lra.core.children import heard_from
+from lra.core.console import say
+from lra.runs.cut import by_tokens
+from lra.runs.describe import describe
+from lra.runs.execute import initial
+from lra.runs.job import Job
+from lra.runs.machine import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.system import System
+from lra.tasks import Facts, Split
+from lra.tasks.splits import Marked, Windows
+from lra.training.update import adamw, update
+
+SECONDS = 10  # that measuring a step may take
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """Seconds of a whole step, as those of `examples` of its batch are; bytes of memory while these were at work, None
+    where the system does not tell."""
+
+    seconds: float
+    memory: int | None
+    examples: int
+
+
+def tell(job: Job, alone: bool) -> None:
+    """Print the facts of a run as JSON; of one that is `alone` also what a step takes here, measured."""
+    facts = {"run_folder": str(job.folder), **describe(job.system)}
+    if alone:
+        cost = step_cost(job.settings, job.system, SECONDS)
+        facts["measured"] = cost and {
+            "step_seconds": cost.seconds,
+            "peak_memory_bytes": cost.memory,
+            "examples": cost.examples,
+        }
+        say(f"{job.title}: {in_words(cost, job.system)}")
+    print(json.dumps(facts, indent=1))
+
+
+def in_words(cost: StepCost | None, system: System) -> str:
+    """What a step takes, and of how much of its batch that is known."""
+    recipe = by_tokens(system.recipe, system.builder.facts)
+    batch = f"{recipe.batch_size} examples of the greatest length"
+    if cost is None:
+        return f"{SECONDS} s did not suffice to measure a step: not one of its {batch}"
+    memory = "" if cost.memory is None else f" and {cost.memory / 2**30:.2g} GiB"
+    said = f"a step takes {cost.seconds:.2g} s{memory} here, with {batch}"
+    if cost.examples == recipe.batch_size:
+        return said
+    least = ", and the memory is more" if memory and cost.examples < recipe.micro_batch else ""
+    return f"{said}; {SECONDS} s did not suffice for more than {cost.examples} of them, so the time is reckoned{least}"
+
+
+def step_cost(settings: Settings, system: System, seconds: float) -> StepCost | None:
+    """Of the largest part of a batch that a step could be measured with in so many seconds: all of it, a micro-batch,
+    or one example. None where there was no time for one."""
+    cost = None
+    for cost in heard_from(_measure, settings, system, seconds=seconds):  # noqa: B007
+        pass
+    return cost
+
+
+def _measure(send: Callable[[StepCost], None], settings: Settings, system: System) -> None:
+    """Send the cost with one example, a micro-batch and the batch, each twice, since the first time is slower."""
+    facts = system.builder.facts
+    recipe = by_tokens(system.recipe, facts)
+    keep_memory()
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    device = device_of(settings.device)
+    memory = PeakMemory(device)
+    try:
+        model = initial(system, facts, settings.seed).to(device)
+        optimizer = adamw(model, recipe)
+        split = stand_in(facts, recipe.batch_size, settings.seed)
+        for examples in sorted({1, min(recipe.micro_batch, recipe.batch_size), recipe.batch_size}):
+            for step in range(2):
+                clock = Stopwatch()
+                part = np.arange(examples)
+                asked = update(
+                    model, optimizer, split, part, recipe, seed=settings.seed, step=step, precision=settings.precision
+                )
+                asked.numbers.read()  # an accelerator has done it by then
+                whole = clock.read() * recipe.batch_size / examples
+                send(StepCost(seconds=whole, memory=memory.read(), examples=examples))
+    except Exception:  # a system that fails says so when it is run
+        return
+
+
+def stand_in(facts: Facts, examples: int, seed: int) -> Split:
+    """So many examples of one made-up document of the greatest length; in a task of positions, all of them are
+    scored."""
+    rng, length = streams.generator(seed, "check"), facts.max_len
+    answers = rng.integers(0, facts.classes, examples * length)
+    document = {
+        "tokens": rng.integers(1, facts.vocab_size, length + examples).astype(np.uint16),
+        "offsets": np.array([0, length]),
+        "index": np.zeros(examples * facts.documents, dtype=int),
+    }
+    if facts.objective == "classify":
+        return Split(**document, labels=answers[:examples])
+    if facts.objective == "next_token":
+        return Windows(**document, labels=answers, context=length, stride=1)
+    places = np.tile(np.arange(length), examples)
+    return Marked(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

@@ -1,0 +1,219 @@
+"""What Pathfinder's paddles and markers look like: small images for every direction, made once.
+
+After the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), at its time with
+SciPy's `imresize`: everything is drawn at twice the size and made smaller by a Lanczos filter in fixed point. Sines are
+rounded to 30 bits before anything is compared with a whole number, so that every machine finds the same pixels.
+
+Legend: M margins, A directions (360 whole degrees of a first paddle, then the K of a further one), P pixels of a side.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+DEGREES = 360  # directions of a first paddle
+SCALE = 2  # at which everything is drawn
+ONE = 1 << 30  # of sines and cosines
+LANCZOS = 3  # lobes of the filter on either side
+FILTER_BITS = 22
+FULL = 255
+TOUCH = 459  # the sum of two masks that touch: 1.8 x 255
+
+
+def sines(radians: np.ndarray) -> np.ndarray:
+    """Sine and cosine [n, 2] in units of 1 / ONE: the displacements of rows and of columns."""
+    return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
+
+
+ROUNDED_TWICE = [60, 300]  # 120 degrees either way: in floating point their cosine is more than -1/2, and is rounded up
+DIRECTIONS = sines(np.deg2rad(np.arange(DEGREES) - DEGREES // 2))
+
+
+def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
+    """The displacements [n, 2] of a walk of `distance` pixels, rounded up."""
+    return -((-distance * directions) // ONE)
+
+
+def circle_points(radius: int) -> np.ndarray:
+    """The different pixels [K, 2] that an arc of one pixel's length each finds on a circle, rounded down."""
+    around = sines(np.arange(ceil(2 * np.pi * radius)) / radius)
+    return np.unique(radius * around // ONE, axis=0)
+
+
+def disc(radius: int) -> np.ndarray:
+    """Whether a pixel lies within `radius` of the middle [2 radius + 1, 2 radius + 1]."""
+    axis = np.arange(-radius, radius + 1)
+    return axis[:, None] ** 2 + axis**2 <= radius**2
+
+
+def dilated(image: np.ndarray, radius: int) -> np.ndarray:
+    """The largest value within `radius` of each pixel [..., P, P]."""
+    side = image.shape[-1]
+    wide = np.pad(image, [(0, 0)] * (image.ndim - 2) + [(radius, radius)] * 2)
+    shifts = np.argwhere(disc(radius))
+    return np.max([wide[..., y : y + side, x : x + side] for y, x in shifts], axis=0)
+
+
+def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
+    """A line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] bool."""
+    image = np.zeros((side, side), dtype=bool)
+    middle = side // 2
+    if width > 1:
+        return _quadrangle(image, middle + _corners(end, width))
+    steps = int(np.abs(end).max())
+    walked = (2 * np.abs(end) * np.arange(steps + 1)[:, None] + steps) // (2 * steps)  # Bresenham's line
+    rows, columns = (middle + np.sign(end) * walked).T
+    image[rows, columns] = True
+    return image
+
+
+def _corners(end: np.ndarray, width: int) -> np.ndarray:
+    """Those of the quadrangle that a wide line fills, four of (row, column)."""
+    length = np.hypot(*end)
+    ahead, behind = width // 2 / length, (width - 1) // 2 / length  # an even width has more on one side
+    down, across = end[0], end[1]
+    one = np.array([_half_up(ahead * across), -_half_down(behind * down)])
+    other = np.array([-_half_up(behind * across), _half_down(ahead * down)])
+    return np.array([one, end + one, end + other, other])
+
+
+def _half_up(value: float) -> int:
+    """The nearest whole number, halves away from zero."""
+    return int(np.sign(value) * np.floor(abs(value) + 0.5))
+
+
+def _half_down(value: float) -> int:
+    """The nearest whole number, halves towards zero."""
+    return int(np.sign(value) * np.ceil(abs(value) - 0.5))
+
+
+def _quadrangle(image: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Fill a convex quadrangle, in every row from its left edge to its right one."""
+    edges = list(zip(corners, np.roll(corners, -1, axis=0), strict=True))
+    for row in range(corners[:, 0].min(), corners[:, 0].max() + 1):
+        crossed = []
+        for (top, left), (bottom, right) in edges:
+            if top == bottom == row:
+                crossed += [float(left), float(right)]
+            elif min(top, bottom) <= row <= max(top, bottom) and top != bottom:
+                crossed.append(left + (row - top) * (right - left) / (bottom - top))
+        image[row, int(np.floor(min(crossed) + 0.5)) : int(np.ceil(max(crossed) - 0.5)) + 1] = True
+    return image
+
+
+def shrunk(image: np.ndarray, side: int) -> np.ndarray:
+    """Images [..., s, s] uint8 made as small as [..., side, side] by a Lanczos filter, columns first."""
+    weights = _weights(image.shape[-1], side)
+    half = 1 << (FILTER_BITS - 1)
+    columns = np.clip((image.astype(np.int64) @ weights.T + half) >> FILTER_BITS, 0, FULL)
+    return np.clip((weights @ columns + half) >> FILTER_BITS, 0, FULL).astype(np.uint8)
+
+
+def _weights(before: int, after: int) -> np.ndarray:
+    """The filter's weights [after, before] in units of 2^-FILTER_BITS; a row's sum is about one."""
+    scale = before / after
+    middles = (np.arange(after) + 0.5) * scale
+    first = np.maximum(0, np.floor(middles - LANCZOS * scale + 0.5))[:, None]
+    last = np.minimum(before, np.floor(middles + LANCZOS * scale + 0.5))[:, None]
+    place = np.arange(before)
+    offset = (place - middles[:, None] + 0.5) / scale
+    weights = np.sinc(offset) * np.sinc(offset / LANCZOS)
+    weights[(place < first) | (place >= last) | (np.abs(offset) >= LANCZOS)] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
+    return (np.sign(weights) * np.floor(np.abs(weights) * (1 << FILTER_BITS) + 0.5)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Paddles:
+    """The paddles of one margin, for A directions.
+
+    line, mask [A, P, P] uint8: the paddle, and the same with its margin, around where it begins. near [A, Q, Q]: the
+    mask, dilated by the margin. room [A, P, P]: the largest mask that each pixel of the paddle's bears beside it.
+    points [K, 2]: where the next paddle can begin, from its pivot. head [A, 2], ahead [A, 2]: from where a first paddle
+    begins to its other end, from a paddle's pivot to the next one's. first [360, 2]: from where a first paddle begins
+    to its pivot. weights [A, K]: how likely the next direction is, WEIGHT for straight on. seen [360, S, 2]: of
+    each first paddle the pixels around its beginning that must be free, some of them repeated. usable [360]: the
+    directions in which the generator begins.
+    """
+
+    margin: int
+    line: np.ndarray
+    mask: np.ndarray
+    near: np.ndarray
+    room: np.ndarray
+    points: np.ndarray
+    head: np.ndarray
+    ahead: np.ndarray
+    first: np.ndarray
+    weights: np.ndarray
+    seen: np.ndarray
+    usable: np.ndarray
+
+    @property
+    def rim(self) -> int:
+        """How far beyond the window a paddle, or a place for one, can lie at most."""
+        return self.near.shape[-1] // 2 + 2
+
+
+WEIGHT = 1 << 16
+
+
+def paddles(length: int, thickness: float, margin: int, continuity: float) -> Paddles:
+    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels."""
+    reach = length + ceil(thickness) + margin
+    points = circle_points(length + margin)
+    angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
+    directions = sines(angles)
+    drawn = np.concatenate([directions[:DEGREES], -directions[DEGREES:]])  # a further one begins at its head
+    ends = rounded_up(SCALE * length, drawn)
+    ends[ROUNDED_TWICE, 1] += 1
+    lines = np.stack([line(SCALE * 2 * reach + 1, end, round(thickness * SCALE)) for end in ends])
+    masks = dilated(lines, SCALE * margin)
+    mask = shrunk(np.uint8(FULL) * masks, 2 * reach + 1)
+    turns = np.abs(angles[:, None] - angles[DEGREES:])
+    turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
+    heads = rounded_up(length, directions[:DEGREES])
+    seen = _seen(mask[:DEGREES], length + margin)
+    return Paddles(
+        margin=margin,
+        line=shrunk(np.uint8(FULL) * lines, 2 * reach + 1),
+        mask=mask,
+        near=dilated(np.pad(mask, [(0, 0), (margin, margin), (margin, margin)]), margin),
+        room=np.minimum(FULL, TOUCH - 1 - mask.astype(np.int64)).astype(np.uint8),
+        points=points,
+        head=heads,
+        ahead=rounded_up(length + 2 * margin, directions),
+        first=heads + rounded_up(length + margin, -directions[:DEGREES]),
+        weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
+        seen=seen,
+        usable=_usable(seen),
+    )
+
+
+def _seen(masks: np.ndarray, most: int) -> np.ndarray:
+    """The generator looks at the full pixels of a mask, one row and one column too far, and at most so far."""
+    lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
+    lists = [offsets[(offsets <= most).all(axis=1)] for offsets in lists]
+    longest = max(map(len, lists))
+    return np.stack([np.resize(offsets, (longest, 2)) for offsets in lists])
+
+
+def _usable(seen: np.ndarray) -> np.ndarray:
+    """The generator finds no free place at all where, from some corner of the window, it would see nothing of it."""
+    corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
+
+
+def markers(radius: float, window: int) -> np.ndarray:
+    """A marker [C, C, C, C] uint8 in squares of C pixels a side, for each place in such a square.
+
+    A place in the middle is far from the window's edges, one at the rim as near to them: the filter sees no further
+    than the window.
+    """
+    far = ceil(radius) + 2 * LANCZOS + 1
+    side = min(2 * far + 1, window)
+    fine, place = np.arange(side * SCALE), np.arange(side) * SCALE
+    squares = (fine - place[:, None]) ** 2
+    inside = squares[:, None, :, None] + squares[None, :, None, :] <= (radius * SCALE) ** 2
+    return shrunk(np.uint8(FULL) * inside, side)

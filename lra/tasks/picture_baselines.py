@@ -1,0 +1,93 @@
+"""What answers a task of pictures without following anything in them; fitted on train, test accuracy in percent.
+
+Legend: n pictures, W pixels of a side.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lra.core import streams
+from lra.tasks.pictures import Pictures
+
+SAMPLE, SAMPLE_PIXELS = 20_000, 1 << 25  # pictures of train that the convolution sees at most, and their pixels
+EPOCHS, BATCH, RATE = 3, 50, 3e-3
+AT_ONCE = 1_000
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def nearest_centroid(train: Pictures, test: Pictures) -> float:
+    """The class whose mean picture is the nearest."""
+    classes = np.unique(train.labels)
+    sums, counts = 0, np.bincount(train.labels)[classes, None]
+    for rows in _parts(len(train)):
+        of_class = train.labels[rows] == classes[:, None]
+        sums = sums + of_class.astype(np.float64) @ train.grey(rows)
+    means = sums / counts
+    right = 0
+    for rows in _parts(len(test)):
+        far = (means**2).sum(axis=1) - 2 * test.grey(rows) @ means.T
+        right += int((classes[far.argmin(axis=1)] == test.labels[rows]).sum())
+    return 100 * right / len(test)
+
+
+def _parts(n: int) -> list[np.ndarray]:
+    return [np.arange(start, min(start + AT_ONCE, n)) for start in range(0, n, AT_ONCE)]
+
+
+def sample_size(train: Pictures) -> int:
+    return min(len(train), SAMPLE, SAMPLE_PIXELS // train.grey(np.array([0])).shape[1])
+
+
+def small_convolution(train: Pictures, test: Pictures) -> float:
+    """Three small convolutions and their largest values, trained in two dimensions on the first pictures of train."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    net = _net(int(train.labels.max()) + 1)
+    size = sample_size(train)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
+    for epoch in range(EPOCHS):
+        order = streams.generator(0, "order", epoch).permutation(size)
+        for rows in np.array_split(order, math.ceil(size / BATCH)):
+            loss = cross_entropy(net(_input(train, rows)), torch.from_numpy(train.targets(rows)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.inference_mode():
+        right = sum(
+            int((net(_input(test, rows)).argmax(dim=1).numpy() == test.labels[rows]).sum())
+            for rows in _parts(len(test))
+        )
+    return 100 * right / len(test)
+
+
+def _net(classes: int) -> "nn.Module":
+    import torch
+    from torch import nn
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(streams.key(0, "init")[0] >> np.uint64(1)))
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(32, classes),
+        )
+
+
+def _input(split: Pictures, rows: np.ndarray) -> "Tensor":
+    """Grey values from 0 to 1 [len(rows), 1, W, W]."""
+    import torch
+
+    grey = split.grey(rows)
+    side = math.isqrt(grey.shape[1])
+    return torch.from_numpy(grey).reshape(len(rows), 1, side, side).float() / 255

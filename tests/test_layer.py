@@ -1,0 +1,165 @@
+"""`lra.attention`: a mechanism as a layer of a model that knows nothing of `lra`."""
+
+import copy
+
+import pytest
+import torch
+from support import maker, mask_of, noise, shape
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import lra
+from lra.api.layer import AttentionLayer
+
+WIDTH, HEADS, POSITIONS, DOCUMENTS = 15, 3, 13, 5
+
+
+def layer_of(name: str, **changes: object) -> AttentionLayer:
+    return lra.attention(name, **{"width": WIDTH, "heads": HEADS, "max_len": POSITIONS, **changes})
+
+
+class Theirs(nn.Module):
+    """A classifier in plain PyTorch with two layers of a mechanism."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(17, WIDTH)
+        self.layers = nn.ModuleList([layer, copy.deepcopy(layer)])
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = x + layer(self.norm(x), tokens != 0)
+        return self.head(x.mean(dim=1))
+
+
+@pytest.mark.parametrize("name", ["simple", "performer", "reformer", "sinkhorn", "luna"])
+def test_it_trains_in_their_model_and_draws_nothing_in_evaluation(name: str) -> None:
+    model = Theirs(layer_of(name, dropout=0.3)).train()
+    again = copy.deepcopy(model)
+    tokens, labels = torch.randint(1, 17, (DOCUMENTS, POSITIONS)), torch.arange(DOCUMENTS)
+    tokens[0, 7:] = 0
+    assert trained(model, tokens, labels) == trained(again, tokens, labels)
+    assert all(value.grad is not None and value.grad.isfinite().all() for value in model.layers.parameters())
+    model.eval()
+    state, kept = torch.get_rng_state(), copy.deepcopy(model.state_dict())
+    assert torch.equal(model(tokens), model(tokens))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, kept[key]) for key, value in model.state_dict().items())
+    again.load_state_dict(kept)
+    assert torch.equal(again.eval()(tokens), model(tokens))
+
+
+def trained(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[float]:
+    """Two steps of a plain training, from one seed; their losses."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_softmax_is_that_of_torch() -> None:
+    """With the weights of nn.MultiheadAttention, which is an implementation of its own."""
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double().eval()
+    ours = layer_of("softmax").double().eval()
+    parts = zip(theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3), strict=True)
+    names = ("query", "key", "value")
+    weights = {f"mixer.{name}.{kind}": value for name, both in zip(names, parts, strict=True)
+               for kind, value in zip(("weight", "bias"), both, strict=True)}  # fmt: skip
+    weights |= {"mixer.out.weight": theirs.out_proj.weight, "mixer.out.bias": theirs.out_proj.bias}
+    ours.load_state_dict(weights)
+    x, mask = noise(2, 11, WIDTH), mask_of([11, 7], 11)
+    expected, _ = theirs(x, x, x, key_padding_mask=~mask)
+    torch.testing.assert_close(ours(x, mask)[mask], expected[mask])
+    causal = layer_of("softmax", causal=True).double().eval()
+    causal.load_state_dict(weights)
+    future = torch.ones(11, 11, dtype=torch.bool).triu(1)
+    torch.testing.assert_close(causal(x), theirs(x, x, x, attn_mask=future)[0])
+
+
+def test_it_is_the_mechanism_that_the_command_trains() -> None:
+    torch.manual_seed(2)
+    mixer = maker("performer", "protocol=strict", "attention.features=7")(shape()).eval()
+    torch.manual_seed(2)
+    ours = layer_of("performer", options={"features": 7}).eval()
+    x = torch.randn(2, POSITIONS, WIDTH)
+    assert torch.equal(ours(x), mixer(x))
+    assert ours.options == {**ours.options, "features": 7, "kernel": "favor"}
+    assert ours.card == mixer.card
+    assert "features=7" in repr(ours)
+
+
+def test_noise_is_that_of_torchs_generator() -> None:
+    """So a seed makes it again, two layers differ, and what is computed anew for the backward pass is the same."""
+    layer, x = layer_of("softmax", dropout=0.5).train(), torch.randn(2, POSITIONS, WIDTH)
+    torch.manual_seed(3)
+    first, second = layer(x), layer(x)
+    torch.manual_seed(3)
+    assert torch.equal(layer(x), first)
+    assert not torch.equal(first, second)
+    gradients = []
+    for call in (layer, lambda given: checkpoint(layer, given, use_reentrant=False)):
+        torch.manual_seed(4)
+        given = x.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(call(given).square().sum(), given)[0])
+    assert torch.equal(*gradients)
+
+
+def test_features_are_drawn_anew_every_few_training_calls() -> None:
+    layer = layer_of("performer", options={"redraw_every": 2})
+    x, drawn = torch.randn(1, POSITIONS, WIDTH), []
+    for _ in range(4):
+        layer.train()(x)
+        layer.eval()(x)
+        drawn.append(torch.cat([value.flatten().clone() for value in layer.buffers()]))
+    same = [torch.equal(one, other) for one, other in zip(drawn, drawn[1:], strict=False)]
+    assert same == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("simpel", {}, "attention=simpel: no such option; did you mean 'simple'?"),
+        ("local", {"options": {"windo": 3}}, "attention.windo: unknown key; did you mean 'window'?"),
+        ("local", {"options": {"window": 0}}, "attention.window=0: should be greater than 0"),
+        ("simple", {"width": 16}, "heads=3 does not divide width=16"),
+        ("simple", {"max_len": 0}, "max_len=0: should be greater than 0"),
+        ("simple", {"dropout": 1.0}, "dropout=1.0: should be less than 1"),
+        ("fnet", {"causal": True}, "fnet has no causal form"),
+        ("fnet", {"out_proj": False}, "fnet has no output projection to leave out"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(lra.UserError) as error:
+        layer_of(name, **changes)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("size", "mask", "message"),
+    [
+        ((2, 14, WIDTH), None, r"expected x \[documents, at most 13 positions, 15\], found \[2, 14, 15\]"),
+        ((2, 11), None, r"expected x .* found \[2, 11\]"),
+        ((2, 11, 14), None, r"expected x .* found \[2, 11, 14\]"),
+        ((2, 11, WIDTH), torch.ones(2, 11), r"expected a mask \[2, 11\] in bool, .* found \[2, 11\] in float32"),
+        ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a mask \[2, 11\] in bool, .* found \[2, 7\] in bool"),
+    ],
+)
+def test_inputs_of_another_form_are_refused(size: tuple[int, ...], mask: Tensor | None, message: str) -> None:
+    with pytest.raises(lra.UserError, match=f"simple: {message}"):
+        layer_of("simple")(torch.randn(size), mask)
+
+
+def test_a_mask_that_would_be_ignored_is_refused() -> None:
+    layer = layer_of("fnet")
+    assert not layer.maskable
+    with pytest.raises(lra.UserError, match="fnet cannot mask padding"):
+        layer(torch.randn(2, 11, WIDTH), mask_of([11, 7], 11))

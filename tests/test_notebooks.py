@@ -1,0 +1,39 @@
+"""The notebooks, run from top to bottom in a kernel of their own."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from lra.core.paths import CHECKOUT
+
+PLACES = sorted((CHECKOUT / "notebooks").glob("*.ipynb"))
+SHOWN = {  # what stands in their outputs
+    "read-results": ["results of 'hour' (300 runs)", "image/png", "28.89 ± 1.20", "equivalent"],
+    "my-attention": ["all laws are kept", "sigmoid  seed 2", "| Sigmoid | O(L²) |", "torch.Size([2, 100, 64])"],
+}
+SECONDS = 300  # of one cell, on a machine that is busy
+
+
+@pytest.mark.skipif(not PLACES, reason="not a checkout")
+def test_each_notebook_is_known() -> None:
+    assert {path.stem for path in PLACES} == SHOWN.keys()
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_output_and_runs(
+    path: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty folder beside the results, as in a checkout."""
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code), "clear all outputs, then commit"
+    (tmp_path / "results").symlink_to(CHECKOUT / "results")
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    monkeypatch.setenv("LRA_CACHE", str(cache))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    shown = str([cell.outputs for cell in code])
+    assert [text for text in SHOWN[path.stem] if text not in shown] == []

@@ -1,0 +1,89 @@
+"""What only Linux has is taken away: runs do without, and the rest says so in one line."""
+
+import ctypes
+import errno
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import Commands
+
+from lra.bench import worker
+from lra.cli import report, train
+from lra.core.errors import UserError
+from lra.core.paths import CHECKOUT
+from lra.core.signals import ASKING
+
+LINUX_ONLY = ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "copy_file_range", "pipe2")
+GNU_ONLY = re.compile(
+    r"realpath -m|readlink -f|sed -i|--apparent-size|--no-preserve|grep -[a-zA-Z]*P|date -d|stat -c|sort -V|\bnproc\b"
+    r"|\bsetsid\b|\bflock\b|\bmapfile\b|\bdeclare -A\b|\$\{\w+(,,|\^\^)|/proc/"
+)
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No /proc, no affinity, and a C library without the calls of glibc and of Linux."""
+
+    def without_proc(function: Callable) -> Callable:
+        def call(path: Any, *rest: Any, **options: Any) -> Any:
+            if isinstance(path, str | os.PathLike) and os.fspath(path).startswith("/proc"):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            return function(path, *rest, **options)
+
+        return call
+
+    for module, name in ((os, "open"), (os, "stat"), (io, "open")):
+        monkeypatch.setattr(module, name, without_proc(getattr(module, name)))
+    for name in LINUX_ONLY:
+        monkeypatch.delattr(os, name, raising=False)
+    library = ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, *rest: library(name, *rest) if name else SimpleNamespace())
+
+
+@pytest.mark.usefixtures("mac")
+def test_a_run_and_its_report_without_what_linux_has(cli: Commands) -> None:
+    assert not Path("/proc/self/status").exists()
+    words = ("experiment=smoke", "train.steps=3", "train.warmup=1", "train.eval_every=3", "out=trained")
+    code, _, err = cli(train.main, *words)
+    assert code == 0, err
+    [record] = [json.loads(path.read_text()) for path in Path("trained").rglob("record.json")]
+    assert (record["status"], record["peak_memory_bytes"]) == ("finished", None)
+    code, _, err = cli(report.main, "trained")
+    assert code == 0, err
+
+
+@pytest.mark.usefixtures("mac")
+def test_no_limit_of_memory_is_promised_where_none_holds() -> None:
+    with pytest.raises(UserError, match="^memory_limit=8: only Linux holds a process to it; say memory_limit=null$"):
+        worker.limit_memory(worker.BenchPlace(device="cpu", threads=1, memory_limit=8))
+
+
+def test_windows_is_one_line_of_every_command() -> None:
+    """In a process of its own, because there are modules and signals that Windows lacks."""
+    lacking = [f"del signal.{number.name}" for number in ASKING if number not in (signal.SIGTERM, signal.SIGINT)]
+    code = "; ".join(["import signal, sys", *lacking, "sys.modules['fcntl'] = sys.modules['resource'] = None"])
+    code += "; sys.platform = 'win32'; sys.argv[1:] = ['train', '--help']; from lra.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "lra-train: error: lra runs on Linux and macOS; on Windows it runs in WSL\n"
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "scripts").glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_for_the_shell_and_the_tools_of_macos(path: Path) -> None:
+    """Or they say that they are not."""
+    text = re.sub(r"(^|\s)#.*", "", path.read_text())
+    if '"$(uname)" = Linux' in text:
+        return
+    assert GNU_ONLY.findall(text) == []
+    for empty in re.findall(r"(\w+)=\(\)", text):  # bash 3.2 takes a list without elements for an unset variable
+        assert not re.search(rf'(?<!\+)"\$\{{{empty}\[@\]\}}"', text)

@@ -1,0 +1,147 @@
+"""protocol=s4: the configurations of state-spaces/s4, what its models have, and norms over a batch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    TINY_MODEL,
+    composed,
+    facts,
+    mask_of,
+    model_of,
+    noise,
+    recipe_of,
+    small_recipe,
+    stub_task,
+    train_state,
+)
+
+from lra.config.settings import settings_of
+from lra.core.errors import UserError
+from lra.model.norms import BatchNorm
+from lra.runs.system import assemble
+from lra.training.update import accumulate, adamw, update
+
+S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")
+# state-spaces/s4, configs/experiment/lra: width, depth, prenorm, batch, rate, steps, warm-up, state, copies of A and B
+RELEASED = {
+    "listops": (256, 6, False, 32, 0.01, 120_000, 12_000, 4, 1),      # s4-listops.yaml
+    "text": (256, 6, True, 16, 0.01, 50_000, 5_000, 4, 1),            # s4-imdb.yaml
+    "acl_matching": (256, 6, True, 64, 0.01, 50_000, 5_000, 4, 1),    # s4-aan.yaml
+    "image": (512, 6, False, 50, 0.01, 180_000, 18_000, 64, 1),       # s4-cifar.yaml
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", RELEASED)
+def test_s4d_has_the_released_configuration(task: str) -> None:
+    cfg = composed(f"task={task}", "protocol=s4", "system=other/s4d")
+    model, train, attention = cfg.model, cfg.train, cfg.attention
+    sizes = (model.dim, model.depth, model.norm == "pre", train.batch_size, train.lr, train.steps, train.warmup)
+    assert (*sizes, attention.state, attention.copies) == RELEASED[task]
+    assert (train.weight_decay, train.schedule, model.pooling, model.norm_over) == (
+        0.05,
+        "cosine_to_zero",
+        "mean",
+        "batch",
+    )
+    assert model.final_norm == (model.norm == "pre")
+    assert (attention.init, attention.b, attention.output, model.feed_forward_dim) == ("lin", "ones", "glu", 0)
+    assert train.groups.state == {"rate": 0.001, "weight_decay": 0}
+    assert train.groups.step == {"rate": 0.001 if task == "image" else None, "weight_decay": 0}
+
+
+def parameters(*overrides: str) -> int:
+    return assemble(settings_of(composed("protocol=s4", "system=other/s4d", *overrides))).parameters
+
+
+@pytest.mark.parametrize(("overrides", "printed"), [([], 3.96e6), (["model.dim=128", "model.depth=4"], 267e3)])
+def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
+    """Of S4D on Image, as state-spaces/s4 prints them: configs/experiment/mega/lra-image/README.md, large and small."""
+    shape = ("task=image", "attention.copies=null", "model.norm=pre", "model.final_norm=true")
+    count = parameters(*shape, *overrides)
+    assert round(count, -4 if count > 1e6 else -3) == printed
+
+
+@pytest.mark.parametrize("task", RELEASED)
+def test_parameter_counts_by_hand(task: str) -> None:
+    """The repository prints none for these: dt, A, B, C of both directions, D, GLU, batch norms, ends of the model."""
+    dim, depth, prenorm, *_, state, copies = RELEASED[task]
+    modes = state // 2
+    layer = dim + 2 * copies * modes + 2 * copies * modes + 2 * 2 * dim * modes + dim
+    layer += (dim + 1) * 2 * dim + 2 * dim
+    ids, classes = {"listops": (17, 10), "text": (257, 2), "acl_matching": (257, 2), "image": (None, 10)}[task]
+    start = 2 * dim if ids is None else ids * dim
+    head = (4 * dim + 1) * dim + (dim + 1) * classes if task == "acl_matching" else (dim + 1) * classes
+    assert parameters(f"task={task}") == start + depth * layer + 2 * dim * prenorm + head
+
+
+def test_the_cosine_ends_at_zero() -> None:
+    """Half a period over what the warm-up leaves."""
+    recipe = recipe_of(steps=107, warmup=7, lr=0.3, schedule="cosine_to_zero")
+    for step, share in ((0, 0), (7, 1), (32, (1 + math.sqrt(0.5)) / 2), (57, 0.5), (107, 0)):
+        assert recipe.learning_rate(step) == pytest.approx(0.3 * share, abs=1e-12)
+
+
+# ---------------------------------------------------------------- norms over a batch
+
+
+def test_batch_norm_is_torchs() -> None:
+    """Of the real positions, put side by side; in training, of the running moments, and in evaluation."""
+    ours, theirs = BatchNorm(5, 1e-5).double(), torch.nn.BatchNorm1d(5, eps=1e-5).double()
+    with torch.no_grad():
+        for norm in (ours, theirs):
+            norm.weight.copy_(noise(5, seed=3)), norm.bias.copy_(noise(5, seed=4))
+    for seed in (1, 2):
+        x, mask = noise(3, 7, 5, seed=seed), mask_of([7, 2, 3], 7)
+        torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours.mean, theirs.running_mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours.variance, theirs.running_var, rtol=1e-10, atol=1e-12)
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x, None).flatten(0, 1), theirs(x.flatten(0, 1)), rtol=1e-10, atol=1e-12)
+
+
+def test_a_block_is_the_familys() -> None:
+    """x + mixer(norm(x)) before norms and norm(x + mixer(x)) after them; no feed-forward net, and one linear map."""
+    x, mask = noise(2, 7, 6), mask_of([7, 4], 7)
+    for norm in ("pre", "post"):
+        model = model_of(*S4, f"model.norm={norm}", task=facts()).double().eval()
+        block = model.blocks[0]
+        before = block.mixer_norm(x, mask) if norm == "pre" else x
+        expected = x + block.mixer(before, mask)
+        expected = expected if norm == "pre" else block.mixer_norm(expected, mask)
+        torch.testing.assert_close(block(x, mask), expected, rtol=1e-12, atol=1e-12)
+        assert [tuple(layer.weight.shape) for layer in model.head] == [(5, 6)]
+        assert model.embedding.positions is None
+
+
+def test_a_step_takes_its_moments_of_the_whole_batch() -> None:
+    """Documents of many lengths are one part; the padding of a batch changes no gradient."""
+    task, recipe = stub_task(max_len=11), small_recipe(micro_batch=8)
+    model = model_of(*S4, "model.dropout=0", task=task).double()
+    parts = []
+    model.blocks[0].register_forward_hook(lambda _, inputs, output: parts.append(output.shape[0]))
+    accumulate(model.train(), task.train, np.arange(8), 8, seed=2, step=1, precision="fp32")
+    assert parts == [8]
+    optimizer, before = adamw(model, recipe), train_state(model)
+    update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
+    moved = {name for name, value in train_state(model).items() if not torch.equal(value, before[name])}
+    assert "blocks.0.mixer_norm.mean" in moved and "blocks.1.mixer_norm.variance" in moved
+
+
+@pytest.mark.parametrize("change", ["train.micro_batch=8", "train.micro_batch=auto", "train.processes=2"])
+def test_a_batch_that_is_cut_is_refused(change: str) -> None:
+    with pytest.raises(UserError, match=r"train.micro_batch=.*batch; use train.micro_batch=32 and train.processes=1"):
+        assemble(settings_of(composed("protocol=s4", "attention=s4d", change)))
+
+
+def test_pixels_are_scaled_and_projected() -> None:
+    """(x / 255 - mean) / deviation, by hand; ids begin with 1."""
+    model = model_of(*S4, "model.pixels=[0.5,0.25]", task=facts(vocab_size=257)).double()
+    pixels = model.embedding.tokens
+    found = pixels(torch.tensor([[1, 256, 52]]))
+    for place, value in enumerate((-2.0, 2.0, (51 / 255 - 0.5) / 0.25)):
+        torch.testing.assert_close(found[0, place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
+    with pytest.raises(UserError, match=r"model.pixels=\[0.5, 0.25\]: expected a task of 256 grey values, stub has 16"):
+        model_of(*S4, "model.pixels=[0.5,0.25]", task=facts())

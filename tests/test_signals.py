@@ -1,0 +1,81 @@
+"""Who asks a run to stop is answered at once, whatever the run is doing."""
+
+import hashlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from lra.core import signals
+from lra.core.signals import Requests
+
+
+def test_a_signal_is_acknowledged_at_once(capfd: pytest.CaptureFixture) -> None:
+    with Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert requests.pending() is not None
+    assert capfd.readouterr().err == "\nlra-train: SIGTERM: stopping after this step\n"
+
+
+def without_python(seconds: float) -> None:
+    """An operation that hears no signal before its end, as the backward pass of a large model."""
+    begun = time.monotonic()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000)
+    rounds = int(20_000 * seconds / (time.monotonic() - begun))
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
+
+
+def test_control_c_is_answered_within_an_operation(
+    capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = []
+    tell = signals._tell
+    monkeypatch.setattr(signals, "_tell", lambda message: (tell(message), answered.append(time.monotonic())))
+    with Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        without_python(0.5)
+        ended = time.monotonic()
+        assert requests.pending().code == 130
+    assert capfd.readouterr().err == "\nlra-train: stopping after this step; again: now\n"
+    assert answered[0] < ended - 0.1
+
+
+def test_control_c_twice_ends_even_an_operation_that_goes_on(capfd: pytest.CaptureFixture) -> None:
+    begun, child = time.monotonic(), os.fork()
+    if child == 0:
+        signals.GRACE = 0.05
+        with Requests(None, None, one_of_many=False) as requests:
+            requests.patiently(True)
+            for delay in (0.05, 0.1):
+                threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+            without_python(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert time.monotonic() - begun < 50
+    assert capfd.readouterr().err == (
+        "\nlra-train: stopping after this step; again: now\n"
+        "\nlra-train: stopped; the same command goes on from the last checkpoint\n"
+    )
+
+
+def test_a_second_control_c_is_no_longer_patient() -> None:
+    with pytest.raises(KeyboardInterrupt), Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_child_does_not_ring_for_its_parent(capfd: pytest.CaptureFixture) -> None:
+    """As the workers of a preparation, which hear a Ctrl-C of the terminal, too."""
+    with Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert requests.pending() is None
+    assert capfd.readouterr().err == ""
