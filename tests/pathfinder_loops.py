@@ -61,24 +61,30 @@ class Loops:
     def __init__(self, design, margin: int, seed: int) -> None:
         self.design, self.margin, self.draws = design, margin, Random(seed)
         self.length, self.side = design.paddle_length, design.window
+        self.known: dict[float, tuple[np.ndarray, np.ndarray]] = {}  # sprites by angle
         self.reach = self.length + math.ceil(design.paddle_thickness) + margin
 
     def paddle(self, place: Point, angle: float, side: int) -> tuple[np.ndarray, np.ndarray]:
         """The line and the mask of a paddle in a window."""
-        middle, sprite = 2 * self.reach, 2 * self.reach + 1
-        image = Image.new("L", (4 * self.reach + 1,) * 2)
-        end = walk((middle, middle), angle, 2 * self.length)
-        ImageDraw.Draw(image).line(
-            [(middle, middle), end[::-1]], fill=255, width=round(2 * self.design.paddle_thickness)
-        )
-        thin = np.asarray(image)
-        thick = grey_dilation(thin, footprint=disc(2 * self.margin), mode="constant")
+        sprite = 2 * self.reach + 1
         pictures = []
-        for fine in (thin, thick):
+        for small_one in self.sprites(angle):
             wide = np.zeros((side + 2 * self.reach,) * 2)
-            wide[place[0] : place[0] + sprite, place[1] : place[1] + sprite] = small(fine, sprite)
+            wide[place[0] : place[0] + sprite, place[1] : place[1] + sprite] = small_one
             pictures.append(wide[self.reach : -self.reach, self.reach : -self.reach])
         return pictures[0], pictures[1]
+
+    def sprites(self, angle: float) -> tuple[np.ndarray, np.ndarray]:
+        if angle not in self.known:
+            middle = 2 * self.reach
+            image = Image.new("L", (2 * middle + 1,) * 2)
+            end = walk((middle, middle), angle, 2 * self.length)
+            width = round(2 * self.design.paddle_thickness)
+            ImageDraw.Draw(image).line([(middle, middle), end[::-1]], fill=255, width=width)
+            thin = np.asarray(image)
+            thick = grey_dilation(thin, footprint=disc(2 * self.margin), mode="constant")
+            self.known[angle] = small(thin, middle + 1), small(thick, middle + 1)
+        return self.known[angle]
 
     def seen(self, angle: float) -> list[Point]:
         """What must be free around a first paddle's place, from that place."""
@@ -88,20 +94,15 @@ class Loops:
 
     def place(self, mask: np.ndarray, angle: float) -> Point:
         """A free place at random; there is none where one pixel of the window would look at nothing of it."""
-        offsets = self.seen(angle)
-        free = []
-        for y in range(self.side):
-            for x in range(self.side):
-                looked = [
-                    mask[y + dy, x + dx] for dy, dx in offsets if 0 <= y + dy < self.side and 0 <= x + dx < self.side
-                ]
-                if not looked:
-                    raise DeadEnd
-                if max(looked) <= 0.3:
-                    free.append((y, x))
-        if not free:
+        most, side = self.length + self.margin, self.side
+        wide = np.pad(mask, most, constant_values=-1)
+        looked = [wide[most + y : most + y + side, most + x : most + x + side] for y, x in self.seen(angle)]
+        largest = np.max(looked, axis=0)
+        free = np.argwhere(largest <= 0.3)
+        if largest.min() < 0 or not len(free):
             raise DeadEnd
-        return self.draws.choice(free)
+        y, x = self.draws.choice(free.tolist())
+        return y, x
 
     def begin(self, place: Point, angle: float) -> Snake:
         pivot = walk(walk(place, angle, self.length), reverse(angle), self.length + self.margin)
