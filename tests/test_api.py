@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from reports import complete
@@ -61,11 +62,9 @@ def test_two_names_are_packages_as_well() -> None:
 
 def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
     run = lra.compose(*SMOKE, "seed=3")
-    code, out, _ = cli(train_command.main, *SMOKE, "seed=3", "describe=true")
-    described = json.loads(out)
+    code, out, _ = cli(train_command.main, *SMOKE, "seed=3", "--cfg", "job", "--resolve")
     assert code == 0
-    assert str(run.folder) == described.pop("run_folder")
-    assert json.loads(json.dumps(run.describe())) == described
+    assert vars(run.settings) == yaml.safe_load(out)
     assert (run.settings.seed, run.settings.train["steps"]) == (3, 6)
 
 
@@ -113,6 +112,7 @@ def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFix
     assert (done.status, done.metric, done.folder) == ("finished", "accuracy", run.folder)
     theirs = json.loads(Path("theirs", run.folder.relative_to("ours"), RECORD).read_text())
     assert done.score == theirs["test"]["best_val"]["accuracy"]
+    assert run.describe()["parameters"] == theirs["parameters"]
     ours, theirs = strip_times(done.record), strip_times(theirs)
     assert (ours.pop("resumes"), theirs.pop("resumes"), theirs.pop("sha256") != "") == (1, 0, True)
     assert ours == theirs

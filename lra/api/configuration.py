@@ -35,8 +35,8 @@ class Configuration:
     folder: Path
 
     def describe(self) -> dict[str, Any]:
-        """The facts that need neither data nor training, as `lra-train describe=true` prints them: parameters, learning
-        rates [step, rate], tokens and floating point operations of a step."""
+        """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
+        learning rates [step, rate], tokens and floating point operations of a step."""
         from lra.runs.describe import describe
 
         return describe(assemble(self.settings))
