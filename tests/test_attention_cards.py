@@ -109,6 +109,10 @@ def test_the_kept_page_says_what_runs() -> None:
     lines = list(catalogue._costs(["simple", "local"], changed))
     assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
     assert "Not measured yet: `local`.\n" in lines
+    where = kept["rows"]["simple"]["where"]
+    changed["rows"]["local"] = {**kept["rows"]["local"], "where": {**where, "cpu": "another"}}
+    places = [line.partition(" (")[0] for line in catalogue._costs(["simple", "local"], changed) if "threads" in line]
+    assert places == [f"`simple`: Measured on {where['cpu']}", "`local`: Measured on another"]
 
 
 def heads(mixer: Mixer, x: Tensor, *names: str) -> list[Tensor]:

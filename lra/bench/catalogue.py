@@ -3,6 +3,7 @@ checked against, and what it costs beside `simple`.
 
     python -m lra.bench.catalogue results/attentions.md              (the costs that attentions.json beside it has)
     python -m lra.bench.catalogue results/attentions.md --measure    (measured here first, in 10 minutes)
+    python -m lra.bench.catalogue results/attentions.md --measure hyena s5           (these alone; the others are kept)
 """
 
 import argparse
@@ -33,7 +34,7 @@ BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than 
 
 
 Costs = dict[str, Any]
-"""`where`: the provenance; `rows`: of each attention its `settings`, and by length `ratio` and `memory`; `flags`: of
+"""`rows`: of each attention its `settings`, by length `ratio` and `memory`, and `where` they were measured; `flags`: of
 each attention, by name, what it supports."""
 
 
@@ -93,12 +94,22 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
             cells = [text for length in LENGTHS for text in _cost(row["lengths"][str(length)])]
         yield f"| `{name}` | {' | '.join(cells)} |"
     yield ""
-    for name in attentions:
-        if name not in costs["rows"]:
-            yield f"Not measured yet: `{name}`.\n"
-        elif costs["rows"][name]["settings"] != _settings(name):
-            yield f"Measured with other settings than those above: `{name}` with {costs['rows'][name]['settings']}.\n"
-    yield measured(costs["where"]) + "\n"
+    rows = {name: costs["rows"][name] for name in attentions if name in costs["rows"]}
+    missing = [name for name in attentions if name not in rows]
+    if missing:
+        yield f"Not measured yet: {_names(missing)}.\n"
+    for name, row in rows.items():
+        if row["settings"] != _settings(name):
+            yield f"Measured with other settings than those above: `{name}` with {row['settings']}.\n"
+    places = {measured(row["where"]): [] for row in rows.values()}
+    for name, row in rows.items():
+        places[measured(row["where"])].append(name)
+    for place, names in places.items():
+        yield (place if len(places) == 1 else f"{_names(names)}: {place}") + "\n"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _cost(result: Result) -> tuple[str, str]:
@@ -106,8 +117,9 @@ def _cost(result: Result) -> tuple[str, str]:
     return f"{middle:.2f} [{least:.2f}, {most:.2f}]", f"{result['memory']:.2f}"
 
 
-def measure(attentions: list[str], rounds: int) -> Costs:
-    """The costs of all of them on this machine."""
+def measure(attentions: list[str], rounds: int) -> dict[str, Any]:
+    """The rows of costs of these on this machine."""
+    where = provenance.provenance({}, None, "cpu", "fp32", provenance.now())
     rows = {}
     for name in attentions:
         lengths = {}
@@ -115,8 +127,8 @@ def measure(attentions: list[str], rounds: int) -> Costs:
             say(f"{name}, L = {length}")
             result = beside_simple(name, length, rounds)
             lengths[str(length)] = {"ratio": result["ratio"], "memory": result["memory"]}
-        rows[name] = {"settings": _settings(name), "lengths": lengths}
-    return {"where": provenance.provenance({}, None, "cpu", "fp32", provenance.now()), "rows": rows}
+        rows[name] = {"settings": _settings(name), "lengths": lengths, "where": where}
+    return rows
 
 
 def layer(name: str) -> Layer:
@@ -178,14 +190,16 @@ def _yes(flag: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lra.bench.catalogue", description="Write the page of attentions.")
     parser.add_argument("page", type=Path, help="where to write it; the costs lie beside it, as .json")
-    parser.add_argument("--measure", action="store_true", help="measure the costs here first")
+    parser.add_argument(
+        "--measure", nargs="*", choices=options("attention"), metavar="NAME", help="measure these here first, or all"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="turns of each pair that is measured")
     arguments = parser.parse_args()
     torch.set_num_threads(PLACE.threads)  # as in the processes that measure
     attentions, kept = options("attention"), arguments.page.with_suffix(".json")
-    if arguments.measure:
-        write_json(kept, measure(attentions, arguments.rounds))
     costs = json.loads(kept.read_text())
+    if arguments.measure is not None:
+        costs["rows"] |= measure(arguments.measure or attentions, arguments.rounds)
     costs["flags"] = {name: flags_of(mixer_of(settings(f"attention={name}"))) for name in attentions}
     write_json(kept, costs)
     lines = page(attentions, costs)
