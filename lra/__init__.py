@@ -48,8 +48,9 @@ class _Lra(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PLACES:
-            raise AttributeError(f"module 'lra' has no attribute {name!r}")
-        return _public(name)
+            raise AttributeError(f"module 'lra' has no attribute {name!r}", name=name, obj=self)
+        public = _public(name)
+        return vars(self).get(name, public)  # where there is a package of that name, the package
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _PLACES and isinstance(value, ModuleType):  # as Python does when it has imported a package

@@ -30,7 +30,7 @@ def main() -> None:
         start(words[asked])
     elif asked == "--version":
         print(f"lra {__version__}")
-    elif asked in ("--help", "-h"):
+    elif asked in ("--help", "-h", "help"):
         print(contents({word: COMMANDS[name][1] for word, name in words.items()}))
     else:
         print(f"lra: error: {printable(asked)}: no such command; {did_you_mean(asked, words)}", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Full-size runs of Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
+# Full-size runs of Image and Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
 #   bash scripts/background.sh start [N]     N runs at once, 1 by default, one core each, at the lowest priority
 #   bash scripts/background.sh status        what is done, and where each run is at work
 #   bash scripts/background.sh stop          within seconds; `start` goes on
@@ -17,7 +17,10 @@ case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
 
 queue() { # the most valuable first; evaluations of the full-size runs cost less than a tenth of training
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
+    local image="task=image protocol=lra threads=1 max_hours=null out=results/image_lra" seed
+    local systems=simple,linear,transformer,performer,other/s4d,other/conv
     cat <<END
+$(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
 $full task=text system=simple seed=2 train.eval_every=400

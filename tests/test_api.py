@@ -24,6 +24,7 @@ from lra.cli import report as report_command
 from lra.cli import train as train_command
 from lra.core import locks
 from lra.core.paths import CHECKOUT
+from lra.core.signals import INTERRUPTED, PAUSED, Paused
 from lra.records.names import LOCK, RECEIPTS, RECORD
 from lra.report import Report
 from lra.report.pack import pack
@@ -49,6 +50,9 @@ def test_two_names_are_packages_as_well() -> None:
     assert lra.attention.Mixer.__module__ == "lra.attention"
     assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
     assert lra.report.Report is Report
+    program = "from lra import attention, report; print(attention.Mixer.__name__, report.Report.__name__)"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out == "Mixer Report\n"
     with pytest.raises(lra.UserError, match="no such folder"):
         lra.report("nowhere")
     with pytest.raises(AttributeError, match="'lra' has no attribute 'trian'"):
@@ -132,6 +136,18 @@ def test_a_run_that_fails_is_an_error_with_its_reason(cli: Commands, monkeypatch
         lra.train(*SMOKE, "out=ours")
 
 
+@pytest.mark.parametrize(("code", "error"), [(INTERRUPTED, KeyboardInterrupt), (PAUSED, SystemExit)])
+def test_a_signal_that_stopped_a_run_is_passed_on(
+    code: int, error: type[BaseException], cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object) -> None:
+        raise Paused("a signal", code)
+
+    monkeypatch.setattr("lra.api.training.run_in_folder", stop)
+    with pytest.raises(error):
+        lra.train(*SMOKE)
+
+
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
     few = ("growth=[]", "lengths=[3]")
     _, out, _ = cli(check_command.main, "attention=fnet", *few)
@@ -154,9 +170,15 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
         def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:
             return x + self.by * x.mean(dim=0)
 
-    found = lra.check(lambda shape: Leaks(shape, by=0.5), "growth=[]", "lengths=[2]")
+    few = ("growth=[]", "lengths=[2]")
+    found = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
     assert found.broken == ["rows", "cuts"]
     assert "FAIL  rows" in repr(found)
+    layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
+    assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))
+    for other in (torch.nn.Linear, torch.nn.Linear(2, 3)):
+        with pytest.raises(lra.UserError, match=r"Linear: expected a name, a subclass of lra\.attention\.Mixer, or"):
+            lra.check(other)
 
 
 @pytest.fixture
@@ -277,7 +299,13 @@ def test_a_damaged_record_is_left_out_with_a_warning(small: Path) -> None:
 @pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
 @pytest.mark.parametrize(("name", "runs"), [("hour", 300), ("table1_small", 264)])
 def test_kept_results_are_read_without_unpacking(name: str, runs: int) -> None:
-    results = lra.load(CHECKOUT / "results" / name / RECEIPTS)
+    folder = CHECKOUT / "results" / name
+    results = lra.load(folder / RECEIPTS)
+    for column in (column for section in Report(folder).sections for column in section.columns):
+        place = {"task": column.task, "protocol": column.key[0]}
+        for row in (row for row in column.rows if row.verdict is not None):
+            other = results.system(row.verdict.reference, **place)
+            assert lra.compare(results.system(row.name, **place), other) == replace(row.verdict, holm=None)
     assert (results.seeds.status == "finished").sum() == runs
     right = 100 * results.predictions.groupby(["protocol", "task", "system", "seed"], observed=True).correct.mean()
     scores = results.seeds.set_index(["protocol", "task", "system", "seed"]).score

@@ -61,7 +61,8 @@ def test_published_rows_have_their_published_average(source: str, system: str, a
 
 @pytest.mark.parametrize("protocol", ["lra", "s4"])
 def test_the_experiment_composes_under_each_protocol(protocol: str) -> None:
-    for task in ("listops", "image"):
+    for task in ("listops", "image", "pathx"):
         cfg = composed("experiment=lra", f"protocol={protocol}", f"task={task}", "system=other/conv")
         assert (cfg.attention.width, cfg.hydra.runtime.choices.protocol) == (5, protocol)
+    assert cfg.hydra.sweeper.params.task.split(",") == SIX
     assert Published().arena == SIX

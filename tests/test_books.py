@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Split, Task, Windows
+from lra.tasks import Place, Split, Task
 from lra.tasks.baselines import BIGRAM_WEIGHTS, bigram, unigram
 from lra.tasks.books import Books, read_gutenberg
+from lra.tasks.splits import Windows
 from lra.tasks.tokenise import load
 
 BOOKS = 23

@@ -51,6 +51,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["attention._target_=os.system"], "attention._target_=os.system: not in a trusted package (lra)"),
         (["attention._target_=lra.attention.simple.Simpel"], "attention._target_=lra.attention.simple.Simpel: "),
         (["seed="], "seed="),
+        (["task"], "task: expected key=value, as in task=listops"),
         (["seed=1,2"], "'seed=1,2': several values are a sweep (--multirun)"),
     ],
 )
@@ -221,8 +222,9 @@ SHARED = ("attention", "protocol", "model", "train")
 
 def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
     alike = {"matching": ("acl_matching",), "listops": ("listops_files", "task.folder=anywhere")}
+    alike |= {"pathfinder": ("pathfinder_files", "task.folder=anywhere")}
     recipes = [recipe for _, recipe in names_of_tasks().values()]
-    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == {*alike, "probe", "text"}
+    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == {*alike, "probe", "text", "pathx"}
     for recipe, (other, *more) in alike.items():
         for group in ("attention", "protocol", "experiment"):
             for name in (name for name in options(group) if recipe in sections(group, name)):
@@ -299,7 +301,8 @@ def test_a_users_own_sections(cli: Commands) -> None:
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
     for name in options("task"):
-        folder = {"listops_files": ["task.folder=anywhere"], "files": ["task.data=anywhere"]}.get(name, [])
+        folder = ["task.folder=anywhere"] if name in ("listops_files", "pathfinder_files") else []
+        folder = ["task.data=anywhere"] if name == "files" else folder
         for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
             cfg = composed(f"task={name}", f"protocol={protocol}", *folder)
             assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)

@@ -8,9 +8,11 @@ from support import Commands, composed
 
 from lra.cli import train
 from lra.config.settings import settings_of
+from lra.core.errors import UserError
 from lra.runs import step
 from lra.runs.step import StepCost, in_words, step_cost
 from lra.runs.system import System, assemble
+from lra.tasks.listops import ListOps
 
 SMOKE = ("experiment=smoke", "train.batch_size=7", "train.micro_batch=3")
 
@@ -76,10 +78,23 @@ def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:
     assert first.startswith("nothing is chosen, so this would be listops simple/simple (paper) seed 1")
     assert [line.split("  ")[1] for line in lines] == [
         "lra-train task=listops",
-        "lra-train experiment=small_listops attention=simple",
+        "lra-train experiment=small_listops train.steps=800",
         "lra",
     ]
     assert "about 2,136 hours here, evaluations aside (by its FLOPs, at an assumed speed)" in lines[0]
     assert last == "lra-train: error: choose a task, an attention or an experiment"
     assert not Path("runs").exists()
     assert max(map(len, lines)) <= 140
+
+
+def test_data_that_are_missing_are_looked_for_once(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def build(*_: object) -> None:
+        asked.append("once")
+        raise UserError("there are no such data")
+
+    monkeypatch.setattr(ListOps, "build", build)
+    code, _, err = cli(train.main, "task=listops")
+    assert (code, err, asked) == (2, "lra-train: error: there are no such data\n", ["once"])
+    assert not Path("runs").exists()

@@ -21,7 +21,8 @@ from lra.tasks.listops import ListOps, ListOpsFiles, words
 from lra.tasks.tokenise import text_of
 from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 
-OVERRIDES = {"listops_files": ["task.folder=files"], "files": ["task.data=files"]}
+OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
+OVERRIDES |= {"files": ["task.data=files"]}
 
 
 def place(tmp_path: Path, data: Path | None = None) -> Place:

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from support import composed
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.report.published import Published
 from lra.report.records import CellKey
-from lra.runs.system import assemble
 from lra.tasks import Place, Split, hub, image
 from lra.tasks.image import Image, grey
 from lra.tasks.sampling import limited
@@ -341,28 +339,6 @@ def test_every_system_has_its_published_configuration(system: str) -> None:
     if system in sizes:
         key, value = sizes[system]
         assert cfg.attention[key] == value
-
-
-def parameters(*overrides: str) -> int:
-    return assemble(settings_of(composed("task=image", "protocol=lra", *overrides))).parameters
-
-
-@pytest.mark.parametrize(
-    ("overrides", "count", "width"),
-    [(["experiment=image_base", "system=transformer"], 52_266, 32), (["system=performer"], 248_458, 128)],
-)
-def test_golden_parameter_counts(overrides: list[str], count: int, width: int) -> None:
-    """As printed by Google's code (google-research/long-range-arena, issue 2); our padding has an id of its own."""
-    assert parameters(*overrides) == count + width
-
-
-def test_the_transformer_is_as_large_as_the_performer() -> None:
-    """By hand, layer after layer: ids, CLS, positions, attention without biases, feed-forward net, norms, head."""
-    dim, qkv, mlp = 128, 64, 128
-    inputs = 256 * dim + dim + 1025 * dim
-    block = 4 * dim * qkv + (dim * mlp + mlp) + (mlp * dim + dim) + 2 * 2 * dim
-    head = 2 * dim + (dim * mlp + mlp) + (mlp * 10 + 10)
-    assert inputs + block + head == 248_458 == parameters("system=transformer") - dim
 
 
 def test_no_published_number_stands_beside_copies() -> None:

@@ -202,9 +202,9 @@ def test_every_small_experiment_is_its_experiment() -> None:
     experiments = [name for name in options("experiment") if name.endswith("_small")]
     assert experiments
     for small in experiments:
-        tasks = composed(f"experiment={small}").hydra.sweeper.params.get("task")
-        task = [] if tasks is None else [f"task={tasks.split(',')[0]}"]
-        one, other = (composed(f"experiment={name}", *task) for name in (small, small.removesuffix("_small")))
+        swept = composed(f"experiment={small}").hydra.sweeper.params
+        first = [f"{key}={swept[key].split(',')[0]}" for key in ("task", "case") if key in swept]
+        one, other = (composed(f"experiment={name}", *first) for name in (small, small.removesuffix("_small")))
         rows = ("case", "system", "variant")
         params = [cfg.hydra.sweeper.params for cfg in (one, other)]
         assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}

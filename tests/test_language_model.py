@@ -11,7 +11,8 @@ from torch import nn
 
 from lra.core.errors import UserError
 from lra.model.model import Model
-from lra.tasks import Task, Windows
+from lra.tasks import Task
+from lra.tasks.splits import Windows
 from lra.training.evaluate import evaluate
 from lra.training.generate import continuation
 from lra.training.recipe import Recipe

@@ -28,7 +28,7 @@ def test_a_notebook_is_kept_without_output_and_runs(
     """In an empty folder beside the results, as in a checkout."""
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code), "clear all outputs, then commit"
     (tmp_path / "results").symlink_to(CHECKOUT / "results")
     folder = tmp_path / "notebooks"
     folder.mkdir()

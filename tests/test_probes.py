@@ -14,9 +14,10 @@ from torch.nn.functional import cross_entropy
 from lra.cli import report, train
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.tasks import Marked, Place, Task
+from lra.tasks import Place, Task
 from lra.tasks.card import card
 from lra.tasks.probes import BLOCK, Draws, Probe
+from lra.tasks.splits import Marked
 from lra.tasks.word_problem import products
 from lra.training.evaluate import Predictions, evaluate
 from lra.training.update import accumulate
@@ -385,11 +386,11 @@ def test_groups_by_loops(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "override", "message"),
     [
-        ("mqar", "task.pairs=12", "task.length=46: expected at least 48"),
-        ("mqar", "task.pairs=20 task.length=80", "task.vocabulary=38: expected at least 40"),
+        ("mqar", "task.pairs=12", "task.length=46: expected at least 48 for task.pairs=12"),
+        ("mqar", "task.pairs=20 task.length=80", "task.vocabulary=38: expected at least 40 for task.pairs=20"),
         ("mqar", "task.length=47", "task.length=47: expected an even number"),
         ("mqar", "task.vocabulary=37", "task.vocabulary=37: expected an even number"),
-        ("selective_copy", "task.tokens=20", "task.length=41: expected at least 42"),
+        ("selective_copy", "task.tokens=20", "task.length=41: expected at least 42 for task.tokens=20"),
         ("selective_copy", "task.vocabulary=3", "task.vocabulary=3: expected at least 4"),
         ("memorise", "task.length=21", "task.length=21: expected an even number"),
         ("memorise", "task.vocabulary=4", "task.vocabulary=4: expected at least 5"),

@@ -35,6 +35,8 @@ SYSTEMS = [
     (
         "attention=s4d",
         "model.pooling=mean",
+        "model.norm_over=batch",
+        "train.micro_batch=7",
         "train.groups={state: {rate: 0.001, weight_decay: 0}, step: {rate: null, weight_decay: 0}}",
     ),
     ("attention=softmax", "train.freeze=[qkv,embedding]", "train.layer_decay=0.8"),

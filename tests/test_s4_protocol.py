@@ -31,6 +31,8 @@ RELEASED = {
     "text": (256, 6, True, 16, 0.01, 50_000, 5_000, 4, 1),            # s4-imdb.yaml
     "acl_matching": (256, 6, True, 64, 0.01, 50_000, 5_000, 4, 1),    # s4-aan.yaml
     "image": (512, 6, False, 50, 0.01, 180_000, 18_000, 64, 1),       # s4-cifar.yaml
+    "pathfinder": (256, 6, True, 64, 0.004, 500_000, 50_000, 64, None),  # s4-pathfinder.yaml
+    "pathx": (256, 6, True, 16, 0.001, 500_000, 50_000, 64, None),    # s4-pathx.yaml
 }  # fmt: skip
 
 
@@ -49,7 +51,11 @@ def test_s4d_has_the_released_configuration(task: str) -> None:
     assert model.final_norm == (model.norm == "pre")
     assert (attention.init, attention.b, attention.output, model.feed_forward_dim) == ("lin", "ones", "glu", 0)
     assert train.groups.state == {"rate": 0.001, "weight_decay": 0}
-    assert train.groups.step == {"rate": 0.001 if task == "image" else None, "weight_decay": 0}
+    seen = task in ("image", "pathfinder", "pathx")
+    assert train.groups.step == {"rate": 0.001 if seen else None, "weight_decay": 0}
+    pixels = {"image": [122.6 / 255, 61 / 255], "pathfinder": [0.5, 0.5], "pathx": [0.5, 0.5]}
+    assert model.pixels is None if not seen else list(model.pixels) == pytest.approx(pixels[task], abs=1e-6)
+    assert (attention.dt_min, attention.dt_max) == (0.0001 if task == "pathx" else 0.001, 0.1)
 
 
 def parameters(*overrides: str) -> int:
@@ -68,13 +74,19 @@ def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
 def test_parameter_counts_by_hand(task: str) -> None:
     """The repository prints none for these: dt, A, B, C of both directions, D, GLU, batch norms, ends of the model."""
     dim, depth, prenorm, *_, state, copies = RELEASED[task]
-    modes = state // 2
+    modes, copies = state // 2, copies or dim
     layer = dim + 2 * copies * modes + 2 * copies * modes + 2 * 2 * dim * modes + dim
     layer += (dim + 1) * 2 * dim + 2 * dim
-    ids, classes = {"listops": (17, 10), "text": (257, 2), "acl_matching": (257, 2), "image": (None, 10)}[task]
+    ids = {"listops": 17, "text": 257, "acl_matching": 257}.get(task)
+    classes = 10 if task in ("listops", "image") else 2
     start = 2 * dim if ids is None else ids * dim
     head = (4 * dim + 1) * dim + (dim + 1) * classes if task == "acl_matching" else (dim + 1) * classes
     assert parameters(f"task={task}") == start + depth * layer + 2 * dim * prenorm + head
+
+
+def test_the_files_of_pathfinder_are_divided_as_the_familys_loader_does() -> None:
+    files = ("task=pathfinder_files", "task.folder=anywhere")
+    assert [composed(*files, f"protocol={name}").task.split for name in ("s4", "lra")] == ["s4", "order"]
 
 
 def test_the_cosine_ends_at_zero() -> None:

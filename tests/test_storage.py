@@ -13,8 +13,9 @@ import pytest
 from support import facts
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Task, Windows
+from lra.tasks import Place, Task
 from lra.tasks.card import card
+from lra.tasks.splits import Windows
 from lra.tasks.storage import Writer, prepared, verify
 
 

@@ -1,6 +1,7 @@
 """A page for every task: what it asks, an example where it can be generated, its options, its card with baselines."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -16,6 +17,9 @@ from lra.core.errors import UserError
 from lra.tasks import Builder, unheard
 from lra.tasks.listops import ListOps
 from lra.tasks.listops_trees import WORDS, generate
+from lra.tasks.pathfinder import Pathfinder
+from lra.tasks.pathfinder_snakes import block
+from lra.tasks.pictures import Pictures, sheet
 from lra.tasks.probes import BLOCK, Draws, Probe
 from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
 
@@ -23,6 +27,7 @@ FOLDER = "tasks"
 CARDS = "results/data.md"
 SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
 SAMPLE = "A fine film."
+PICTURES, LARGEST = 9, 32  # pixels of a side; larger ones take too long to draw here
 QUESTIONS = {
     "classify": "One of {classes} classes for each example.",
     "next_token": "The next token at every position, one of {classes}.",
@@ -87,6 +92,8 @@ def _example(builder: Builder) -> list[str]:
         words = [(WORDS[token - 1], False) for token in tokens[: offsets[1]]]
         says = "An example, shorter than those of the task; its class is the value of the expression"
         return [f"{says}, {labels[0]}:\n", _strip(words)]
+    if isinstance(builder, Pathfinder) and builder.design.window <= LARGEST:
+        return _of_pictures(builder)
     if builder.facts.vocab_size == BYTE_VOCABULARY:
         ids = " ".join(map(str, byte_ids(SAMPLE.encode(), len(SAMPLE))))
         return [f"A token is a byte plus one, and 0 is padding: `{SAMPLE}` becomes `{ids}`."]
@@ -102,6 +109,17 @@ def _of_probe(probe: Probe) -> list[str]:
     if probe.objective == "positions":
         found.append(f"\nThe answers there: {', '.join(map(str, np.asarray(answers[0])[scored]))}.")
     return found
+
+
+def _of_pictures(builder: Pathfinder) -> list[str]:
+    """The first pictures of train."""
+    images = block(0, builder.seed, builder.design)
+    rows = np.arange(PICTURES)
+    flat = images.pixels[rows].ravel()
+    offsets = np.append(rows, PICTURES) * (len(flat) // PICTURES)
+    png = sheet(Pictures(tokens=flat, offsets=offsets, index=rows, labels=images.labels[rows]), PICTURES)
+    says = "The first pictures of train, with their labels"
+    return [f"{says}:\n", f"![{says}](data:image/png;base64,{b64encode(png).decode()})"]
 
 
 def _strip(words: Any) -> str:

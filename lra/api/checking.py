@@ -2,10 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from inspect import isclass
+
+from torch import nn
 
 from lra.api.configuration import inside
+from lra.api.layer import AttentionLayer
 from lra.attention import Mixer, Shape
-from lra.cli.check import examine, maker, settings_of
+from lra.cli.check import CheckSettings, examine, maker, settings_of
+from lra.core.errors import UserError
 from lra.laws import Finding
 
 
@@ -26,17 +32,31 @@ class Checkup:
         return self.text
 
 
-def check(attention: str | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
-    """Try every law on an attention, a name as in `lra-check attention=NAME` or a subclass of `lra.attention.Mixer`.
+def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
+    """Try every law on an attention: a name as in `lra-check attention=NAME`, what `lra.attention` returned, or a
+    subclass of `lra.attention.Mixer`.
 
     `overrides`: as on the command line; `growth=[]` leaves out how time and memory grow, which takes seconds. Raises
     UserError where the mixer cannot be made.
     """
-    words = (f"attention={attention}", *overrides) if isinstance(attention, str) else overrides
-    with inside("check", words) as config:
+    chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
+    with inside("check", (chosen, *overrides)) as config:
         settings = settings_of(config)
-    make = maker(settings) if isinstance(attention, str) else attention
-    name = attention if isinstance(attention, str) else getattr(attention, "__name__", "attention")
+    name, make = _named(attention, settings)
     lines: list[str] = []
     findings = examine(name, make, settings, lines.append)
     return Checkup(tuple(findings), "\n".join(lines))
+
+
+def _named(
+    attention: str | AttentionLayer | Callable[[Shape], Mixer], settings: CheckSettings
+) -> tuple[str, Callable[[Shape], Mixer]]:
+    """Its name, and what makes its mixers."""
+    if isinstance(attention, str):
+        return attention, maker(settings)
+    if isinstance(attention, AttentionLayer):
+        return attention.name, partial(type(attention.mixer), **attention.options)
+    name = getattr(attention, "__name__", type(attention).__name__)
+    if isinstance(attention, nn.Module) or (isclass(attention) and not issubclass(attention, Mixer)):
+        raise UserError(f"{name}: expected a name, a subclass of lra.attention.Mixer, or what lra.attention returned")
+    return name, attention

@@ -31,20 +31,16 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     chunk = min(CHUNK, length)
     fill = -length % chunk
     q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(-2, (-1, chunk)) for x in (q, k, v))  # [..., chunks, chunk, M or N]
-    scores = q @ k.transpose(-2, -1)
     if log_decay is None:
-        before = _before(k.transpose(-2, -1) @ v)
-        y = scores.tril() @ v
+        y = (q @ k.transpose(-2, -1)).tril() @ v
+        if length > chunk:
+            y = y + q @ _before(k.transpose(-2, -1) @ v)
     else:
-        within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1)  # since the chunk's start
-        whole = within[..., -1:]
-        later = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
-        between = (within.unsqueeze(-1) - within.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
-        states = (k * (whole - within).exp().unsqueeze(-1)).transpose(-2, -1) @ v
-        before = _before(states, whole.exp().unsqueeze(-1))
-        y = (scores * between) @ v
-        q = q * within.exp().unsqueeze(-1)
-    return (y + q @ before).flatten(-3, -2)[..., :length, :]
+        within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1).unsqueeze(-1)
+        y = _head_scores(q, k, within) @ v
+        if length > chunk:
+            y = y + _from_before(q, k, v, within)
+    return y.flatten(-3, -2)[..., :length, :]
 
 
 def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
@@ -53,10 +49,9 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
     length = q.shape[-2]
     q, k, v, within = in_chunks(q, k, v, log_decay)
     within = within.cumsum(dim=-2)
-    whole = within[..., -1:, :]
-    states = (k * (whole - within).exp()).transpose(-2, -1) @ v
-    before = _before(states, whole.exp().transpose(-2, -1))
-    y = channel_scores(q, k, within) @ v + (q * within.exp()) @ before
+    y = channel_scores(q, k, within) @ v
+    if length > CHUNK:
+        y = y + _from_before(q, k, v, within)
     return y.flatten(-3, -2)[..., :length, :]
 
 
@@ -74,28 +69,30 @@ def delta_product(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor,
     chunked = in_chunks(q, a, b, v, log_decay, *([] if k is None else [k]))
     q, a, b, v, decay = chunked[:5]
     within = decay.cumsum(dim=-2)
-    whole, until = within[..., -1:, :], within - decay  # `until` leaves the position's own decay out
     scores = channel_scores if decay.shape[-1] > 1 else _head_scores
     reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads what was there after i - 1
 
     def later(keys: Tensor) -> Tensor:
         return pad(scores(reads, keys, within)[..., :-1, :], (0, 0, 1, 0))
 
-    rest = (whole - within).exp()
-    given, direct, fresh = v, 0, 0
-    if k is not None:
-        keys = chunked[5]
-        given = later(keys) @ v
-        direct = scores(q, keys, within) @ v
-        fresh = (keys * rest).transpose(-2, -1) @ v
-    unit = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
-    solved = solve_triangular(unit - later(b), torch.cat([given, a * until.exp()], dim=-1), upper=False)
-    z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
-    writes = (b * rest).transpose(-2, -1)
-    carry = torch.diag_embed(whole.squeeze(-2).exp().expand(*whole.shape[:-2], q.shape[-1])) + writes @ by_state
+    keys = None if k is None else chunked[5]
+    given = v if k is None else later(keys) @ v
     seen = scores(q, b, within)
-    before = _before(fresh + writes @ z, carry)
-    y = direct + seen @ z + (q * within.exp() + seen @ by_state) @ before
+    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - later(b)
+    if length <= CHUNK:
+        y = seen @ solve_triangular(system, given, upper=False)
+    else:
+        read = a * (within - decay).exp()  # without the position's own decay
+        solved = solve_triangular(system, torch.cat([given, read], dim=-1), upper=False)
+        z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
+        whole = within[..., -1:, :]
+        rest = (whole - within).exp()
+        writes = (b * rest).transpose(-2, -1)
+        fresh = writes @ z if k is None else writes @ z + (keys * rest).transpose(-2, -1) @ v
+        carry = torch.diag_embed(whole.squeeze(-2).exp().expand(*whole.shape[:-2], q.shape[-1])) + writes @ by_state
+        y = seen @ z + (q * within.exp() + seen @ by_state) @ _before(fresh, carry)
+    if k is not None:
+        y = y + scores(q, keys, within) @ v
     return y.flatten(-3, -2)[..., :length, :]
 
 
@@ -133,6 +130,13 @@ def channel_scores(q: Tensor, k: Tensor, within: Tensor) -> Tensor:
         above = torch.cat([first, torch.zeros_like(first)], dim=-1)
         scores = torch.cat([above, torch.cat([low, second], dim=-1)], dim=-2)
     return scores.squeeze(-3)
+
+
+def _from_before(q: Tensor, k: Tensor, v: Tensor, within: Tensor) -> Tensor:
+    """What each chunk reads of those before it; within [..., chunks, C, M or 1] is the log decay since its start."""
+    whole = within[..., -1:, :]
+    states = (k * (whole - within).exp()).transpose(-2, -1) @ v
+    return (q * within.exp()) @ _before(states, whole.exp().transpose(-2, -1))
 
 
 def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -47,6 +47,11 @@ class BenchSettings:
         """Weights are drawn."""
         return None
 
+    @property
+    def pretrain(self) -> None:
+        """Nothing is trained before."""
+        return None
+
 
 def settings_of(cfg: DictConfig) -> BenchSettings:
     """Check names and types of a composed configuration."""

@@ -19,8 +19,9 @@ from lra.core.errors import UserError
 from lra.runs.machine import keep_memory, reproducible
 from lra.runs.start import initial
 from lra.runs.system import System, assemble
-from lra.tasks import Facts, Marked, Split
+from lra.tasks import Facts, Split
 from lra.tasks import Place as Data
+from lra.tasks.splits import Marked
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
 from lra.training.update import Update, adamw, compile_blocks, update

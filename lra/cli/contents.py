@@ -11,7 +11,7 @@ WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its descript
 
 START = {
     "lra train experiment=smoke": "does everything run? seconds",
-    "lra train experiment=small_listops attention=simple": "one small run, half a minute",
+    "lra train experiment=small_listops train.steps=800": "one small run, twenty seconds",
     "lra train experiment=demo": "a sweep with its report, 10 minutes",
     "lra train describe=true attention=softmax": "facts, time and memory; trains nothing",
     "lra new attention mine": "an attention of your own, ready to run",

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from lra.cli import sweep
 from lra.cli.command import FAILED, command
-from lra.config.cell import cell_of
+from lra.config.cell import Cell, cell_of
 from lra.config.settings import settings_of
 from lra.core.children import end_with
 from lra.core.console import say, without_bars
@@ -48,21 +48,7 @@ def train(cfg: DictConfig) -> str:
     if not alone:
         title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
     try:
-        settings = settings_of(cfg)
-        loggers_of(settings)
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
-        if settings.also:
-            raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
-        if settings.describe:
-            from lra.runs.step import tell
-
-            tell(job, alone)
-            return "described"
-        if alone and not HydraConfig.get().overrides.task:
-            ask_for_a_choice(job)
-        if alone:
-            check_cost_of_one(job)
-        outcome = run(job)
+        outcome = _one(cfg, cell, title, number, alone=alone)
     except AtWork as other:
         say(f"{title}: {other}")
         if alone:
@@ -82,6 +68,25 @@ def train(cfg: DictConfig) -> str:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     return outcome
+
+
+def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:
+    """Describe or train the run of a configuration; its outcome. Raises UserError, AtWork, Paused."""
+    settings = settings_of(cfg)
+    loggers_of(settings)
+    job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
+    if settings.also:
+        raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+    if settings.describe:
+        from lra.runs.step import tell
+
+        tell(job, alone)
+        return "described"
+    if alone and not HydraConfig.get().overrides.task:
+        ask_for_a_choice(job)
+    if alone:
+        check_cost_of_one(job)
+    return run(job)
 
 
 def _rerun(cfg: DictConfig) -> str:

@@ -165,6 +165,8 @@ def explain(error: Exception, config_name: str) -> str:
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name))}"
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
+    if isinstance(error, OverrideParseException) and "=" not in error.override:
+        return f"{error.override}: expected key=value, as in task=listops"
     message = first_line(error)
     if message.startswith("Ambiguous value"):
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"

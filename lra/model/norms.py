@@ -27,18 +27,19 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, N, D], mask [B, N] True at real positions -> [B, N, D] in the type of x."""
         wide = at_least_float32(x)
-        mean, variance = (
-            self._moments(wide if mask is None else wide[mask]) if self.training else (self.mean, self.variance)
-        )
+        mean, variance = self._moments(wide, mask) if self.training else (self.mean, self.variance)
         return ((wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
-    def _moments(self, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the features of real positions [..., D], which the running ones follow."""
-        real = real.flatten(0, -2)
-        variance, mean = torch.var_mean(real, dim=0, correction=0)
+    def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance [D] over the real positions, which the running ones follow; nothing here waits for an
+        accelerator to count them."""
+        real = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+        count = real.sum()
+        mean = (x * real).sum(dim=(0, 1)) / count
+        variance = ((x - mean).square() * real).sum(dim=(0, 1)) / count
         with torch.no_grad():
             self.mean.lerp_(mean, MOMENTUM)
-            self.variance.lerp_(variance * (len(real) / max(1, len(real) - 1)), MOMENTUM)
+            self.variance.lerp_(variance * count / (count - 1).clamp(min=1), MOMENTUM)
         return mean, variance
 
 

@@ -94,12 +94,7 @@ def page(
         if any(row.full_pattern for column in section.columns for row in column.rows):
             yield FULL
         for column in section.columns:
-            yield f"### {escape(column.title)}\n"
-            yield markdown(layout.table(column))
-            yield f"{escape(column.answer)}\n"
-            yield f"{escape(column.verdict)}\n"
-            nothing = "No published figure is for this data, so none stands beside it."
-            yield f"{escape(column.published) or nothing}\n"
+            yield from _column(column)
         beside = arena(section, published)
         if beside is not None:
             yield "### Long Range Arena\n"
@@ -111,15 +106,29 @@ def page(
         for column in section.columns:
             yield from _every_seed(column)
     yield from _field(sections, published)
-    if figures:
-        yield "## Figures\n"
-        for path, caption in captions(sections, [path for path in figures if path.suffix == ".svg"]).items():
-            yield f"!{link(escape(caption.title), layout.address(path.as_posix()))}\n"
-            yield f"{escape(f'{caption.title}. {caption.caveats}'.rstrip())}\n"
+    yield from _figures(sections, figures)
     yield "## How to read this\n"
     yield LEGEND + FILES
     yield "## Receipts\n"
     yield from receipts([run for cell in cells for run in cell.runs.values()])
+
+
+def _column(column: Column) -> Iterator[str]:
+    """A table, what it answers, and what is published beside it."""
+    yield f"### {escape(column.title)}\n"
+    yield markdown(layout.table(column))
+    yield f"{escape(column.answer)}\n"
+    yield f"{escape(column.verdict)}\n"
+    yield f"{escape(column.published) or 'No published figure is for this data, so none stands beside it.'}\n"
+
+
+def _figures(sections: list[Section], paths: Sequence[Path]) -> Iterator[str]:
+    if not paths:
+        return
+    yield "## Figures\n"
+    for path, caption in captions(sections, [path for path in paths if path.suffix == ".svg"]).items():
+        yield f"!{link(escape(caption.title), layout.address(path.as_posix()))}\n"
+        yield f"{escape(f'{caption.title}. {caption.caveats}'.rstrip())}\n"
 
 
 def _every_seed(column: Column) -> Iterator[str]:

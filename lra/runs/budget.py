@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lra.runs.estimate import Cost
 
 LONG = 5e11  # operations of a training that takes a core some of a minute
-QUICK = "lra-train experiment=small_listops attention=simple"
+QUICK = "lra-train experiment=small_listops train.steps=800"
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 
 
@@ -91,7 +91,7 @@ def ask_for_a_choice(job: Job) -> NoReturn:
     basis = "by its FLOPs, at an assumed speed" if cost is None else f"{seconds:.2g} s a step, measured now"
     lines = {
         "lra-train task=listops": f"that: {duration(steps * seconds)} here, evaluations aside ({basis})",
-        QUICK: "a small run: half a minute",
+        QUICK: "a small run: twenty seconds",
         "lra": "what there is",
     }
     for line, does in lines.items():

@@ -111,13 +111,15 @@ def _flops(work: Work, task: Task) -> float:
 
 
 def _prepared(works: list[Work]) -> list[Task | None]:
-    """The task of each; None where its data cannot be had, which its runs will say."""
+    """The task of each; None where its data cannot be had, which its runs will say. Raises UserError where there is one
+    work alone, so that its data are not looked for again."""
+    later = (OSError, UserError) if len(works) > 1 else (OSError,)
     tasks: dict[str, Task | None] = {}
     for work in works:
         key = digest(work.settings.task)
         if key not in tasks:
             tasks[key] = None
-            with Preparation(work.system.builder.facts.name) as progress, suppress(UserError, OSError):
+            with Preparation(work.system.builder.facts.name) as progress, suppress(*later):
                 tasks[key] = work.system.builder.build(Place.of(work.settings, progress))
     return [tasks[digest(work.settings.task)] for work in works]
 

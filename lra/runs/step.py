@@ -17,7 +17,8 @@ from lra.runs.execute import initial
 from lra.runs.job import Job
 from lra.runs.machine import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.system import System
-from lra.tasks import Facts, Marked, Split, Windows
+from lra.tasks import Facts, Split
+from lra.tasks.splits import Marked, Windows
 from lra.training.update import adamw, update
 
 SECONDS = 10  # that measuring a step may take

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.tasks import Split, Windows
+from lra.tasks import Split
+from lra.tasks.splits import Windows
 from lra.tasks.tokenise import text_of
 
 COSINE_PAIRS = 5_000

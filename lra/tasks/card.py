@@ -8,8 +8,9 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.core.files import read_regular, write_atomic
-from lra.tasks import Marked, Split, Task, Windows
+from lra.tasks import Split, Task
 from lra.tasks.doubts import contradictions, repeats
+from lra.tasks.splits import Marked, Windows
 from lra.tasks.storage import SPLITS
 
 BARS = " ▁▂▃▄▅▆▇█"

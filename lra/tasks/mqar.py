@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
-from lra.tasks import Marked
 from lra.tasks.groups import Group, by_size, by_value
 from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
+from lra.tasks.splits import Marked
 
 
 class Mqar(Probe):
@@ -46,7 +46,8 @@ class Mqar(Probe):
         if length % 2 or vocabulary % 2:
             key, value = ("length", length) if length % 2 else ("vocabulary", vocabulary)
             raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
-        at_least(length=(length, 4 * self.pairs[-1]), vocabulary=(vocabulary, 2 * self.pairs[-1]))
+        most = self.pairs[-1]
+        at_least(f"pairs={most}", length=(length, 4 * most), vocabulary=(vocabulary, 2 * most))
         options = {
             "length": length,
             "pairs": self.pairs if len(self.pairs) > 1 else self.pairs[0],

@@ -29,7 +29,7 @@ def nearest_centroid(train: Pictures, test: Pictures) -> float:
     means = sums / counts
     right = 0
     for rows in _parts(len(test)):
-        far = (means**2).sum(axis=1) - 2 * test.grey(rows) @ means.T
+        far = (means**2).sum(axis=1) - test.grey(rows) @ (2 * means.T)
         right += int((classes[far.argmin(axis=1)] == test.labels[rows]).sum())
     return 100 * right / len(test)
 

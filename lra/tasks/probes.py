@@ -13,12 +13,13 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.tasks import Facts, Marked, Place, titled
+from lra.tasks import Facts, Place, titled
 from lra.tasks.baselines import majority
 from lra.tasks.building import FromSource
 from lra.tasks.finding import Content, Source
 from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_size
+from lra.tasks.splits import Marked
 from lra.tasks.storage import SPLITS, Identity, Splits
 from lra.tasks.writer import Writer
 
@@ -160,11 +161,11 @@ def grid(split: Marked) -> tuple[np.ndarray, np.ndarray]:
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 
 
-def at_least(**wanted: tuple[int, int]) -> None:
-    """Raises UserError for the first option (value, least) that is too small."""
+def at_least(because: str = "", **wanted: tuple[int, int]) -> None:
+    """Raises UserError for the first option (value, least) that is too small, `because` of another one, if named."""
     for key, (value, least) in wanted.items():
         if value < least:
-            raise UserError(f"task.{key}={value}: expected at least {least}")
+            raise UserError(f"task.{key}={value}: expected at least {least}{because and f' for task.{because}'}")
 
 
 def _said(value: Any) -> str:

@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from lra.tasks import Marked
 from lra.tasks.groups import Group, by_size
 from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
+from lra.tasks.splits import Marked
 
 
 class SelectiveCopy(Probe):
@@ -36,7 +36,8 @@ class SelectiveCopy(Probe):
         test_size: PositiveInt,
         seed: NonNegativeInt,
     ) -> None:
-        at_least(length=(length, 2 * tokens + 2), vocabulary=(vocabulary, 4))
+        at_least(f"tokens={tokens}", length=(length, 2 * tokens + 2))
+        at_least(vocabulary=(vocabulary, 4))
         options = {"length": length, "tokens": tokens, "vocabulary": vocabulary}
         super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
 

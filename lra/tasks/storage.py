@@ -21,9 +21,10 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.tasks import Facts, Marked, Place, Split, Task, Windows
+from lra.tasks import Facts, Place, Split, Task
 from lra.tasks.doubts import contradictions
 from lra.tasks.pictures import Pictures
+from lra.tasks.splits import Marked, Windows
 from lra.tasks.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; a part of the folder's name

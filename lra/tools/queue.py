@@ -79,6 +79,7 @@ def _train(name: str, minutes: float, question: str, *words: str) -> Item:
 
 
 SEEDS = "seed=1,2,3,4,5"
+IMAGE = "system=transformer,linear,performer,simple,other/s4d,other/conv"
 ITEMS = (
     Item(
         name="contact",
@@ -108,13 +109,10 @@ ITEMS = (
         minutes=1.5,
     ),
     _train("table1_listops", 60, "ListOps Simple, seeds 1 to 5", "task=listops", "system=simple", SEEDS),
-    _train(
-        "strict_text", 60, "text Simple under protocol=strict", "task=text", "protocol=strict", "system=simple", SEEDS
-    ),
+    _train("strict_text", 60, "text Simple, strict", "task=text", "protocol=strict", "system=simple", SEEDS),
     _train("strict_acl", 60, "acl_matching Simple", "task=acl_matching", "protocol=strict", "system=simple", SEEDS),
-    _train(
-        "table1_text", 60, "text, the three Simple rows", "task=text", "system=simple,simple_res,simple_resl", SEEDS
-    ),
+    _train("table1_text", 60, "text, the Simple rows", "task=text", "system=simple,simple_res,simple_resl", SEEDS),
+    _train("lra_image", 60, "Image at the published sizes", "task=image", "protocol=lra", IMAGE, "seed=1,2,3"),
     Item(
         name="step_compiled",
         question="a step of text with torch.compile: what it fuses of what lies between the products",

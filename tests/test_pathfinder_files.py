@@ -1,0 +1,176 @@
+"""Pathfinder from files: LRA's layout and arrays give the pictures that they hold, and bad files are named."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lra.core.errors import UserError
+from lra.tasks import Place, Task
+from lra.tasks.pathfinder_files import PathfinderFiles, divided
+
+SIDE, FILES, EACH = 11, 3, 7  # pixels, files of metadata, pictures of each
+N = FILES * EACH
+
+
+def build(folder: Path, *, window: int = SIDE, split: str = "order") -> Task:
+    place = Place(cache=folder.parent / "cache", data_dir=None, workers=1, progress=lambda done, total: None)
+    return PathfinderFiles(folder=str(folder), window=window, split=split).build(place)
+
+
+@pytest.fixture
+def pictures() -> np.ndarray:
+    return np.random.default_rng(3).integers(256, size=(N, SIDE, SIDE), dtype=np.uint8)
+
+
+LABELS = np.arange(N) % 3 % 2  # 0, 1, 0 and so on
+
+
+@pytest.fixture
+def release(tmp_path: Path, pictures: np.ndarray) -> Path:
+    """A set in the layout of LRA: 10.npy comes after 2.npy."""
+    folder = tmp_path / "curv_baseline"
+    (folder / "metadata").mkdir(parents=True)
+    for file, name in enumerate((0, 2, 10)):
+        (folder / f"imgs/{name}").mkdir(parents=True)
+        lines = []
+        for number in range(EACH):
+            row = file * EACH + number
+            Image.fromarray(pictures[row]).save(folder / f"imgs/{name}/sample_{number}.png")
+            lines.append(f"imgs/{name} sample_{number}.png {number} {LABELS[row]} 1.8 6 2 5 1 1 1\n")
+        (folder / f"metadata/{name}.npy").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def arrays(tmp_path: Path, pictures: np.ndarray) -> Path:
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    np.save(folder / "images.npy", pictures)
+    np.save(folder / "labels.npy", LABELS)
+    return folder
+
+
+def content(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    splits = (task.train, task.val, task.test)
+    return tuple(
+        np.concatenate(parts)
+        for parts in zip(*((split.grey(np.arange(len(split))), split.labels) for split in splits), strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", ["release", "arrays"])
+def test_the_pictures_come_in_the_order_of_the_files(
+    kind: str, request: pytest.FixtureRequest, pictures: np.ndarray
+) -> None:
+    task = build(request.getfixturevalue(kind))
+    assert [len(split) for split in (task.train, task.val, task.test)] == [17, 2, 2]
+    pixels, labels = content(task)
+    assert (pixels == pictures.reshape(N, -1)).all() and (labels == LABELS).all()
+    assert task.max_len == SIDE**2 and task.name.startswith(f"pathfinder {SIDE} (files")
+    assert set(task.baselines) == {"majority class", "nearest centroid", "small convolution, 17 pictures"}
+
+
+def test_the_split_of_the_s4_family_is_pytorchs(arrays: Path, pictures: np.ndarray) -> None:
+    """state-spaces/s4, src/dataloaders/lra.py: random_split with seed 42, lengths rounded down."""
+    parts = torch.utils.data.random_split(range(N), [17, 2, 2], generator=torch.Generator().manual_seed(42))
+    for part, rows in zip(parts, divided(N, "s4").values(), strict=True):
+        assert list(part) == rows.tolist()
+    task = build(arrays, split="s4")
+    assert (task.test.grey(np.arange(2)) == pictures.reshape(N, -1)[list(parts[2])]).all()
+    assert task.name == f"pathfinder {SIDE} (files, split s4)"
+
+
+def test_the_empty_picture_of_the_release_is_named_and_left_out(
+    release: Path, pictures: np.ndarray, capsys: pytest.CaptureFixture
+) -> None:
+    for name in ("imgs/0/sample_172.png", "imgs/0/sample_173.png"):
+        (release / name).write_bytes(b"")
+    lines = release / "metadata/0.npy"
+    lines.write_text(lines.read_text() + "imgs/0 sample_172.png 172 1 1.8 6 2 5 1 1 1\n")
+    pixels, _ = content(build(release))
+    assert (pixels == pictures.reshape(N, -1)).all()
+    assert f"{release}/imgs/0/sample_172.png: empty, as in the release; it is left out" in capsys.readouterr().err
+    lines.write_text(lines.read_text() + "imgs/0 sample_173.png 173 1 1.8 6 2 5 1 1 1\n")
+    with pytest.raises(UserError, match=r"sample_173\.png: no whole PNG"):
+        build(release)
+
+
+def cut(folder: Path) -> None:
+    path = folder / "imgs/2/sample_3.png"
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def line(text: str) -> Callable[[Path], None]:
+    """Change the second line of a file of metadata."""
+
+    def change(folder: Path) -> None:
+        path = folder / "metadata/2.npy"
+        first, _, *rest = path.read_text().splitlines()
+        path.write_text("\n".join([first, text, *rest]))
+
+    return change
+
+
+def larger(folder: Path) -> None:
+    Image.new("L", (SIDE + 2, SIDE)).save(folder / "imgs/10/sample_5.png")
+
+
+def coloured(folder: Path) -> None:
+    Image.new("RGB", (SIDE, SIDE)).save(folder / "imgs/10/sample_5.png")
+
+
+def outside(folder: Path) -> None:
+    shutil.copy(folder / "imgs/0/sample_0.png", folder.parent / "sample_0.png")
+    line("imgs/../.. sample_0.png 0 1")(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (cut, "imgs/2/sample_3.png: no whole PNG (image file is truncated"),
+        (larger, f"imgs/10/sample_5.png: {SIDE + 2} x {SIDE} pixels of mode L, expected {SIDE} x {SIDE} of mode L"),
+        (coloured, f"imgs/10/sample_5.png: {SIDE} x {SIDE} pixels of mode RGB, expected"),
+        (line("imgs/2 sample_99.png 1 0"), "metadata/2.npy, line 2: imgs/2/sample_99.png: no such file in "),
+        (outside, "metadata/2.npy, line 2: imgs/../../sample_0.png: no such file in "),
+        (line("imgs/2 sample_1.png 1 2"), "metadata/2.npy, line 2: label '2', expected 0 or 1"),
+        (line("imgs/2 sample_1.png"), "metadata/2.npy, line 2: 2 fields, expected a folder, a file, a number, a label"),
+        (lambda folder: np.save(folder / "metadata/2.npy", np.zeros(3)), "metadata/2.npy: an array of NumPy; expected"),
+        (lambda folder: (folder / "metadata/x.npy").write_text(""), "metadata: expected files 0.npy, 1.npy and so on"),
+        (
+            lambda folder: shutil.rmtree(folder / "metadata"),
+            "expected a set of LRA's release, with metadata/ and imgs/",
+        ),
+    ],
+)
+def test_a_bad_file_of_a_release_is_named(release: Path, spoil: Callable[[Path], None], message: str) -> None:
+    spoil(release)
+    with pytest.raises(UserError) as caught:
+        build(release)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        (
+            "images",
+            np.zeros((N, SIDE, SIDE)),
+            "images.npy: float64 [21, 11, 11], expected uint8 [n, 11, 11] or [n, 121]",
+        ),
+        ("images", np.zeros((N, 5, 5), np.uint8), "images.npy: uint8 [21, 5, 5], expected uint8"),
+        ("labels", LABELS[:-1], "labels.npy: int64 [20], expected whole numbers [21], one for each of images.npy"),
+        ("labels", LABELS / 1, "labels.npy: float64 [21], expected whole numbers"),
+        ("labels", LABELS + 1, "labels.npy: row 1: label 2, expected 0 or 1"),
+        ("images", np.array([{}]), "images.npy: no array of NumPy (Array can't be memory-mapped"),
+    ],
+)
+def test_a_bad_array_is_named(arrays: Path, name: str, array: np.ndarray, message: str) -> None:
+    np.save(arrays / f"{name}.npy", array)
+    with pytest.raises(UserError) as caught:
+        build(arrays)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
