@@ -22,7 +22,7 @@ KINDS = {
     "n": ("few seeds", f"fewer than {ENOUGH}: the interval leans on the runs' being normal"),
     "U": ("untested", "no test could be made against the reference"),
     "P": ("partial data", "a part of the published data"),
-    "W": ("pretrained", "weights of an earlier training were taken"),
+    "W": ("pretrained", "weights of another training were taken"),
 }
 """By the first letter of a code, what it is called and what it means."""
 
