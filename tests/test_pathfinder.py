@@ -13,11 +13,13 @@ import pathfinder_loops as loops
 import pytest
 import yaml
 from PIL import Image, ImageDraw
+from support import Commands
 
+from lra.cli import prepare
 from lra.config import configure
 from lra.config.compose import conf_dir
 from lra.core.errors import UserError
-from lra.tasks import Place, Task, pathfinder_snakes, pathfinder_sprites
+from lra.tasks import Builder, Place, Task, pathfinder_snakes, pathfinder_sprites
 from lra.tasks.pathfinder import Pathfinder
 from lra.tasks.pathfinder_snakes import Design, Images
 from lra.tasks.pictures import sheet
@@ -197,6 +199,19 @@ def test_a_sheet_shows_pictures_with_their_labels(task: Task, tmp_path: Path) ->
         assert image.size == (4 + 3 * (17 * 6 + 4), 4 + 3 * (17 * 6 + 18))
         first = np.asarray(image)[18 : 18 + 17 * 6 : 6, 4 : 4 + 17 * 6 : 6]
     assert (first.ravel() == task.train.grey(np.array([0]))[0]).all()
+
+
+def test_prepare_writes_a_sheet(task: Task, cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRA_CACHE", str(task.folder.parents[1]))
+    options = [f"task.{name}={str(value).lower()}" for name, value in FEW.items()]
+    code, _, err = cli(prepare.main, "task=pathfinder", *options, "show=5")
+    [path] = Path().glob("*.png")
+    assert (code, path.read_bytes()) == (0, sheet(task.train, 5)) and f"wrote {path}" in err
+
+
+def test_a_task_without_pictures_says_so(task: Task) -> None:
+    with pytest.raises(UserError, match=r"show=3: pathfinder \(.*\) has no pictures"):
+        Builder.show(builder("pathfinder"), task, 3)
 
 
 @pytest.mark.parametrize(
