@@ -118,7 +118,7 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
     course = Course(own, inputs, Training(model, own.system.recipe), device)
     if saved is not None:
         course.resume(saved)
-    silent = Loggers({}, LoggedRun(folder=own.folder, group="", seed=own.settings.seed, config={}), own.title)
+    silent = Loggers({}, LoggedRun(folder=own.folder, name=own.title, group="", config={}), own.title)
     with naming_what_is_too_large(own.system.recipe):
         diverged = course.follow(requests, silent)
     if diverged:
