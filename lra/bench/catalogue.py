@@ -96,7 +96,7 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
     for name in attentions:
         if name not in costs["rows"]:
             yield f"Not measured yet: `{name}`.\n"
-        elif costs["rows"][name]["settings"] != _settings(name):
+        elif _without_nulls(costs["rows"][name]["settings"]) != _without_nulls(_settings(name)):
             yield f"Measured with other settings than those above: `{name}` with {costs['rows'][name]['settings']}.\n"
     yield measured(costs["where"]) + "\n"
 
@@ -164,6 +164,11 @@ def _added(count: int, base: int) -> str:
 def _settings(name: str) -> str:
     node = settings(f"attention={name}").attention
     return ", ".join(f"{key} {value}" for key, value in node.items() if not key.startswith("_"))
+
+
+def _without_nulls(settings: str) -> list[str]:
+    """Keys that came after a measurement are null, and say what was before."""
+    return [part for part in settings.split(", ") if not part.endswith(" None")]
 
 
 def _cell(text: str) -> str:
