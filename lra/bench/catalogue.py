@@ -99,7 +99,7 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
     if missing:
         yield f"Not measured yet: {_names(missing)}.\n"
     for name, row in rows.items():
-        if row["settings"] != _settings(name):
+        if _without_nulls(row["settings"]) != _without_nulls(_settings(name)):
             yield f"Measured with other settings than those above: `{name}` with {row['settings']}.\n"
     places = {measured(row["where"]): [] for row in rows.values()}
     for name, row in rows.items():
@@ -176,6 +176,11 @@ def _added(count: int, base: int) -> str:
 def _settings(name: str) -> str:
     node = settings(f"attention={name}").attention
     return ", ".join(f"{key} {value}" for key, value in node.items() if not key.startswith("_"))
+
+
+def _without_nulls(settings: str) -> list[str]:
+    """Keys that came after a measurement are null, and say what was before."""
+    return [part for part in settings.split(", ") if not part.endswith(" None")]
 
 
 def _cell(text: str) -> str:
