@@ -21,6 +21,7 @@ HELPERS = {
     "observe",
     "refused",
     "same",
+    "typeset",
 }  # of ours, which assert
 
 every_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(TESTS).as_posix())
