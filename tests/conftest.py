@@ -26,6 +26,17 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """No later test imports the modules that a test wrote into its folder."""
+    path, modules = [*sys.path], set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if "pytest-of" in (vars(sys.modules[name]).get("__file__") or ""):
+            del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of prepared data for the whole session."""

@@ -106,7 +106,6 @@ def test_a_users_own_attention_needs_its_package_named(cli: Commands, monkeypatc
 
 def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     import subprocess
-    import sys
 
     probe = (
         "import sys; from lra.cli import train, prepare\n"
@@ -346,6 +345,13 @@ def test_a_name_that_cannot_be_new_is_refused(name: str, message: str, cli: Comm
     assert list(Path().iterdir()) == []
 
 
+def test_a_folder_of_results_takes_no_name(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own").mkdir()
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert cli(new.main, "attention", "own")[0] == 0
+    assert Path("own.py").exists()
+
+
 def test_what_is_there_stays(cli: Commands) -> None:
     Path("test_own.py").write_text("mine")
     code, _, err = cli(new.main, "task", "own")
@@ -357,7 +363,6 @@ def test_a_new_task_trains_as_it_is_written(cli: Commands) -> None:
     assert cli(new.main, "task", "own")[0] == 0
     sizes = ("task.examples=23", "model.dim=8", "train.steps=4", "train.warmup=2", "train.eval_every=2")
     code, _, err = cli(train.main, "task=own", "attention=simple", *sizes, "train.batch_size=5", "train.micro_batch=5")
-    sys.modules.pop("own", None)
     assert code == 0, err
     [record] = Path("runs").rglob("record.json")
     assert json.loads(record.read_text())["task"] == "own (length 11)"

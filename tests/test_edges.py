@@ -166,10 +166,8 @@ def test_a_mistake_in_the_users_code_is_one_line(
 ) -> None:
     arguments = option("_target_: theirs.A\n_partial_: true\n", code)
     monkeypatch.syspath_prepend(".")
-    monkeypatch.delitem(os.sys.modules, "theirs", raising=False)
     assert message in one_line(cli, *arguments, "packages=[theirs]")
     assert message in one_line(cli, "--multirun", *arguments, "packages=[theirs]", "seed=1,2")
-    monkeypatch.delitem(os.sys.modules, "theirs", raising=False)
 
 
 def test_a_package_that_is_not_there(cli: Commands) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -142,13 +142,6 @@ BROKEN = {
 }
 SIZES = ("model.dim=12", "model.qkv_dim=12", "model.heads=3", "model.depth=1", "model.mlp_dim=7", "model.dropout=0.3")
 SMOKE = ("experiment=smoke", "protocol=strict", "variant=transformer")
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    yield
-    sys.modules.pop("theirs", None)
-    sys.path[:] = [path for path in sys.path if "pytest-of" not in path]
 
 
 def written(kind: str) -> int:

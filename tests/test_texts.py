@@ -3,7 +3,6 @@
 import difflib
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,7 +126,6 @@ def test_the_examples_run(
     steps = ["steps=4", "warmup=2", "batch_size=5", "micro_batch=3", "eval_every=2"]
     words = [word for word in words if not word.startswith("train.steps")]
     code, _, err = cli(train.main, *words, *sizes, *(f"train.{step}" for step in steps), *extra)
-    sys.modules.pop(module, None)
     assert code == 0, err
     assert len(list(Path("trained").rglob("record.json"))) == 1
 
@@ -162,7 +160,6 @@ SHORTER = {
 def test_your_attention_in_ten_minutes(cli: Commands) -> None:
     """The commands of the page, in an empty folder, trained less; scripts/ten_minutes.sh runs them as they are."""
     page = CHECKOUT / "docs" / "your-attention.md"
-    sys.modules.pop("mine", None)  # of another test
     for line in "".join(blocks(page, "bash")).splitlines():
         program, *words = shlex.split(line)
         one_of_three = ["task=listops_short"] if "experiment=demo" in words else []
@@ -176,4 +173,3 @@ def test_your_attention_in_ten_minutes(cli: Commands) -> None:
     table = Path("results/mine/README.md").read_text()
     assert re.search(r"^\| Mine \| O\(L D Dh\) \|.*\b3/3\b", table, re.MULTILINE), table
     assert len(list(Path("results/mine").rglob("record.json"))) == 9
-    sys.modules.pop("mine", None)

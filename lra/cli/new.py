@@ -65,5 +65,7 @@ def _check(kind: str, name: str) -> None:
         raise UserError(f"{name}: expected a name for a module: small letters, digits and _, a letter first")
     if name in options(kind):
         raise UserError(f"{name}: lra has {kind}={name}; choose another name")
-    if name in sys.stdlib_module_names or (find_spec(name) is not None and not Path(f"{name}.py").exists()):
+    module = find_spec(name)  # a folder of this name without code has no origin, and hides nothing
+    taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
+    if name in sys.stdlib_module_names or taken:
         raise UserError(f"{name}: Python has a module of this name, which would be imported instead; choose another")
