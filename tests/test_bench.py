@@ -366,7 +366,8 @@ def test_peers_are_layers(name: str) -> None:
 def test_subjects_that_mean_nothing(cli: Commands) -> None:
     cases = (
         ("[simpel]", "attention=simpel: no such option; did you mean 'simple'?"),
-        ("[a:b]", "expected an attention, textbook:NAME or peer:NAME"),
+        ("[a:b]", "expected an attention, stepwise:NAME, textbook:NAME or peer:NAME"),
+        ("[stepwise:softmax]", "'stepwise:softmax': its layer has no recurrence over positions"),
         ("[textbook:linear]", "no such textbook attention"),
         ("['simple model.dpeth=3']", "did you mean 'model.depth'?"),
         ("['simple attention.form=fast']", "attention.form=fast"),

@@ -13,6 +13,7 @@ from lra.attention import Shape
 from lra.bench import peers
 from lra.bench.measure import Result, side_by_side
 from lra.bench.settings import BenchSettings
+from lra.bench.stepwise import Stepwise
 from lra.bench.straightforward import ATTENTIONS
 from lra.bench.worker import BenchPlace, Workload
 from lra.config import configure
@@ -26,7 +27,8 @@ Again = Callable[..., BenchSettings]
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One subject, a layer or the model of such layers. `kind`: attention (of this library), textbook, or peer."""
+    """One subject, a layer or the model of such layers. `kind`: attention (of this library), stepwise, textbook, or
+    peer."""
 
     title: str
     kind: str
@@ -45,7 +47,7 @@ def subjects(settings: BenchSettings, again: Again) -> list[Layer]:
 
 
 def layer_of(title: str, settings: BenchSettings, again: Again) -> Layer:
-    """What a subject means: `NAME key=value ...`, `textbook:NAME key=value ...` or `peer:NAME option=value ...`.
+    """What a subject means: `NAME key=value ...`, `KIND:NAME key=value ...` or `peer:NAME option=value ...`.
 
     A name stands for attention=NAME, which brings its variant.
     """
@@ -55,8 +57,8 @@ def layer_of(title: str, settings: BenchSettings, again: Again) -> Layer:
         options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in rest)}
         peers.check(name, options)
         return Layer(title=title, kind=kind, name=name, options=options, settings=settings)
-    if kind not in ("", "textbook"):
-        raise UserError(f"subjects: {title!r}: expected an attention, textbook:NAME or peer:NAME")
+    if kind not in ("", "stepwise", "textbook"):
+        raise UserError(f"subjects: {title!r}: expected an attention, stepwise:NAME, textbook:NAME or peer:NAME")
     if kind == "textbook" and name not in ATTENTIONS:
         raise UserError(f"subjects: {title!r}: no such textbook attention; {did_you_mean(name, ATTENTIONS)}")
     chosen = [first if "=" in first else f"attention={name}", *rest]
@@ -110,7 +112,8 @@ def module_of(layer: Layer, length: int) -> nn.Module:
         scale = length**-0.5 if layer.name == "simple" else (dim // heads) ** -0.5
         return ATTENTIONS[layer.name](dim, heads, dropout, model["out_proj"], scale)
     build = configure.build(layer.settings.attention, "attention", layer.settings.packages, supplied=1)
-    return build(shape_of(layer.settings, length, dropout))
+    mixer = build(shape_of(layer.settings, length, dropout))
+    return Stepwise(mixer, layer.title) if layer.kind == "stepwise" else mixer
 
 
 def shape_of(settings: BenchSettings, length: int, dropout: float) -> Shape:

@@ -24,9 +24,9 @@ def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Re
     """A result for each direction, length and subject."""
     if settings.data != "random":
         raise UserError(f"data={settings.data}: what=model reads random tokens, all of one length; set data=random")
-    peer = next((title for title in settings.subjects if title.startswith("peer:")), None)
-    if peer:
-        raise UserError(f"subjects: {peer!r}: a peer is a layer without a model; use what=layer")
+    layer = next((title for title in settings.subjects if title.startswith(("peer:", "stepwise:"))), None)
+    if layer:
+        raise UserError(f"subjects: {layer!r}: is a layer without a model; use what=layer")
     layers = subjects(settings, again)
     for subject in layers:
         for length in settings.lengths:

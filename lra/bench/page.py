@@ -56,6 +56,8 @@ def measured(where: dict[str, Any]) -> str:
 def _layers(record: Record) -> Iterator[str]:
     model, batch = record["config"]["model"], record["config"]["batch"]
     yield f"One layer of width {model['dim']} with {model['heads']} heads, dropout {model['dropout']}, batch {batch}."
+    if any(subject.startswith("stepwise:") for subject in record["config"]["subjects"]):
+        yield "`stepwise:` is the same layer with its recurrence position by position."
     directions = {"train": "Forward and backward", "forward": FORWARD}
     yield from _lengths(record, directions, "weights, input and their gradients")
 

@@ -1,0 +1,111 @@
+"""The recurrences of `lra.attention` position by position: what their forms in chunks are measured beside.
+
+Legend: as in `lra.attention.scan`; a state is [..., M, N].
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from inspect import isfunction
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from lra.attention import Mixer, modes, scan
+from lra.core.errors import UserError
+
+
+def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
+    """S_i = exp(g_i) S_{i-1} + k_i v_i^T, y_i = q_i^T S_i; log_decay g [..., L]."""
+    decay = torch.zeros_like(k[..., :1]) if log_decay is None else log_decay.unsqueeze(-1)
+    return channel_product(q, k, v, decay)
+
+
+def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """The same with a decay for every channel of the keys, [..., L, M]."""
+    rows = []
+    state = torch.zeros_like(k[..., 0, :, None] * v[..., 0, None, :])
+    for read, key, value, kept in zip(*map(_positions, (q, k, v, log_decay.exp())), strict=True):
+        state = kept.unsqueeze(-1) * state + key.unsqueeze(-1) * value.unsqueeze(-2)
+        rows.append((read.unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(rows, dim=-2)
+
+
+def delta_product(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None) -> Tensor:
+    """`lra.attention.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read."""
+    rows = []
+    state = torch.zeros_like(b[..., 0, :, None] * v[..., 0, None, :])
+    keys = torch.zeros_like(b) if k is None else k
+    inputs = zip(*map(_positions, (q, a, b, v, log_decay.exp(), keys)), strict=True)
+    for read, looks, writes, value, kept, key in inputs:
+        seen = (looks.unsqueeze(-2) @ state).squeeze(-2)
+        state = kept.unsqueeze(-1) * state
+        if k is None:
+            state = state + writes.unsqueeze(-1) * (seen + value).unsqueeze(-2)
+        else:
+            state = state + writes.unsqueeze(-1) * seen.unsqueeze(-2) + key.unsqueeze(-1) * value.unsqueeze(-2)
+        rows.append((read.unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(rows, dim=-2)
+
+
+def diagonal_scan(u: Tensor, rate: Tensor) -> Tensor:
+    """h_i = exp(rate) h_{i-1} + u_i; u [B, L, N] and rate [N] complex."""
+    kept, rows = rate.exp(), []
+    state = torch.zeros_like(u[:, 0])
+    for fresh in u.unbind(dim=1):
+        state = kept * state + fresh
+        rows.append(state)
+    return torch.stack(rows, dim=1)
+
+
+def _positions(x: Tensor) -> tuple[Tensor, ...]:
+    return x.unbind(dim=-2)
+
+
+IN_CHUNKS = {
+    scan.causal_product: causal_product,
+    scan.channel_product: channel_product,
+    scan.delta_product: delta_product,
+    modes.diagonal_scan: diagonal_scan,
+}
+
+
+class Stepwise(nn.Module):
+    """A mixer whose recurrences go position by position. UserError: it has none that it uses."""
+
+    def __init__(self, mixer: Mixer, title: str) -> None:
+        super().__init__()
+        self.mixer = mixer
+        dtype = next(mixer.parameters()).dtype
+        with replaced() as calls, torch.no_grad():
+            mixer.eval()(torch.zeros(1, 2, mixer.shape.dim, dtype=dtype))
+        if not calls:
+            raise UserError(f"subjects: {title!r}: its layer has no recurrence over positions")
+
+    def forward(self, x: Tensor) -> Tensor:
+        with replaced():
+            return self.mixer(x)
+
+
+@contextmanager
+def replaced() -> Iterator[list[str]]:
+    """The loops stand where mixers call the forms in chunks; gives the names of those that were called."""
+    calls: list[str] = []
+
+    def counted(loop: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(loop)
+        def call(*inputs: Tensor | None) -> Tensor:
+            calls.append(loop.__name__)
+            return loop(*inputs)
+
+        return call
+
+    loops = {chunked: counted(loop) for chunked, loop in IN_CHUNKS.items()}
+    with ExitStack() as stack:
+        for name in [name for name in sys.modules if name.startswith("lra.attention.")]:
+            for attribute, value in [*vars(sys.modules[name]).items()]:
+                if isfunction(value) and value in loops and value.__module__ != name:
+                    stack.enter_context(patch.object(sys.modules[name], attribute, loops[value]))
+        yield calls
