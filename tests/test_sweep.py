@@ -378,6 +378,20 @@ def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.Monkey
     assert estimate._seconds(work, stub_task(), 0.1) == pytest.approx(expected)
 
 
+def test_what_a_pass_costs_whatever_it_reads_does_not_count_for_every_example() -> None:
+    """A pass over n examples takes 8 + n seconds: with 32 of them 1.25 each, as soon as there is time for so many."""
+    passes = []
+
+    def measure(most: int) -> float:
+        passes.append(most)
+        return (8 + most) / most
+
+    assert estimate._each(measure, most=32, share=1000) == 1.25
+    assert passes == [1, 1, 2, 4, 8, 16, 32]
+    assert estimate._each(measure, most=3, share=1000) == 11 / 3
+    assert estimate._each(measure, most=32, share=9) == 9
+
+
 def test_what_cannot_be_measured_is_reckoned_from_its_flops(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     """At an assumed speed it is allowed or refused like anything else."""
     monkeypatch.setattr(estimate, "SECONDS", 0.0)

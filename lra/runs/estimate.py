@@ -26,6 +26,7 @@ from lra.training.update import accumulate
 
 SECONDS = 15  # for all measurements together
 SHORT, PART = 1.0, 0.01  # of one cell: measuring takes no longer than a second, or than this part of its run
+LEAST = 0.5  # of one cell: in less, a cell would be measured with so few examples that its fixed costs seem theirs
 FORWARD = 1 / 3  # of training
 ASSUMED_SPEED = 1e10  # FLOPs per second, where no cell could be measured: less than one core gives
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, however many there are
@@ -133,33 +134,39 @@ def _measure(
         if tasks[place] is None:
             continue
         try:
-            seconds = _seconds(works[place], tasks[place], limit / len(works))
+            seconds = _seconds(works[place], tasks[place], max(limit / len(works), LEAST))
         except Exception:  # a system that fails says so when it is run
             continue
         send((place, seconds))
 
 
 def _seconds(work: Work, task: Task, share: float) -> float:
-    """Of one run, measured in about `share` seconds: with one example, and with as many as there is time for."""
-    settings = work.settings
+    """Of one run, measured in about `share` seconds."""
+    settings, recipe = work.settings, work.system.recipe
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(work.system, task, settings.seed).to(device_of(settings.device))
     trained, evaluated = _examples(work, task)
     first = _training(model, work, task, 1)
-    if first < share:  # the first time is slower than the others, on a busy machine by a hundred times
-        first = _training(model, work, task, 1)
-    share = min(share, max(SHORT, PART * first * (trained + FORWARD * evaluated)))
-    examples = int((share / first - 1) / 4)
-    if examples <= 1:
+    if first > share:
         return first * (trained + FORWARD * evaluated)
-    part = (model, work, task, examples)
-    return trained * _again(_training, *part) + evaluated * _again(_evaluation, *part)
+    share = min(share, max(SHORT, PART * first * (trained + FORWARD * evaluated)))
+    each = _each(_training, model, work, task, most=min(recipe.micro_batch, recipe.batch_size), share=share / 2)
+    return trained * each + evaluated * _each(
+        _evaluation, model, work, task, most=recipe.eval_batch, share=share / 2 - first
+    )
 
 
-def _again(measure: Callable[..., float], *arguments: Any) -> float:
-    """The second time, since the first is slower."""
-    measure(*arguments)
-    return measure(*arguments)
+def _each(measure: Callable[..., float], *arguments: Any, most: int, share: float) -> float:
+    """Seconds per example with 1, 2, 4 ... of them, as many as `share` seconds allow: what a pass costs whatever the
+    examples shall not count for each. The first time is not counted: on a busy machine it is a hundred times longer."""
+    measure(*arguments, 1)
+    each = spent = measure(*arguments, 1)
+    examples = 1
+    while examples < most and spent + 2 * examples * each < share:
+        examples = min(2 * examples, most)
+        each = measure(*arguments, examples)
+        spent += examples * each
+    return each
 
 
 def _part(split: Split, examples: np.ndarray, most: int) -> np.ndarray:
