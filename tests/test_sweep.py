@@ -30,6 +30,7 @@ from lra.records.names import CONFIG, LOCK
 from lra.records.outcome import state
 from lra.report import figures
 from lra.runs import estimate
+from lra.runs.job import Job
 from lra.runs.system import assemble
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
@@ -299,6 +300,26 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     monkeypatch.setattr(train, "_command", honest)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
     assert (code, err.count("nothing to do")) == (0, 1)
+
+
+@pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
+def test_a_signal_within_a_run_ends_the_sweep(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]
+) -> None:
+    """With one job at once joblib has no workers: a run is in the driver, which starts no other after it."""
+    if extra:
+        launcher("joblib")
+    run = train.run
+
+    def signalled(job: Job) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return run(job)
+
+    monkeypatch.setattr(train, "run", signalled)
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10", *extra)
+    assert (code, err.count("paused (SIGTERM)")) == (75, 1)
+    assert len(list(Path("runs").rglob(CONFIG))) <= 1
+    assert err.splitlines()[-1].startswith("0 of 3 runs finished")
 
 
 def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:

@@ -35,13 +35,14 @@ def train(cfg: DictConfig) -> str:
     if cfg.rerun is not None:
         return _rerun(cfg)
     alone = HydraConfig.get().mode == RunMode.RUN
-    in_driver = HydraConfig.get().runtime.choices["hydra/launcher"] == "basic"
+    launcher, worker = HydraConfig.get().runtime.choices["hydra/launcher"], parent_process() is not None
+    in_driver = launcher == "basic" or (launcher == "joblib" and not worker)  # with n_jobs=1 joblib has no workers
     number = 0 if alone else HydraConfig.get().job.num
     if alone:
         settings_of(cfg)  # its mistakes come before those of what a sweep fills in
     elif not in_driver:
         without_bars()
-        if parent_process() is not None:  # a worker of joblib's; with n_jobs=1 there is none
+        if worker:
             end_with(os.getppid())
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
