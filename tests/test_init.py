@@ -42,8 +42,8 @@ def start_from(model: torch.nn.Module, folder: Path, take: list[str] | None = No
 
 
 def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> None:
-    """`mixer` holds qkv and out; besides that the groups are a partition."""
-    parts = [group for group in GROUPS if group != "mixer"]
+    """`mixer` holds qkv and out, and biases are everywhere; besides that the groups are a partition."""
+    parts = [group for group in GROUPS if group not in ("mixer", "biases")]
     for system in ("transformer", "simple", "simple_res", "simple_resl"):
         for name, _ in tiny(f"system={system}").named_parameters():
             assert sum(belongs(name, [group]) for group in parts) == 1, name

@@ -96,6 +96,23 @@ def test_the_cosine_ends_at_zero() -> None:
         assert recipe.learning_rate(step) == pytest.approx(0.3 * share, abs=1e-12)
 
 
+@pytest.mark.parametrize("task", ["listops", "pathfinder"])
+def test_what_does_not_decay(task: str) -> None:
+    """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
+    words = (*S4, "system=other/s4d", f"task={task}")
+    model, recipe = model_of(*words, task=facts(vocab_size=257)), recipe_of(*words)
+    groups = adamw(model, recipe).param_groups
+    decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+    free = {name for name, weight in model.named_parameters() if decays[id(weight)] == 0}
+    state = set(model.in_groups(recipe.groups))
+    assert set(decays.values()) == {0, recipe.weight_decay}
+    norms = {name for name, _ in model.named_parameters() if "norm." in name}
+    biases = {name for name, _ in model.named_parameters() if name.endswith("bias")}
+    table = {"embedding.tokens.weight"} if task == "listops" else set()
+    assert norms and biases and state
+    assert free == norms | biases | state | table
+
+
 # ---------------------------------------------------------------- norms over a batch
 
 

@@ -1,4 +1,4 @@
-"""Groups of a model's weights, by name: what `train.freeze` and `init.take` can say."""
+"""Groups of a model's weights, by name: what `train.freeze`, `train.no_decay` and `init.take` can say."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ GROUPS = {
     "feed_forward": r"blocks\.\d+\.feed_forward\.",
     "norms": r"(blocks\.\d+\.(mixer|feed_forward)_norm|final_norm)\.",
     "head": r"head\.",
+    "biases": r"(.*\.)?bias$",
 }
 Group = Literal[tuple(GROUPS)]
 

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.model.groups import Group
+from lra.model.groups import Group, belongs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 AUTO = "auto"
@@ -43,6 +43,7 @@ class Recipe:
     eps: PositiveFloat
     clip_norm: PositiveFloat | None
     freeze: list[Group] | None
+    no_decay: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     groups: dict[str, dict[str, Any]] | None
     minutes: PositiveFloat | None
@@ -80,12 +81,14 @@ class Recipe:
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
 
-    def own(self, group: str | None) -> tuple[float, float]:
-        """What the rate of a parameter of this group is multiplied by, and its weight decay; None: of no group."""
+    def own(self, name: str, group: str | None) -> tuple[float, float]:
+        """What the rate of a parameter of this name and group is multiplied by, and its weight decay; None: of no
+        group."""
+        usual = 0.0 if belongs(name, self.no_decay or ()) else self.weight_decay
         if group is None:
-            return 1.0, self.weight_decay
+            return 1.0, usual
         rate, decay = self.groups[group]["rate"], self.groups[group]["weight_decay"]
-        return 1.0 if rate is None else rate / self.lr, self.weight_decay if decay is None else decay
+        return 1.0 if rate is None else rate / self.lr, usual if decay is None else decay
 
     def depth_factor(self, name: str, depth: int) -> float:
         """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to

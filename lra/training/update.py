@@ -75,7 +75,7 @@ def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            factor, decay = recipe.own(own.get(name))
+            factor, decay = recipe.own(name, own.get(name))
             groups[recipe.depth_factor(name, len(model.blocks)) * factor, decay].append(parameter)
     optimizer = torch.optim.AdamW(
         [
