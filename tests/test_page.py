@@ -25,6 +25,7 @@ from lra.report import page as html
 from lra.report.blocks import PROBES
 from lra.report.figures import write_figures
 from lra.report.page import ASSETS, POINTS
+from lra.report.published import Published
 from lra.report.table import Section
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -46,7 +47,7 @@ def page(folder: Path) -> Path:
 
 def write_page(folder: Path, sections: list[Section], figures: list[Path]) -> Path:
     path = folder / "index.html"
-    path.write_text(html.page(RunFiles(folder), folder.name, sections, figures))
+    path.write_text(html.page(RunFiles(folder), folder.name, sections, Published(), figures))
     return path
 
 

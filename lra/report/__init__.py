@@ -100,7 +100,7 @@ class Report:
     def page(self, figures: Iterable[str], *, tables: bool = True) -> str:
         """The text of index.html; `tables`: whether those for other programs lie beside it."""
         paths = [Path(path) for path in figures]
-        return html_page.page(self.run_files, self.title, self.sections, paths, tables=tables)
+        return html_page.page(self.run_files, self.title, self.sections, self.published, paths, tables=tables)
 
 
 def write_report(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:

@@ -15,9 +15,11 @@ import numpy as np
 from lra.records.run_files import RunFiles
 from lra.report import cells as table_of
 from lra.report import curves, diagnostics, dots, layout, matrix
+from lra.report.arena import arena
 from lra.report.beside import Record, anchor
 from lra.report.blocks import PROBES
 from lra.report.captions import Caption, captions
+from lra.report.published import Published
 from lra.report.schema import RULES, cleaned
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, Section, TableRow
@@ -33,7 +35,13 @@ Steps = dict[tuple[int, ...], int]
 
 
 def page(
-    files: RunFiles, title: str, sections: Sequence[Section], figures: Sequence[Path], *, tables: bool = True
+    files: RunFiles,
+    title: str,
+    sections: Sequence[Section],
+    published: Published,
+    figures: Sequence[Path],
+    *,
+    tables: bool = True,
 ) -> str:
     """The text of the page; `figures` are paths below the folder; `tables`: whether table1.csv and .tex lie beside it.
     Raises UserError."""
@@ -67,6 +75,7 @@ def page(
         headings=headings,
         rows=lines,
         notes="".join(f"<p>{escape(note)}</p>\n" for note in _notes(columns)),
+        arena="".join(_arena(section, published) for section in sections),
         records=_records(files, rows),
         figures=_figures(captions(sections, [path for path in figures if path.suffix == ".svg"])),
         data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
@@ -215,6 +224,28 @@ def _record(files: RunFiles, number: int, row: TableRow, seed: int, run: Record)
         f'<tr id="{escape(anchor(run))}"><th scope="row"><a href="#cell/{number}">{escape(row.name)}</a></th>'
         f"<td>{seed}</td><td>{escape(row.cell.status(seed))}</td><td>{place}</td><td><code>{sha256}</code></td></tr>\n"
     )
+
+
+def _arena(section: Section, published: Published) -> str:
+    grid = arena(section, published)
+    if grid is None:
+        return ""
+    caption = f"Long Range Arena, protocol {escape(section.protocol)}; averages of the numbers that stand in a row"
+    headings = "".join(_cell_of("th", ' scope="col"', *pair) for pair in zip(grid.header, grid.sides, strict=True))
+    lines = []
+    for number, (name, *others) in enumerate(grid.rows):
+        mark = ' class="baseline"' if number < grid.baselines else ""
+        rest = "".join(_cell_of("td", "", each.text, side) for each, side in zip(others, grid.sides[1:], strict=True))
+        lines.append(f'<tr{mark}><th scope="row">{escape(name.text)}</th>{rest}</tr>\n')
+    return (
+        f'<section class="scroll" aria-label="Long Range Arena" tabindex="0"><table class="matrix"><caption>{caption}'
+        f"</caption><thead><tr>{headings}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></section>\n"
+    )
+
+
+def _cell_of(tag: str, attributes: str, text: str, side: str) -> str:
+    number = ' class="number"' if side == "r" else ""
+    return f"<{tag}{attributes}{number}>{escape(text)}</{tag}>"
 
 
 def _figures(shown: dict[Path, Caption]) -> str:
