@@ -347,6 +347,8 @@ def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) 
     assert code == 2
     assert re.search(r"2 runs, 9.6e\+03 tokens in training, about \S+ minutes .* more than max_hours=1e-09", err)
     assert not Path("runs").exists()
+    code, _, err = cli(train.main, *line, "train.steps=10", "train.micro_batch=auto", "max_hours=1e-9")
+    assert (code, "could not be measured" in err) == (2, False)
     code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=null")
     assert code == 0
     assert "2 runs, 9.6e+03 tokens in training" in err

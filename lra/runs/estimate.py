@@ -142,7 +142,7 @@ def _measure(
 
 def _seconds(work: Work, task: Task, share: float) -> float:
     """Of one run, measured in about `share` seconds."""
-    settings, recipe = work.settings, work.system.recipe
+    settings, recipe = work.settings, by_tokens(work.system.recipe, task)
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(work.system, task, settings.seed).to(device_of(settings.device))
     trained, evaluated = _examples(work, task)
