@@ -149,7 +149,14 @@ def test_schedules() -> None:
     def rate(schedule: str, step: int) -> float:
         base = {"steps": 100, "batch_size": 1, "micro_batch": 1, "eval_batch": 1, "eval_every": 1, "lr": 0.1}
         rest = {"weight_decay": 0.0, "betas": [0.9, 0.9], "eps": 1e-8, "clip_norm": None, "minutes": None}
-        rest |= {"freeze": None, "layer_decay": None, "groups": None, "processes": 1, "compile": False}
+        rest |= {
+            "freeze": None,
+            "no_decay": None,
+            "layer_decay": None,
+            "groups": None,
+            "processes": 1,
+            "compile": False,
+        }
         recipe = Recipe(**base, **rest, warmup=10, schedule=schedule, stop_in_warmup=False, selection="last")
         return recipe.learning_rate(step)
 
