@@ -13,9 +13,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from lra.attention import Card, Mixer, Shape
+from lra.attention.modes import short_convolution
 from lra.core.dropout import Dropout
 from lra.core.errors import UserError
 
@@ -40,7 +40,7 @@ class Conv(Mixer):
         if width % 2 == 0:
             raise UserError(f"attention.width={width}: expected an odd number, as many positions on either side")
         self.card = replace(self.card, formula=self.card.formula.format(width=width))
-        self.before = width - 1 if self.causal else width // 2
+        self.later = 0 if self.causal else width // 2
         self.gate = nn.Linear(shape.dim, shape.dim, bias=shape.bias)
         bound = width**-0.5
         self.taps = nn.Parameter(torch.empty(width, shape.dim).uniform_(-bound, bound))
@@ -50,9 +50,7 @@ class Conv(Mixer):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         near = x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0)
-        length, width = x.shape[1], len(self.taps)
-        near = pad(near, (0, 0, self.before, width - 1 - self.before))
-        y = sum(near[:, place : place + length] * tap for place, tap in enumerate(self.taps))
+        y = short_convolution(near, self.taps.T, self.later)
         if self.shift is not None:
             y = y + self.shift
         return self.out(self.dropout(self.gate(x) * y))
