@@ -132,7 +132,7 @@ def test_sinusoids() -> None:
     torch.testing.assert_close(table[5, 5], torch.tensor(5 / 10_000.0).cos())
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "first"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "first"])
 @pytest.mark.parametrize("attention", options("attention"))
 def test_padding_is_invisible_with_a_mask(pooling: str, attention: str) -> None:
     if not mixer_of(attention).maskable:
@@ -156,6 +156,7 @@ def test_pooling_by_hand() -> None:
     for pooling, pick in (
         ("first", lambda x: x[:, 0]),
         ("mean", lambda x: torch.stack([x[0].mean(0), x[1, :4].mean(0)])),
+        ("max", lambda x: torch.stack([x[0].max(0).values, x[1, :4].max(0).values])),
     ):
         model = tiny("attention=softmax", "protocol=strict", f"model.pooling={pooling}")
         seen = {}
@@ -257,6 +258,14 @@ def test_pooling_last_reads_the_last_real_position(protocol: str) -> None:
     last = pooled(x, model._mask(tokens) if protocol == "strict" else None, "last")
     ends = [6, 4, 0] if protocol == "strict" else [6, 6, 6]
     torch.testing.assert_close(last, torch.stack([row[end] for row, end in zip(x, ends, strict=True)]))
+
+
+def test_the_largest_value_is_of_real_positions() -> None:
+    x = -1 - torch.rand(2, 7, 3, dtype=torch.float64)
+    mask = torch.tensor([[True] * 5 + [False] * 2, [False] * 7])
+    expected = torch.stack([x[0, :5].max(dim=0).values, torch.zeros(3, dtype=torch.float64)])
+    torch.testing.assert_close(pooled(x, mask, "max"), expected)
+    torch.testing.assert_close(pooled(x, None, "max"), x.max(dim=1).values)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -37,7 +37,7 @@ class Architecture:
     positions: Literal["learned", "sinusoidal", "none"]
     pixels: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     cls_position: bool
-    pooling: Literal["cls", "mean", "first", "last"]
+    pooling: Literal["cls", "mean", "max", "first", "last"]
     head_activation: Literal["gelu", "relu"]
     head_hidden: list[PositiveInt] | None
     pair_features: Literal["concat", "interaction"]

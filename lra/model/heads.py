@@ -72,6 +72,8 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """[B P, N, D] -> [B P, D]; of the real positions, which `mask` [B P, N] says."""
     if pooling == "last":
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
+    if pooling == "max":
+        return _largest(x, mask)
     if pooling != "mean":
         return x[:, 0]
     x = at_least_float32(x)  # so that tokens are not counted in bf16
@@ -79,6 +81,14 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
         return x.mean(dim=1)
     real = mask.unsqueeze(-1)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+def _largest(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Of each feature the largest value; 0 where no position is real."""
+    if mask is None:
+        return x.amax(dim=1)
+    largest = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0)
 
 
 def pair_features(documents: Tensor, interaction: bool) -> Tensor:
