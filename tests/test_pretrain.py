@@ -245,6 +245,24 @@ def test_without_pretraining_nothing_has_changed(cli: Commands) -> None:
 
 
 @pytest.mark.parametrize(
+    ("task", "mask", "loss", "rate", "warmup"),
+    [
+        ("listops", 0.1, "cross_entropy", 1e-3, 2000),
+        ("text", 0.15, "cross_entropy", 5e-4, 5000),
+        ("matching", 0.15, "cross_entropy", 5e-3, 2000),
+        ("image", 0.5, "absolute", 1e-3, 2500),
+        ("pathfinder", 0.5, "cross_entropy", 1e-3, 2500),
+        ("pathx", 0.5, "cross_entropy", 5e-4, 5000),
+    ],
+)
+def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, rate: float, warmup: int) -> None:
+    """Shares, losses and rates: Amos et al. 2024; warm-up, and the loss of Pathfinder: its code."""
+    phase = composed(f"task={task}", "protocol=strict", "pretrain=masked")["pretrain"]
+    assert (phase["mask"], phase["loss"]) == (mask, loss)
+    assert (phase["train"]["lr"], phase["train"]["warmup"]) == (rate, warmup)
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
