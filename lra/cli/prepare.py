@@ -1,12 +1,12 @@
 """lra-prepare: fetch or make, verify and cache the data of one task."""
 
 import json
-import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pydantic import PositiveInt
 
@@ -52,7 +52,7 @@ def job(cfg: DictConfig) -> None:
         for path in builder.export(task, Path(settings.export)):
             say(f"wrote {path}")
     if settings.show is not None:
-        path = Path(f"{re.sub(r'[^a-z0-9]+', '_', task.name).strip('_')}.png")
+        path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))
         say(f"wrote {path}")
     if settings.card is not None:
