@@ -21,6 +21,7 @@ def test_the_interval_of_five_values_by_hand() -> None:
     low, high = statistics.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     half = 2.776445105 * math.sqrt(2.5 / 5)  # the quantile is that of printed tables
     assert (low, high) == pytest.approx((3 - half, 3 + half))
+    assert statistics.mean_interval([3.0, 5.0], 1.5, 11.0) == (1.5, 11.0)
     assert statistics.mean_interval([3.0]) is None
     assert statistics.mean_interval([2.0, 2.0]) == (2.0, 2.0)
 

@@ -1,5 +1,6 @@
 """From the cells of a results folder to the columns of its tables: who stands there, and which tests are made."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lra.report.table import COLLAPSED, OUTLIER, Column, Comparison, Section, Su
 
 T = TypeVar("T")
 MAJORITY = "majority class"
+RANGE = {"accuracy": (0.0, 100.0), "perplexity": (1.0, math.inf)}  # of the numbers of a metric
 
 
 def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
@@ -136,7 +138,7 @@ def summarise(cell: RecordedCell, published: Published) -> Summary:
         best=best(values, default=None),
         mean=fmean(values) if values else None,
         sd=stdev(values) if len(values) > 1 else None,
-        interval=statistics.mean_interval(values),
+        interval=statistics.mean_interval(values, *RANGE[cell.metric]),
         minimum=min(values, default=None),
         maximum=max(values, default=None),
         done=len(values),

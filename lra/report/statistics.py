@@ -16,15 +16,18 @@ OUTLIERS = 0.01  # of normal samples have one by chance
 ENOUGH = 5  # seeds; among fewer, two that are equal by rounding would make a third an outlier
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's t-interval of the mean; None for fewer than two values."""
+def mean_interval(
+    values: Sequence[float], least: float = -math.inf, most: float = math.inf
+) -> tuple[float, float] | None:
+    """Student's t-interval of the mean, cut at `least` and `most`, which no mean can pass; None for fewer than two
+    values."""
     from scipy.stats import t
 
     n = len(values)
     if n < 2:
         return None
     half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / math.sqrt(n)
-    return fmean(values) - half, fmean(values) + half
+    return max(fmean(values) - half, least), min(fmean(values) + half, most)
 
 
 @dataclass(frozen=True)
