@@ -151,13 +151,16 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
     assert logits.shape == (count, 17)
 
 
-def test_what_is_carried_fits_and_says_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pixels", ["null", "[0.5,0.25]"])
+@pytest.mark.parametrize("objective", ["masked", "next"])
+def test_what_is_carried_fits_and_says_all(tmp_path: Path, objective: str, pixels: str) -> None:
     """All but the head; the tokens' vectors without that of the token that hides."""
-    task = stub_task()
-    model = model_of(*TINY, "protocol=strict", task=inputs(task))
-    weights = carried(train_state(model), 17)
+    task = replace(stub_task(), vocab_size=257)
+    sizes = (*TINY, "protocol=strict", "model.dropout=0", "model.pooling=mean", f"model.pixels={pixels}")
+    model = model_of(*sizes, task=inputs(task, objective))
+    weights = carried(train_state(model), 257)
     save_file(weights, tmp_path / "weights.safetensors")
-    final = model_of(*TINY, "protocol=strict", task=task)
+    final = model_of(*sizes, task=task)
     Checkpoint(folder=str(tmp_path), take=["embedding", "mixer", "feed_forward", "norms"]).load(final, task)
     for name, value in final.state_dict().items():
         assert name.startswith("head.") or torch.equal(value, weights[name]), name

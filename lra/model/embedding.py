@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lra.core.dropout import Dropout
 from lra.core.errors import UserError
 from lra.model.architecture import Architecture
-from lra.tasks import PADDING, Facts
+from lra.tasks import OF_INPUTS, PADDING, Facts
 
 GREYS = 256
 
@@ -56,21 +56,29 @@ class Embedding(nn.Module):
 
 class Pixels(nn.Linear):
     """Grey values 0 to 255, whose ids are 1 to 256, as the S4 family reads them: (value / 255 - mean) / deviation, of
-    which the architecture's `pixels` are the last two, times a vector, plus another."""
+    which the architecture's `pixels` are the last two, times a vector, plus another. Where some are hidden, id 257,
+    they count as 0 and have a vector of their own beside that (the masked data set of Never Train from Scratch's
+    src/dataloaders/base.py)."""
 
     def __init__(self, facts: Facts, architecture: Architecture) -> None:
         super().__init__(1, architecture.dim)
-        if facts.vocab_size != GREYS + 1:
+        hides = facts.objective in OF_INPUTS and not facts.causal
+        if facts.vocab_size != GREYS + 1 + hides:
             raise UserError(
                 f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {facts.name} has "
-                f"{facts.vocab_size - 1} ids; use model.pixels=null"
+                f"{facts.vocab_size - 1 - hides} ids; use model.pixels=null"
             )
         self.mean, self.deviation = architecture.pixels
+        self.hidden = nn.Parameter(torch.empty(architecture.dim).uniform_(-1, 1)) if hides else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[B, L] -> [B, L, D]."""
         grey = (tokens - 1).to(self.weight.dtype) / (GREYS - 1)
-        return super().forward(((grey - self.mean) / self.deviation).unsqueeze(-1))
+        scaled = ((grey - self.mean) / self.deviation).unsqueeze(-1)
+        if self.hidden is None:
+            return super().forward(scaled)
+        hidden = (tokens > GREYS).unsqueeze(-1)
+        return super().forward(scaled.masked_fill(hidden, 0)) + hidden * self.hidden
 
 
 def sinusoids(length: int, dim: int) -> Tensor:

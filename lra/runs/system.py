@@ -110,7 +110,7 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     designed = architecture(settings.attention, model, settings.packages)
     with torch.device("meta"), configure.blamed("attention", settings.packages):
         made = designed(options.facts(system.builder.facts))
-    _check_weights(made, final, options)
+    _check_weights(made, final, options, system.builder.facts.vocab_size)
     own = replace(
         settings,
         out=str(Path(settings.cache).expanduser() / PRETRAINED),
@@ -123,11 +123,10 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     return Phase(options=options, settings=own, system=replace(system, model=designed, recipe=recipe))
 
 
-def _check_weights(made: "Model", final: "Model", options: Pretrain) -> None:
+def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
     """Raises UserError where a model would not have the weights of `made`: a causal form may have others."""
-    rows = final.embedding.tokens.num_embeddings
     there, wanted = (
-        {name: list(value.shape) for name, value in carried(model.state_dict(), rows).items()}
+        {name: list(value.shape) for name, value in carried(model.state_dict(), vocab_size).items()}
         for model in (made, final)
     )
     for name, shape in wanted.items():

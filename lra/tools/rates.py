@@ -4,8 +4,8 @@ accuracy, ties broken by the validation loss.
     lra-train experiment=hour train.lr=0.001,0.003,0.01 seed=11 out=runs/hour_rates
     python -m lra.tools.rates runs/hour_rates                    the lines of by_task that a preset takes
 
-The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since a
-section of by_attention holds for all of them. A run that is not finished is named, and takes no part.
+The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since
+a section of by_attention holds for all of them. A run that is not finished is named, and takes no part.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from lra.tasks.inputs import Objective, facts_of, inputs_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOKENS = "embedding.tokens.weight"
+TOKENS = "embedding.tokens."
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -53,7 +53,9 @@ class Pretrain:
 
 
 def carried(weights: "dict[str, Tensor]", vocab_size: int) -> "dict[str, Tensor]":
-    """Of the weights of a pretrained model those that its training takes over: all but the head, and the vectors of the
-    task's own tokens."""
-    kept = {name: value for name, value in weights.items() if not belongs(name, ["head"])}
-    return {**kept, TOKENS: kept[TOKENS][:vocab_size]}
+    """Of the weights of a pretrained model those that its training takes over: all but the head, and what stands for
+    hidden tokens: the last row of a table of vectors, or the `hidden` vector of grey values."""
+    kept = {name: value for name, value in weights.items() if not belongs(name, ["head"]) and name != f"{TOKENS}hidden"}
+    if f"{TOKENS}bias" in kept:  # grey values, which are no rows of a table
+        return kept
+    return {**kept, f"{TOKENS}weight": kept[f"{TOKENS}weight"][:vocab_size]}
