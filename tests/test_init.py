@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import DictConfig
 from safetensors.torch import load_file, save_file
 from support import Commands, composed, model_of, options, stub_task, train_state
 
@@ -197,14 +198,20 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
     assert not any("init" in found for case in ("random", "none", "source") for found in records[case])
 
 
+def first_of(experiment: str) -> DictConfig:
+    """The first task and case of its sweep."""
+    swept = composed(f"experiment={experiment}").hydra.sweeper.params
+    return composed(
+        f"experiment={experiment}", *(f"{key}={swept[key].split(',')[0]}" for key in ("task", "case") if key in swept)
+    )
+
+
 def test_every_small_experiment_is_its_experiment() -> None:
     """Smaller, but of the same rows."""
     experiments = [name for name in options("experiment") if name.endswith("_small")]
     assert experiments
     for small in experiments:
-        swept = composed(f"experiment={small}").hydra.sweeper.params
-        first = [f"{key}={swept[key].split(',')[0]}" for key in ("task", "case") if key in swept]
-        one, other = (composed(f"experiment={name}", *first) for name in (small, small.removesuffix("_small")))
+        one, other = (first_of(name) for name in (small, small.removesuffix("_small")))
         rows = ("case", "system", "variant")
         params = [cfg.hydra.sweeper.params for cfg in (one, other)]
         assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}
