@@ -101,6 +101,7 @@ def shape(**changes: object) -> Shape:
         "bias": True,
         "out_proj": True,
         "dropout": 0.0,
+        "dropout_over": "values",
         "causal": False,
         "layer": 0,
     }

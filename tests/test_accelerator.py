@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 from lra.config.settings import settings_of
 from lra.core import dropout, noise, transfer
 from lra.core.errors import UserError
-from lra.core.noise import BatchWords, ColumnRun
+from lra.core.noise import BatchWords
+from lra.core.numbering import ColumnRun, Numbers
 from lra.core.transfer import sent
 from lra.model.model import Model
 from lra.runs import cut
@@ -161,8 +162,10 @@ def test_no_step_waits_without_masks_nor_for_pairs_of_documents(watch: Watch, mo
 RUNS = [ColumnRun(most=7, width=3, first=torch.zeros(5, dtype=torch.int64, device="meta"))]
 
 
-@pytest.mark.parametrize("numbers", ["order", "pairs", 11, RUNS], ids=["order", "pairs", "columns", "runs"])
-def test_no_noise_waits(watch: Watch, numbers: noise.Numbers) -> None:
+@pytest.mark.parametrize(
+    "numbers", ["order", "pairs", "channels", 11, RUNS], ids=["order", "pairs", "channels", "columns", "runs"]
+)
+def test_no_noise_waits(watch: Watch, numbers: Numbers) -> None:
     """As a mask, and as a rule for a kernel."""
     meta, layer = torch.device("meta"), dropout.Dropout(0.3).train()
     words = np.array([5, 7], np.uint64)

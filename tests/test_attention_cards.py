@@ -25,7 +25,16 @@ from lra.core.paths import CHECKOUT
 
 MAX_LEN = 13
 SHAPE = Shape(
-    dim=15, qkv_dim=15, heads=3, max_positions=MAX_LEN, bias=True, out_proj=False, dropout=0.0, causal=False, layer=0
+    dim=15,
+    qkv_dim=15,
+    heads=3,
+    max_positions=MAX_LEN,
+    bias=True,
+    out_proj=False,
+    dropout=0.0,
+    dropout_over="values",
+    causal=False,
+    layer=0,
 )
 
 

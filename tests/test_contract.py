@@ -18,7 +18,16 @@ from lra.model.model import Model
 
 CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
 SHAPE = Shape(
-    dim=15, qkv_dim=15, heads=3, max_positions=13, bias=True, out_proj=True, dropout=0.0, causal=False, layer=0
+    dim=15,
+    qkv_dim=15,
+    heads=3,
+    max_positions=13,
+    bias=True,
+    out_proj=True,
+    dropout=0.0,
+    dropout_over="values",
+    causal=False,
+    layer=0,
 )
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from lra.core import streams
-from lra.core.dropout import ColumnRun, Dropout, NoiseKey, Numbers, _dropped, _kept, _numbers, _places, set_keys
+from lra.core.dropout import Dropout, NoiseKey, _dropped, _kept, set_keys
+from lra.core.numbering import ColumnRun, Numbers, numbers_of, places_of
 
 
 def masks(
@@ -47,6 +48,7 @@ def test_drops_are_independent_at_the_rate(p: float) -> None:
     ("numbers", "short", "long"),
     [
         ("order", (7, 13), (11, 13)),
+        ("channels", (7, 13), (11, 13)),
         ("order", (3, 5, 13), (3, 11, 13)),
         ("order", (3, 7, 7), (3, 11, 7)),
         ("pairs", (3, 7, 7), (3, 17, 17)),
@@ -93,6 +95,29 @@ def test_runs_of_columns_keep_their_numbers_where_they_are_cut(device: str) -> N
                 assert part[:, :, row, column].all()
 
 
+@pytest.mark.parametrize("device", ["cpu", "any"])
+def test_channels_are_dropped_at_all_positions_or_at_none(device: str) -> None:
+    """At the rate, and independently of each other and of the example."""
+    key = NoiseKey(words=streams.key(1, "dropout"), step=3, layer=5, rows=range(101))
+    whole = kept(key, torch.Size((101, 7, 1009)), 0.1, "channels", device)
+    assert torch.equal(whole.any(dim=1), whole.all(dim=1))
+    gone = ~whole[:, 0]
+    for share, expected in (
+        (gone.double().mean(), 0.1),
+        ((gone[:, 1:] & gone[:, :-1]).double().mean(), 0.01),
+        ((gone[1:] & gone[:-1]).double().mean(), 0.01),
+    ):
+        assert abs(share - expected) < 4 * (expected / gone.numel()) ** 0.5
+
+
+def test_over_says_what_is_dropped_together() -> None:
+    layer = Dropout(0.5, "channels").train()
+    set_keys(layer, seed=1, step=0, rows=range(5))
+    out = layer(torch.ones(5, 7, 11))
+    assert torch.equal(out.amin(dim=1), out.amax(dim=1))
+    assert out.unique().tolist() == [0, 2]
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(7, 7), (5, 11), (1, 13), (1, 1)])
 def test_pairs_are_numbered_as_positions_come(rows: int, columns: int) -> None:
     """Position after position: the keys that it reads among the earlier ones and itself, then who reads it."""
@@ -101,8 +126,8 @@ def test_pairs_are_numbered_as_positions_come(rows: int, columns: int) -> None:
         order += [(position, key) for key in range(position + 1)] if position < rows else []
         order += [(query, position) for query in range(min(position, rows))]
     flat = [i * columns + j for i, j in order]
-    assert _numbers((rows, columns), "pairs", torch.device("cpu"))[flat].tolist() == list(range(rows * columns))
-    assert _places(np.arange(rows * columns), (rows, columns), "pairs").tolist() == flat
+    assert numbers_of((rows, columns), "pairs", torch.device("cpu"))[flat].tolist() == list(range(rows * columns))
+    assert places_of(np.arange(rows * columns), (rows, columns), "pairs").tolist() == flat
 
 
 def test_published_runs_meet_the_noise_that_they_met() -> None:

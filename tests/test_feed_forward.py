@@ -9,16 +9,21 @@ from torch import Tensor, nn
 
 from lra.bench.measure import Workload, flops, saved
 from lra.bench.profile import DROPOUT, profile
-from lra.core.dropout import set_keys
+from lra.core.dropout import Over, set_keys
 from lra.model.feed_forward import FeedForward
 
 B, N, D, F = 3, 7, 5, 11
+OVERS = ["values", "channels"]
 NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
-def net(dropout: float, *, activation: str = "gelu", bias: bool = True, output_gelu: bool = False) -> FeedForward:
+def net(
+    dropout: float, *, over: Over = "values", activation: str = "gelu", bias: bool = True, output_gelu: bool = False
+) -> FeedForward:
     torch.manual_seed(1)
-    made = FeedForward(D, F, dropout, activation=activation, output_gelu=output_gelu, bias=bias).double()
+    made = FeedForward(
+        D, F, dropout, dropout_over=over, activation=activation, output_gelu=output_gelu, bias=bias
+    ).double()
     set_keys(made, seed=2, step=3, rows=[4, 0, 9])
     return made
 
@@ -35,10 +40,10 @@ def passes(made: nn.Module, x: Tensor, weights: Tensor, *, layers: bool) -> list
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("options", list(product(["gelu", "relu"], [True, False], [0.0, 0.3])))
-def test_one_function_gives_the_numbers_of_its_layers(options: tuple[str, bool, float], training: bool) -> None:
-    activation, bias, dropout = options
-    made = net(dropout, activation=activation, bias=bias).train(training)
+@pytest.mark.parametrize("options", list(product(["gelu", "relu"], [True, False], [0.0, 0.3], OVERS)))
+def test_one_function_gives_the_numbers_of_its_layers(options: tuple[str, bool, float, Over], training: bool) -> None:
+    activation, bias, dropout, over = options
+    made = net(dropout, over=over, activation=activation, bias=bias).train(training)
     x, weights = inputs()
     for one, other in zip(passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)

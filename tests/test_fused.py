@@ -26,11 +26,14 @@ BLOCKS = [
     ("model.norm=post", "model.extra_skip=true", "model.mixer_dropout=true"),
     ("model.norm=post", "model.extra_skip=false", "model.feed_forward_output_gelu=true"),
     ("model.norm=none", "model.extra_skip=true", "model.feed_forward_activation=relu"),
+    ("model.norm=pre", "model.dropout_over=channels", "model.mixer_dropout=true"),
 ]
 
 
 def net(dropout: float, activation: str, bias: bool) -> FeedForward:
-    made = FeedForward(D, F, dropout, activation=activation, output_gelu=False, bias=bias).double()
+    made = FeedForward(
+        D, F, dropout, dropout_over="values", activation=activation, output_gelu=False, bias=bias
+    ).double()
     return made.train()
 
 
@@ -48,8 +51,8 @@ def block(*overrides: str) -> Block:
 def plainly() -> Iterator[None]:
     """Without kernels, and with the noise of accelerators in its plain form."""
 
-    def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: object = "order") -> Tensor | None:
-        return _kept(layer.key(shape[0]), shape, layer.p, device, numbers) if layer.drops else None
+    def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: object = None) -> Tensor | None:
+        return _kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers) if layer.drops else None
 
     with patch.object(core_noise, "fused", lambda _: False), patch.object(Dropout, "draw", masked):
         yield
@@ -117,7 +120,11 @@ def test_a_block_is_its_plain_form(overrides: tuple[str, ...], reads: int | None
 @pytest.mark.usefixtures("fused")
 def test_an_activation_in_many_tiles() -> None:
     """Of examples, of rows and of columns."""
-    made = FeedForward(2, 131, 0.3, activation="gelu", output_gelu=False, bias=True).double().train()
+    made = (
+        FeedForward(2, 131, 0.3, dropout_over="values", activation="gelu", output_gelu=False, bias=True)
+        .double()
+        .train()
+    )
     x = noise(5, 19, 2)
     found = passes(made, x)
     with plainly():

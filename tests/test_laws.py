@@ -182,7 +182,16 @@ def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
     theirs = import_module("theirs")
     for causal in (False, True):
         shape = Shape(
-            dim=12, qkv_dim=12, heads=3, max_positions=11, bias=True, out_proj=True, dropout=0.0, causal=causal, layer=0
+            dim=12,
+            qkv_dim=12,
+            heads=3,
+            max_positions=11,
+            bias=True,
+            out_proj=True,
+            dropout=0.0,
+            dropout_over="values",
+            causal=causal,
+            layer=0,
         )
         mixer = theirs.LooksAhead(shape)
         if causal:

@@ -18,6 +18,8 @@ from lra.model.model import Model
 from lra.training import batches, ranks
 from lra.training.update import accumulate
 
+OF_CHANNELS = ["conv", "extractor", "hyena", "lru", "s4d", "s5"]  # they drop vectors of positions, not weights
+
 
 @cache
 def configuration(name: str) -> DictConfig:
@@ -70,6 +72,22 @@ def test_every_cut_and_any_number_of_ranks_gives_the_same_gradient(name: str, ex
     assert max(differences(name, extra, 67).values()) <= 1e-10
 
 
+@pytest.mark.parametrize("name", ["softmax", *OF_CHANNELS])
+def test_the_gradient_of_a_cut_batch_where_channels_are_dropped(name: str) -> None:
+    assert max(differences(name, ["model.dropout_over=channels"], 67).values()) <= 1e-10
+
+
+@pytest.mark.parametrize("name", OF_CHANNELS)
+def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
+    build, _ = settings(name, [])
+    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False, "layer": 0}
+    mixer = build(Shape(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
+    set_keys(mixer, seed=1, step=3, rows=range(11))
+    gone = mixer(noise(11, 67, 6)) == 0
+    assert torch.equal(gone.any(dim=1), gone.all(dim=1))
+    assert 0 < gone.double().mean() < 1
+
+
 @every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
     """Noise and all, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
@@ -77,6 +95,7 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
     if not build.func.maskable:
         pytest.skip(f"{name} declares that it cannot mask")
     sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False, "layer": 0}
+    sizes["dropout_over"] = "values"
     for causal in (False, *([True] if build(Shape(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
         if name == "simple" and causal:
             build.keywords["dropout_on"] = "output"  # the causal form has no one state

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.core import noise, streams
-from lra.core.dropout import LEVELS, ColumnRun, Dropout, NoiseKey, Numbers, _heads, _kept, _level, _mix, set_keys
+from lra.core.dropout import LEVELS, Dropout, NoiseKey, _heads, _kept, _level, _mix, set_keys
+from lra.core.numbering import ColumnRun, Numbers
 
 WORDS = streams.key(1, "dropout")
 RUNS = [ColumnRun(7, 5, torch.tensor([0, 2, -1, 4, -3])), ColumnRun(3, 2, torch.zeros(5, dtype=torch.int64))]
@@ -22,6 +23,7 @@ CASES: list[tuple[tuple[int, ...], Numbers]] = [
     ((5, 1031), "order"),
     ((3, 37, 41), "order"),
     ((3, 2, 7, 13), "order"),
+    ((3, 37, 41), "channels"),
     ((2, 3, 31, 31), "pairs"),
     ((2, 3, 5, 11), "pairs"),
     ((7, 1, 1, 17), "pairs"),
@@ -93,7 +95,7 @@ def test_the_backward_pass_finds_the_same_noise(
         assert all(map(torch.equal, of_batch, expected))
 
 
-@pytest.mark.parametrize("numbering", ["order", "pairs", "columns", "runs"])
+@pytest.mark.parametrize("numbering", ["order", "pairs", "channels", "columns", "runs"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp64"])
 def test_it_compiles_for_an_accelerator(
     numbering: str, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -48,7 +48,7 @@ def test_s4d_has_the_released_configuration(task: str) -> None:
         "mean",
         "batch",
     )
-    assert model.final_norm == (model.norm == "pre")
+    assert (model.final_norm, model.dropout_over) == (model.norm == "pre", "channels")
     assert (attention.init, attention.b, attention.output, model.feed_forward_dim) == ("lin", "ones", "glu", 0)
     assert train.groups.state == {"rate": 0.001, "weight_decay": 0}
     seen = task in ("image", "pathfinder", "pathx")

@@ -16,8 +16,9 @@ from lra.attention.bigbird import draw_blocks
 from lra.attention.gather import PatternAttention
 from lra.config import configure
 from lra.config.configure import build
-from lra.core.dropout import Numbers, _count, _numbers, _places, set_keys
+from lra.core.dropout import set_keys
 from lra.core.errors import UserError
+from lra.core.numbering import Numbers, count_of, numbers_of, places_of
 from lra.core.paths import conf_dir
 
 MAX_LEN = 29
@@ -149,10 +150,10 @@ def test_noise_has_one_number_for_each_pair_that_is_read(case: str) -> None:
         while met:
             weights, numbers = met.pop()
             inner = weights.shape[2:]
-            found = torch.arange(_count(inner, numbers))
-            places = torch.from_numpy(_places(found.numpy(), inner, numbers))
+            found = torch.arange(count_of(inner, numbers))
+            places = torch.from_numpy(places_of(found.numpy(), inner, numbers))
             assert len(places.unique()) == len(places)
-            assert len(_numbers(inner, numbers, torch.device("cpu"))[places].unique()) == len(places)
+            assert len(numbers_of(inner, numbers, torch.device("cpu"))[places].unique()) == len(places)
             for seen in weights[0].flatten(1) > 0:
                 assert torch.isin(seen.nonzero().flatten(), places).all()
 
@@ -243,7 +244,16 @@ def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> N
     name, *options = CASES[case]
     design = design_of(f"attention={name}", *options)
     shape = Shape(
-        dim=15, qkv_dim=15, heads=3, max_positions=1, bias=True, out_proj=True, dropout=0, causal=causal, layer=0
+        dim=15,
+        qkv_dim=15,
+        heads=3,
+        max_positions=1,
+        bias=True,
+        out_proj=True,
+        dropout=0,
+        dropout_over="values",
+        causal=causal,
+        layer=0,
     )
     for length in (2, 5, 11, 13, 29):
         mixer = design(replace(shape, max_positions=length))
@@ -302,7 +312,15 @@ def test_small_presets_leave_out_most_pairs(preset: str, task: str) -> None:
         sizes = by_attention[name]["attention"]
         chosen = configure.plain(composed(f"experiment={preset}", f"task={task}", f"attention={name}"))
         assert {**chosen["attention"], **sizes} == chosen["attention"]
-        shape = {"dim": 12, "qkv_dim": 12, "heads": 3, "bias": True, "out_proj": True, "dropout": 0.0}
+        shape = {
+            "dim": 12,
+            "qkv_dim": 12,
+            "heads": 3,
+            "bias": True,
+            "out_proj": True,
+            "dropout": 0.0,
+            "dropout_over": "values",
+        }
         build_mixer = build(chosen["attention"], "attention", [], supplied=1)
         mixer = build_mixer(Shape(**shape, max_positions=length, causal=False, layer=0))
         assert not mixer.full_pattern

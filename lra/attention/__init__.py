@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lra.attention.contract import check_definition, check_output
 from lra.core import streams
-from lra.core.dropout import Dropout
+from lra.core.dropout import Dropout, Over
 from lra.core.errors import UserError
 from lra.core.precision import autocast_dtype
 
@@ -25,6 +25,7 @@ class Shape:
     """What the model tells its mixers; a mixer's own options come from `conf/attention/`.
 
     `max_positions`: of the longest input, so the task's `max_len` tokens, and one more where there is a CLS.
+    `dropout_over`: where vectors of positions are dropped; weights between positions are dropped one by one.
     `layer`: from 0.
     """
 
@@ -35,6 +36,7 @@ class Shape:
     bias: bool
     out_proj: bool
     dropout: float
+    dropout_over: Over
     causal: bool
     layer: int
 

@@ -45,7 +45,7 @@ class Conv(Mixer):
         bound = width**-0.5
         self.taps = nn.Parameter(torch.empty(width, shape.dim).uniform_(-bound, bound))
         self.shift = nn.Parameter(torch.zeros(shape.dim)) if shape.bias else None
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
         self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:

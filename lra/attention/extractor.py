@@ -79,7 +79,7 @@ class Extractor(Mixer):
         self.adjust = linear(shape.dim, shape.dim) if adjust else None
         if not adjust:
             self.card = replace(self.card, formula=self.card.formula.replace("((x W_adj) ∘ e)", "e"))
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
         self.out = linear(shape.dim, shape.dim) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -17,7 +17,8 @@ from torch.nn.functional import pad
 
 from lra.attention import Attention, Shape
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.core.dropout import ColumnRun, Dropout, Numbers
+from lra.core.dropout import Dropout
+from lra.core.numbering import ColumnRun, Numbers
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
 

@@ -71,7 +71,7 @@ class Hyena(Mixer):
         self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # in common to the layers
         self.filters = nn.Linear(width, self.directions * dim, bias=False)
         self.skip = nn.Parameter(torch.randn(dim))
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
         self.out = nn.Linear(dim, dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.core.dropout import Dropout, Numbers
+from lra.core.dropout import Dropout
+from lra.core.numbering import Numbers
 
 
 class Handover:

@@ -85,7 +85,7 @@ class S4D(Mixer):
         self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
         self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(dim))
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
         self.gated = output == "glu" and shape.out_proj
         self.out = nn.Linear(dim, dim * (1 + self.gated), bias=shape.bias) if shape.out_proj else nn.Identity()
         self.b = None

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lra.attention import Attention, Card, Mixer, Shape
-from lra.core.dropout import Dropout, Numbers
+from lra.core.dropout import Dropout
+from lra.core.numbering import Numbers
 
 Scale = Literal["head_dim", "qkv_dim"]
 LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"

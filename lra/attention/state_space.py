@@ -33,7 +33,7 @@ class StateSpace(Mixer, abstract=True):
         self.modes = modes
         self.directions = 1 if self.causal else 2
         self.skip = nn.Parameter(torch.randn(shape.dim))
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
         self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
     @abstractmethod

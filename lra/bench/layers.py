@@ -127,6 +127,7 @@ def shape_of(settings: BenchSettings, length: int, dropout: float) -> Shape:
         bias=model["attention_bias"],
         out_proj=model["out_proj"],
         dropout=dropout,
+        dropout_over=model["dropout_over"],
         causal=False,
         layer=0,
     )

@@ -33,6 +33,7 @@ ASSUMED = {  # what the straightforward model and its update are
         "attention_bias": True,
         "bias": True,
         "feed_forward_activation": "gelu",
+        "dropout_over": "values",
         "mixer_dropout": False,
         "embedding_dropout": False,
         "feed_forward_output_gelu": False,

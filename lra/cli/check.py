@@ -84,7 +84,7 @@ def examine(
 def _shape(settings: CheckSettings) -> "Shape":
     from lra.attention import Shape
 
-    sizes = {key: settings.model[key] for key in ("dim", "qkv_dim", "heads", "dropout", "out_proj")}
+    sizes = {key: settings.model[key] for key in ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj")}
     bias = settings.model["attention_bias"]
     return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0)
 

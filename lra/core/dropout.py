@@ -1,26 +1,28 @@
 """Noise in training: the noise of a value is a pure function of (seed, step, layer, example, head, number).
 
-The number of a value stands for its coordinates. It is its place in its head, where only the first axis grows as the
-batch is padded further; where other axes do, the caller says how values are numbered. So, however a batch is cut into
-micro-batches, and however far it is padded, every example meets the same noise: the gradient of a step does not depend
-on the cut, and a resumed run needs no random state.
+The number of a value stands for its coordinates (`numbering`). So, however a batch is cut into micro-batches, and
+however far it is padded, every example meets the same noise: the gradient of a step does not depend on the cut, and a
+resumed run needs no random state.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log, prod
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lra.core import noise, streams
-from lra.core.noise import BatchWords, ColumnRun, Noise, Numbers, rule_of
+from lra.core.noise import BatchWords, Noise, rule_of
+from lra.core.numbering import Numbers, count_of, numbers_of, places_of
 from lra.core.transfer import sent
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
 Dropped = Tensor | Noise
+Over = Literal["values", "channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +60,25 @@ class Keyed(nn.Module):
 class Dropout(Keyed):
     """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p).
 
-    From four axes on the second is that of heads, each of which has a stream of noise by itself.
+    From four axes on the second is that of heads, each of which has a stream of noise by itself. With `over="channels"`
+    x [B, L, D] is zero in whole channels: at all positions of an example, or at none (Tompson et al. 2015).
     """
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, over: Over = "values") -> None:
         super().__init__()
         self.p = p
+        self.numbers: Numbers = "channels" if over == "channels" else "order"
         self.as_mask = False  # where torch.compile takes what `draw` returns
 
-    def forward(self, x: Tensor, numbers: Numbers = "order") -> Tensor:
+    def forward(self, x: Tensor, numbers: Numbers | None = None) -> Tensor:
         dropped = self.draw(x.shape, x.device, numbers)
         return x if dropped is None else _Drop.apply(x, dropped, self.scale)
 
-    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers = "order") -> Dropped | None:
+    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers | None = None) -> Dropped | None:
         """What `zero_` shall drop of x; None where nothing is."""
         if not self.drops:
             return None
+        numbers = self.numbers if numbers is None else numbers
         key = self.key(shape[0])
         if noise.fused(device) and not self.as_mask:
             self._parts, inner = _heads(shape)
@@ -93,7 +98,7 @@ class Dropout(Keyed):
         return 1 / (1 - self.p) if self.training else 1.0
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, numbers={self.numbers}"
 
 
 class Gumbel(Keyed):
@@ -105,7 +110,7 @@ class Gumbel(Keyed):
         key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = -np.log(-np.log(uniform))[:, _numbers(pairs, "pairs", torch.device("cpu")).numpy()]
+        noise = -np.log(-np.log(uniform))[:, numbers_of(pairs, "pairs", torch.device("cpu")).numpy()]
         return x + sent(torch.from_numpy(noise).view(x.shape), x.device).to(x.dtype)
 
 
@@ -165,11 +170,11 @@ def _dropped(key: NoiseKey, shape: Sequence[int], p: float, numbers: Numbers = "
     """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
     than a mask, since they are few."""
     heads, inner = _heads(shape)
-    size, count = prod(inner), _count(inner, numbers)
+    size, count = prod(inner), count_of(inner, numbers)
     dropped = []
     for place, row in enumerate(key.rows):
         for head in range(heads):
-            in_head = _places(_thin(key.bits(row, head), count, p), inner, numbers)
+            in_head = places_of(_thin(key.bits(row, head), count, p), inner, numbers)
             dropped.append(in_head + (place * heads + head) * size)
     return np.concatenate(dropped)
 
@@ -207,79 +212,12 @@ def _gaps(p: float) -> tuple[np.ndarray, int, float]:
     return gaps, int(bounds[-1]), float(gaps.mean())
 
 
-def _numbers(inner: Sequence[int], numbers: Numbers, device: torch.device) -> Tensor:
-    """The numbers [values] of the values of a head; any where a value counts for nothing."""
-    if numbers == "order":
-        return torch.arange(prod(inner), device=device)
-    i, j = torch.arange(prod(inner[:-1]), device=device)[:, None], torch.arange(inner[-1], device=device)
-    if numbers == "pairs":
-        rows = inner[0]
-        return torch.where(j <= i, i * i + j, torch.where(j < rows, j * j + j + 1 + i, j * rows + i)).flatten()
-    if isinstance(numbers, int):
-        return (j * numbers + i).flatten()
-    columns, before = [], 0
-    for run in numbers:
-        columns.append(before + run.first[:, None] + torch.arange(run.width, device=device))
-        before += run.most
-    return (torch.cat(columns, dim=1) + i * before).flatten()
-
-
-def _count(inner: Sequence[int], numbers: Numbers) -> int:
-    """How many numbers there may be in a head."""
-    if isinstance(numbers, int):
-        return inner[-1] * numbers
-    if isinstance(numbers, list):
-        return prod(inner[:-1]) * sum(run.most for run in numbers)
-    return prod(inner)
-
-
-def _places(dropped: np.ndarray, inner: Sequence[int], numbers: Numbers) -> np.ndarray:
-    """The flat places in a head of the values whose numbers are `dropped`, ascending: the inverse of `_numbers`."""
-    if numbers == "pairs" and inner[0] > 1:
-        return _places_of_pairs(dropped, *inner)
-    if isinstance(numbers, int):
-        column, row = _lines(dropped, inner[-1], numbers)
-        return (row * inner[-1] + column)[row < inner[0]]
-    if isinstance(numbers, list):
-        return _places_of_runs(dropped, inner, numbers)
-    return dropped
-
-
-def _lines(dropped: np.ndarray, lines: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending numbers, `most` for each line -> the line of each, and its number there."""
-    bounds = np.searchsorted(dropped, np.arange(lines + 1) * most)
-    line = np.repeat(np.arange(lines), np.diff(bounds))
-    return line, dropped - line * most
-
-
-def _places_of_runs(dropped: np.ndarray, inner: Sequence[int], runs: list[ColumnRun]) -> np.ndarray:
-    row, rest = _lines(dropped, prod(inner[:-1]), sum(run.most for run in runs))
-    places, column = [], 0
-    for run in runs:
-        of_run = (rest >= 0) & (rest < run.most)
-        rows = row[of_run]
-        inside = rest[of_run] - run.first.numpy()[rows]
-        places.append((rows * inner[-1] + column + inside)[(inside >= 0) & (inside < run.width)])
-        rest, column = rest - run.most, column + run.width
-    return np.concatenate(places)
-
-
-def _places_of_pairs(dropped: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    later = int(np.searchsorted(dropped, rows * rows))
-    square, beyond = dropped[:later], dropped[later:]
-    shell = np.sqrt(square).astype(np.int64)  # exact: numbers are far below 2**52
-    inside = square - shell * shell
-    in_row = inside <= shell
-    places = np.where(in_row, shell * columns + inside, (inside - shell - 1) * columns + shell)
-    return np.concatenate([places, beyond % rows * columns + beyond // rows]) if len(beyond) else places
-
-
 def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, numbers: Numbers = "order") -> Tensor:
     """True where a value of `shape` [B, ...] is kept: a hash of its number and its row's word, so that an accelerator
     needs no generator and no copy."""
     heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    mixed = _mix(_mix(_numbers(inner, numbers, device)) ^ sent(torch.from_numpy(words), device)[:, None])
+    mixed = _mix(_mix(numbers_of(inner, numbers, device)) ^ sent(torch.from_numpy(words), device)[:, None])
     return ((mixed & (LEVELS - 1)) >= _level(p)).view(shape)
 
 

@@ -24,8 +24,8 @@ def kernels() -> ModuleType:
 
 
 def at_once(device: torch.device, dropout: Dropout) -> bool:
-    """Whether what a dropout belongs to is done by a kernel."""
-    return not dropout.as_mask and noise.fused(device)
+    """Whether what a dropout belongs to is done by a kernel; those of `fused_kernels` know one order of numbers."""
+    return not dropout.as_mask and dropout.numbers == "order" and noise.fused(device)
 
 
 def join(

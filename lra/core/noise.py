@@ -10,39 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lra.core.console import say
+from lra.core.numbering import Numbers
 from lra.core.transfer import sent
 
 MASK = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 FACTORS = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)
 ADDED = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)
-
-
-class ColumnRun(NamedTuple):
-    """`width` columns of weights [n, m] that have `most` numbers in every row, whatever the width: `first` [n] for the
-    first of them, and so on. Columns that these lead out of 0 .. most - 1 have no number: they count for nothing."""
-
-    most: int
-    width: int
-    first: Tensor
-
-
-Numbers = Literal["order", "pairs"] | int | list[ColumnRun]
-"""How the values of one head, or of x [B, ...] with fewer than four axes, are numbered:
-
-`order`: as they lie, where only the first axis grows with padding, as in [L, F] or in weights [L, m] of m fixed keys;
-`pairs`: weights [n, m] of the first n positions for the first m >= n, in the order in which positions come to be read:
-shell i is row i up to the diagonal (where i < n), then column i above it;
-a number: weights [n, m], column by column, so many numbers for each, n at least;
-runs: weights [..., m], row by row, the numbers of the runs one after another.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +33,7 @@ class Noise:
     words: Tensor  # [B heads]
     inner: Sequence[int]  # the axes of a head
     drops: int
-    numbering: Literal["order", "pairs", "columns", "runs"]
+    numbering: Literal["order", "pairs", "channels", "columns", "runs"]
     most: int  # numbers in a column where numbers go by columns, and in a row where they go by runs
     columns: Tensor | None = None  # [m] runs only: the number of a column in its row, less what `first` says
     runs: Tensor | None = None  # [m] runs only: which run a column belongs to

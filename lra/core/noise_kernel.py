@@ -44,7 +44,7 @@ def _drop(
     leads, size, total, rows, columns, most, drops,
     SCALE: tl.constexpr, WIDE: tl.constexpr, NUMBERING: tl.constexpr, BLOCK: tl.constexpr, LEADS: tl.constexpr,
 ):  # fmt: skip
-    """x, out [leads, size], words [leads]; the numbers are those of `dropout._numbers`, the hash that of `_kept`."""
+    """x, out [leads, size], words [leads]; the numbers are those of `numbers_of`, the hash that of `_kept`."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = place < size
     number = place
@@ -52,6 +52,8 @@ def _drop(
         i, j = place // columns, place % columns
         if NUMBERING == "pairs":
             number = tl.where(j <= i, i * i + j, tl.where(j < rows, j * j + j + 1 + i, j * rows + i))
+        elif NUMBERING == "channels":
+            number = j
         elif NUMBERING == "columns":
             number = j * most + i
         else:

@@ -30,6 +30,7 @@ class Architecture:
     attention_bias: bool
     bias: bool
     feed_forward_activation: Literal["gelu", "relu"]
+    dropout_over: Literal["values", "channels"]
     mixer_dropout: bool
     embedding_dropout: bool
     embedding_norm: bool

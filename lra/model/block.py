@@ -31,7 +31,8 @@ class Block(nn.Module):
         self.extra_skip = architecture.extra_skip
         self.mixer_norm = norm_of(architecture, there=there)
         self.mixer = mixer
-        self.mixer_dropout = Dropout(architecture.dropout if architecture.mixer_dropout else 0.0)
+        after_mixer = architecture.dropout if architecture.mixer_dropout else 0.0
+        self.mixer_dropout = Dropout(after_mixer, architecture.dropout_over)
         self.feed_forward = None
         if width:
             self.feed_forward_norm = norm_of(architecture, there=there)
@@ -39,6 +40,7 @@ class Block(nn.Module):
                 architecture.dim,
                 width,
                 architecture.dropout,
+                dropout_over=architecture.dropout_over,
                 activation=architecture.feed_forward_activation,
                 output_gelu=architecture.feed_forward_output_gelu,
                 bias=architecture.bias,

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from lra.core import fused
-from lra.core.dropout import Dropout, Dropped, apart, scaled, zero_
+from lra.core.dropout import Dropout, Dropped, Over, apart, scaled, zero_
 from lra.core.hooks import hooked
 from lra.core.precision import autocast_dtype
 
@@ -26,10 +26,19 @@ class FeedForward(nn.Sequential):
     """
 
     def __init__(
-        self, dim: int, hidden: int, dropout: float, *, activation: str, output_gelu: bool, bias: bool
+        self,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        *,
+        dropout_over: Over,
+        activation: str,
+        output_gelu: bool,
+        bias: bool,
     ) -> None:
-        inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[activation](), Dropout(dropout)]
-        outer = [nn.Linear(hidden, dim, bias=bias), *([nn.GELU()] if output_gelu else []), Dropout(dropout)]
+        drops = [Dropout(dropout, dropout_over) for _ in range(2)]
+        inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[activation](), drops[0]]
+        outer = [nn.Linear(hidden, dim, bias=bias), *([nn.GELU()] if output_gelu else []), drops[1]]
         super().__init__(*inner, *outer)
         self.as_one = not output_gelu
 

@@ -130,6 +130,7 @@ def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
         bias=architecture.attention_bias,
         out_proj=architecture.out_proj,
         dropout=architecture.dropout,
+        dropout_over=architecture.dropout_over,
         causal=facts.causal,
         layer=0,
     )

@@ -23,6 +23,7 @@ from lra.config.compose import compose, options
 from lra.core import dropout
 from lra.core.console import say
 from lra.core.errors import UserError
+from lra.core.numbering import Numbers
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.runs.machine import device_of, reproducible
@@ -78,8 +79,10 @@ def _flat(model: Model) -> Tensor:
 
 
 def _noise_of_accelerators(model: Model) -> None:
-    def draw(layer: dropout.Dropout, shape: torch.Size, device: torch.device, numbers: dropout.Numbers = "order"):
-        return dropout._kept(layer.key(shape[0]), shape, layer.p, device, numbers) if layer.drops else None
+    def draw(layer: dropout.Dropout, shape: torch.Size, device: torch.device, numbers: Numbers | None = None):
+        if not layer.drops:
+            return None
+        return dropout._kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers)
 
     for module in model.modules():
         if isinstance(module, dropout.Dropout):
