@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lra.report import layout, matrix
+from lra.report import layout, matrix, pretraining
 from lra.report.across import DRAWS, Across
 from lra.report.across import table as tasks_table
 from lra.report.arena import arena
@@ -27,6 +27,10 @@ attention with itself (Reformer's has queries that are keys, Nyströmformer's a 
 STEPS = """\
 The first evaluation at which a run was as good as the Transformer of the same seed, trained from scratch, at its end /
 at its best (in its own row: how good that was).
+"""
+PRETRAINING = """\
+Hidden tokens, or next ones, of training inputs that the phase held out, at the step whose weights were taken; mean ± sd
+over seeds.
 """
 LEGEND = f"""\
 - `best`, `mean`, `sd` (of the sample, n - 1), Student's t-interval: over the seeds. `seeds`: done/declared.
@@ -152,6 +156,11 @@ def _further(column: Column) -> Iterator[str]:
         yield f"### Steps to the Transformer's validation {column.metric}: {escape(column.title)}\n"
         yield STEPS
         yield markdown(steps)
+    reached = pretraining.table(column)
+    if reached:
+        yield f"### What pretraining reached: {escape(column.title)}\n"
+        yield PRETRAINING
+        yield markdown(reached)
     texts = [(row, *next(iter(row.texts.items()))) for row in column.rows if row.texts]
     if texts:
         yield f"### Generated texts: {escape(column.title)}\n"

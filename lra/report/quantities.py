@@ -23,6 +23,7 @@ from lra.core.errors import UserError, did_you_mean
 from lra.core.files import read_json
 from lra.report import Report, curves, statistics
 from lra.report.judge import asked, verdict
+from lra.report.pretraining import mean_reached
 from lra.report.published import Published
 from lra.report.records import training_seconds
 from lra.report.table import Column, TableRow
@@ -200,10 +201,6 @@ def _scores(row: TableRow) -> list[float]:
     return list(row.cell.scores().values())
 
 
-def _recorded(row: TableRow, name: str) -> list[Any]:
-    return [row.cell.runs[seed].get(name) for seed in row.cell.scores()]
-
-
 def _finished(row: TableRow) -> list[dict[str, Any]]:
     return [row.cell.runs[seed] for seed in row.cell.scores()]
 
@@ -262,7 +259,8 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "best": (lambda row: [row.summary.best], "{:.2f}"),
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
-    "parameters": (lambda row: _recorded(row, "parameters")[:1], "{:,}"),
+    "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
+    "pretraining perplexity": (lambda row: mean_reached(row, "perplexity"), "{:.2f}"),
     "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
     "frozen": (
         lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],

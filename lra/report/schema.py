@@ -90,11 +90,20 @@ class TokenCounts(Checked):
     computed: Count
 
 
+class Predicted(Checked):
+    """How well tokens of inputs were predicted; of grey values there is the loss alone."""
+
+    loss: FiniteFloat | None = None
+    perplexity: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    accuracy: Percent | None = None
+
+
 class Pretraining(Checked):
     """The phase before a training; its seconds are in those of the run, too."""
 
     tokens: TokenCounts
     seconds: dict[Name, Measure]
+    validation: dict[Literal["best", "last"], Predicted] = {}
 
 
 class Row(Checked):
