@@ -17,7 +17,7 @@ case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
 
 queue() { # the most valuable first; evaluations of the full-size runs cost less than a tenth of training
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
-    local image="task=image protocol=lra threads=1 max_hours=null out=results/image_lra" seed
+    local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
     cat <<END
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)

@@ -144,6 +144,16 @@ def test_padding_is_invisible_with_a_mask(pooling: str, attention: str) -> None:
         torch.testing.assert_close(model(batch[row : row + 1, :length])[0], together[row])
 
 
+@pytest.mark.parametrize("attention", options("attention"))
+def test_where_all_documents_have_one_length_a_mask_says_nothing(attention: str) -> None:
+    model = tiny(f"attention={attention}", "protocol=lra", max_len=11, fixed_length=True)
+    found = model(tokens(11, 11, 11))
+    assert not model.masks_padding
+    if mixer_of(attention).maskable:
+        model.masks_padding = True
+        torch.testing.assert_close(model(tokens(11, 11, 11)), found)
+
+
 def test_padding_takes_part_without_a_mask() -> None:
     model = tiny("attention=simple", "protocol=paper")
     nn.init.normal_(model.embedding.cls)

@@ -84,6 +84,18 @@ def test_the_convolution_is_the_double_sum(causal: bool, length: int) -> None:
         torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("reads", [1, 3, 13])
+def test_a_few_outputs_and_their_gradients_are_those_of_all(causal: bool, reads: int) -> None:
+    mixer, x, weights = s4d(causal=causal), noise(2, 13, 5).requires_grad_(), noise(2, reads, 5, seed=3)
+    mask = mask_of([13, 7], 13)
+    inputs = [x, *mixer.parameters()]
+    few, whole = mixer(x, mask, reads), mixer(x, mask)[:, :reads]
+    torch.testing.assert_close(few, whole, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad((y * weights).sum(), inputs) for y in (few, whole)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
 def test_skip_gelu_and_projection_follow() -> None:
     mixer, x = s4d(), noise(2, 13, 5)
     y = mixer.convolve(x) + x * mixer.skip

@@ -29,6 +29,16 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     return y[..., :length].transpose(1, 2)
 
 
+def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tensor:
+    """The first `count` outputs of `convolve_both`, each in O(L D)."""
+    length = x.shape[1]
+    outputs = []
+    for place in range(min(count, length)):
+        kernel = torch.cat([earlier[:, : place + 1].flip(-1), later[:, : length - place - 1]], dim=-1)
+        outputs.append((x * kernel.T).sum(dim=1))
+    return torch.stack(outputs, dim=1)
+
+
 def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     """y_i = sum_{j <= i} K_{i-j} x_j in each channel, causal to the last bit; x [B, L, D], kernel [D, L].
 

@@ -9,8 +9,8 @@ lag 0 belongs to the first.
 GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
 
 Against the authors' code (state-spaces/s4): a GLU on the output only where `output` says so, since the block's
-feed-forward net follows; dropout falls on single values rather than on channels; A, B and dt have a learning rate and a
-decay of their own only where `train.groups` gives them one; dt is an exponential, not a softplus.
+feed-forward net follows; dropout falls on whole channels only where `model.dropout_over` says so; A, B and dt have a
+learning rate and a decay of their own only where `train.groups` gives them one; dt is an exponential, not a softplus.
 """
 
 import math
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, glu
 
 from lra.attention import Card, Mixer, Shape
-from lra.attention.modes import convolve_both, convolve_modes, mode_kernel
+from lra.attention.modes import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.core.dropout import Dropout
 from lra.core.errors import UserError
 from lra.core.precision import at_least_float32, full_precision
@@ -42,12 +42,13 @@ class S4D(Mixer):
         oracle="scipy's zero-order hold and simulation; the double sum in float64",
         deviations=(
             "a GLU on the output only where attention.output says so",
-            "dropout falls on single values, not on channels",
+            "dropout falls on whole channels only where model.dropout_over says so",
             "A, B and Δ have a learning rate and a decay of their own only where train.groups gives them one",
         ),
     )
     can_be_causal = True
     projects_out = True
+    reads_few = True
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("log_dt",),
         "state": ("log_decay", "frequency", "b"),
@@ -93,13 +94,13 @@ class S4D(Mixer):
             ones = torch.tensor([1.0, 0.0]).repeat(self.copies, modes, 1)
             self.b = nn.Parameter(ones if b == "ones" else torch.randn_like(ones) * 0.5**0.5)
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if key_mask is not None:
             x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
         with full_precision(x.device):
             x = at_least_float32(x)
-            convolve = self.convolve_causally if self.causal else self.convolve
-            y = convolve(x) + self.skip * x
+            y = self.convolve_causally(x[:, :reads]) if self.causal else self.convolve(x, reads)
+            y = y + self.skip * x[:, :reads]
         y = self.out(self.dropout(gelu(y)))
         return glu(y) if self.gated else y
 
@@ -121,9 +122,10 @@ class S4D(Mixer):
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.shape.max_positions - 1) + 1)
 
-    def convolve(self, x: Tensor) -> Tensor:
-        """Both kernels at once, by FFT."""
-        return convolve_both(x, *self.kernel(x.shape[1]))
+    def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
+        """Both kernels at once, by FFT; a few outputs one by one."""
+        kernels = self.kernel(x.shape[1])
+        return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)
 
     def convolve_causally(self, x: Tensor) -> Tensor:
         """As a recurrence from chunk to chunk, since the FFT's rounding would carry traces of later positions."""

@@ -17,7 +17,7 @@ from lra.core.precision import at_least_float32, full_precision
 
 SHELL = (
     "GELU and an output projection, no gated linear unit",
-    "dropout falls on single values, not on channels",
+    "dropout falls on whole channels only where model.dropout_over says so",
     "the state's parameters have a learning rate and a decay of their own only where train.groups gives them one",
 )
 

@@ -28,8 +28,8 @@ class Model(nn.Module):
     With `scored`, the places [m] of positions in the batch, row after row, the logits are those of them alone.
 
     Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
-    takes part, as in the papers, and every batch must be padded to `max_len`. With norms over the batch, `forward` must
-    be given whole batches in training: `whole_batches`.
+    takes part, as in the papers, and every batch must be padded to `max_len`. Documents that all have `max_len` tokens
+    need no mask. With norms over the batch, `forward` must be given whole batches in training: `whole_batches`.
     """
 
     def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
@@ -41,7 +41,7 @@ class Model(nn.Module):
         self.pooling = architecture.pooling if facts.objective == "classify" else "none"
         of_documents = facts.objective in ("classify", *OF_INPUTS)
         self.cls = architecture.pooling == "cls" and of_documents
-        self.masks_padding = architecture.key_mask and of_documents
+        self.masks_padding = architecture.key_mask and of_documents and not facts.fixed_length
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # Parts are made in this order, which the draws of their weights follow.
@@ -53,7 +53,7 @@ class Model(nn.Module):
         for earlier, later in pairwise(self.blocks):
             if isinstance(later.mixer, Follows):
                 later.mixer.follow(earlier.mixer)
-        _check_mixer(self.blocks[0].mixer, key_mask=self.key_mask, pooling=self.pooling)
+        _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
         self.final_norm = norm_of(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
@@ -158,14 +158,14 @@ def _check(facts: Facts, architecture: Architecture) -> None:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 
 
-def _check_mixer(mixer: Mixer, *, key_mask: bool, pooling: str) -> None:
+def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     """Whether what the class says of itself fits this model."""
     name = type(mixer).__name__
     if not isinstance(getattr(mixer, "shape", None), Shape):
         raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
     if mixer.shape.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
-    if key_mask and pooling != "none" and not mixer.maskable:
+    if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if mixer.causal and pooling in ("cls", "first"):
         raise UserError(

@@ -40,7 +40,8 @@ class Facts:
     `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
     `tokens` and `values`: what the inputs of a task that classifies hold at the positions that are scored, one of
     `classes` or a number (`lra.tasks.inputs`). `causal`: a prediction may depend on no later position.
-    `pictures`: examples are pictures of `max_len` pixels.
+    `pictures`: examples are pictures of `max_len` pixels. `fixed_length`: every document has `max_len` tokens, so that
+    there is no padding to mask.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Facts:
     objective: Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"] = "classify"
     causal: bool = False
     pictures: bool = False
+    fixed_length: bool = False
 
     @property
     def metric(self) -> str:

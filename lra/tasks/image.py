@@ -53,6 +53,7 @@ class Image(FromSource):
             max_len=PIXELS,
             classes=CLASSES,
             documents=1,
+            fixed_length=True,
         )
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:

@@ -112,6 +112,7 @@ def facts_of(facts: Facts, objective: Objective, *, values: bool) -> Facts:
         documents=1,
         objective="values" if values else "tokens",
         causal=objective == "next",
+        fixed_length=facts.fixed_length,
     )
 
 

@@ -183,7 +183,14 @@ def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, known: np.ndar
 
 def facts_of_pictures(name: str, window: int) -> Facts:
     return Facts(
-        name=name, version=VERSION, vocab_size=GREYS + 1, max_len=window**2, classes=2, documents=1, pictures=True
+        name=name,
+        version=VERSION,
+        vocab_size=GREYS + 1,
+        max_len=window**2,
+        classes=2,
+        documents=1,
+        pictures=True,
+        fixed_length=True,
     )
 
 

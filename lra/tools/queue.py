@@ -112,7 +112,7 @@ ITEMS = (
     _train("strict_text", 60, "text Simple, strict", "task=text", "protocol=strict", "system=simple", SEEDS),
     _train("strict_acl", 60, "acl_matching Simple", "task=acl_matching", "protocol=strict", "system=simple", SEEDS),
     _train("table1_text", 60, "text, the Simple rows", "task=text", "system=simple,simple_res,simple_resl", SEEDS),
-    _train("lra_image", 60, "Image at the published sizes", "task=image", "protocol=lra", IMAGE, "seed=1,2,3"),
+    _train("lra_image", 60, "Image at the published sizes", "experiment=lra", "task=image", IMAGE, "seed=1,2,3"),
     Item(
         name="step_compiled",
         question="a step of text with torch.compile: what it fuses of what lies between the products",
