@@ -125,6 +125,16 @@ def test_cls_with_a_position() -> None:
     torch.testing.assert_close(out[0, 1:], embedding.tokens(row)[0] + embedding.positions[1:])
 
 
+def test_learned_positions_begin_as_the_protocol_says() -> None:
+    """The authors' as zeros (their code); Google's as N(0, 0.02), normal(stddev=0.02) of its transformer.py."""
+    known = ("model.positions=learned", "model.dim=96")
+    assert not tiny("protocol=paper", *known).embedding.positions.any()
+    drawn = tiny("protocol=lra", *known, max_len=101).embedding.positions
+    assert drawn.shape == (102, 96)
+    assert abs(drawn.mean()) < 0.001
+    torch.testing.assert_close(drawn.std().item(), 0.02, rtol=0.03, atol=0)
+
+
 def test_sinusoids() -> None:
     table = sinusoids(7, 6)
     assert table[0].tolist() == [0, 0, 0, 1, 1, 1]

@@ -38,6 +38,7 @@ ASSUMED = {  # what the straightforward model and its update are
         "embedding_dropout": False,
         "feed_forward_output_gelu": False,
         "positions": "learned",
+        "position_std": 0.0,
         "cls_position": False,
         "pooling": "cls",
         "head_activation": "gelu",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,7 @@ class Architecture:
     embedding_norm: bool
     feed_forward_output_gelu: bool
     positions: Literal["learned", "sinusoidal", "none"]
+    position_std: NonNegativeFloat
     pixels: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     cls_position: bool
     pooling: Literal["cls", "mean", "max", "first", "last"]

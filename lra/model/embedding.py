@@ -32,6 +32,8 @@ class Embedding(nn.Module):
         length = facts.max_len + self.cls_position
         if architecture.positions == "learned":
             self.positions = nn.Parameter(torch.zeros(length, dim))
+            if architecture.position_std > 0:
+                nn.init.normal_(self.positions, std=architecture.position_std)
         elif architecture.positions == "none":
             self.positions = None
         else:
