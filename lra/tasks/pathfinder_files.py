@@ -56,7 +56,7 @@ class PathfinderFiles(Paths):
         published = content.get("pictures", sum(SIZES.values())) == sum(SIZES.values()) and self.window in names
         notes = {"files": not published, self.folder.name: self.folder.name in EASIER}
         name = names.get(self.window, f"pathfinder {self.window}")
-        return facts_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window)
+        return facts_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window, VERSION)
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
         options = {"window": self.window, "split": self.split}

@@ -37,7 +37,8 @@ class Design:
     """What decides an image: pixels, numbers of paddles, and contrasts in percent.
 
     `mended`: without the generator's accidents. The first paddle has any direction; the second snake does not begin on
-    the first; no paddle is missing from the mask; distractors have the contrast of the snakes.
+    the first; no paddle is missing from the mask; distractors have the contrast of the snakes; a snake goes on in the
+    same way at every edge.
     """
 
     window: int
@@ -56,7 +57,8 @@ class Design:
     mended: bool
 
     def paddles(self, margin: int) -> Paddles:
-        return _paddles(self.paddle_length, self.paddle_thickness, margin, self.continuity)
+        sizes = self.paddle_length, self.paddle_thickness, margin, self.continuity, self.window
+        return _paddles(*sizes, exact=self.mended)
 
 
 _paddles, _markers = cache(paddles), cache(markers)
@@ -189,8 +191,8 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
     first = low[turns[:, 0]] + draws.below((high - low)[turns[:, 0]], n, 2)
     away = design.seed_distance * DIRECTIONS[draws.below(DEGREES, n)]
     places = np.stack([first, np.rint((first * ONE + away) / ONE).astype(np.int64)], axis=1)
-    pivots = places + style.first[turns]
-    good = (board.within(places + style.head[turns]) & board.within(pivots)).all(axis=1)
+    pivots = style.walked(style.first, turns, places)
+    good = (board.within(style.walked(style.head, turns, places)) & board.within(pivots)).all(axis=1)
     if design.mended:
         alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
         alone.add(rows, places[:, 0], turns[:, 0])
@@ -205,7 +207,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
     A paddle enters the mask one step late, when the next one is placed: else that would touch it.
     """
     style, rim = board.style, board.style.rim
-    pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
+    pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)
     points = pivots[:, None] + style.points
     room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)
     ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)
@@ -260,7 +262,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
     places[lost[some]], found[lost[some]] = grid[choices[free[picked]]], True
     kept = np.flatnonzero(found)
-    pivots = places[kept] + board.style.first[turns[kept]]
+    pivots = board.style.walked(board.style.first, turns[kept], places[kept])
     return kept, Snakes(places[kept, None], turns[kept, None], pivots)
 
 
@@ -268,7 +270,9 @@ def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, places: np.ndarray)
     """Whether first paddles [n] have room at their places: the pixels are looked at one after the other, and only
     where all before were free."""
     style = board.style
-    fits = board.within(places + style.head[turns]) & board.within(places + style.first[turns])
+    fits = board.within(style.walked(style.head, turns, places)) & board.within(
+        style.walked(style.first, turns, places)
+    )
     left = np.flatnonzero(fits)
     for number in range(style.seen.shape[1]):
         free = board.free(rows[left], places[left] + style.seen[turns[left], number])

@@ -8,7 +8,7 @@ Legend: M margins, A directions (360 whole degrees of a first paddle, then the K
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, cos, pi, sin
 
 import numpy as np
 
@@ -33,6 +33,22 @@ DIRECTIONS = sines(np.deg2rad(np.arange(DEGREES) - DEGREES // 2))
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
     """The displacements [n, 2] of a walk of `distance` pixels, rounded up."""
     return -((-distance * directions) // ONE)
+
+
+def walks(distance: int, angles: np.ndarray, places: np.ndarray, *, exact: bool) -> np.ndarray:
+    """Where walks of `distance` pixels end, rounded up [n, 2, P], from rows and from columns `places` [n or 1, 2 or 1,
+    P]. Not exact: in floating point, as the generator. There sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are a little
+    more than zero, which counts where a place is near zero: at the upper and at the left edge such a walk ends a pixel
+    further inside."""
+    if exact:
+        return places + rounded_up(distance, sines(angles))[:, :, None]
+    steps = distance * np.array([[sin(angle), cos(angle)] for angle in angles.tolist()])
+    return np.ceil(places + steps[:, :, None]).astype(np.int64)
+
+
+def reversed_(angles: np.ndarray) -> np.ndarray:
+    """The other way, as the generator computes it."""
+    return np.where(angles + pi < pi, angles + pi, angles - pi)
 
 
 def circle_points(radius: int) -> np.ndarray:
@@ -130,14 +146,15 @@ class Paddles:
 
     line, mask [A, P, P] uint8: the paddle, and the same with its margin, around where it begins. near [A, Q, Q]: the
     mask, dilated by the margin. room [A, P, P]: the largest mask that each pixel of the paddle's bears beside it.
-    points [K, 2]: where the next paddle can begin, from its pivot. head [A, 2], ahead [A, 2]: from where a first paddle
-    begins to its other end, from a paddle's pivot to the next one's. first [360, 2]: from where a first paddle begins
-    to its pivot. weights [A, K]: how likely the next direction is, WEIGHT for straight on. seen [360, S, 2]: of
-    each first paddle the pixels around its beginning that must be free, some of them repeated. usable [360]: the
-    directions in which the generator begins.
+    points [K, 2]: where the next paddle can begin, from its pivot. head, first [360, 2, C]: for each row and each
+    column from -`outside` on, where a first paddle that begins there has its other end and its pivot. ahead [A, 2, C]:
+    for those of a paddle's pivot those of the next one's. weights [A, K]: how likely the next direction is, WEIGHT for
+    straight on. seen [360, S, 2]: of each first paddle the pixels around its beginning that must be free, some of them
+    repeated. usable [360]: the directions in which the generator begins.
     """
 
     margin: int
+    outside: int
     line: np.ndarray
     mask: np.ndarray
     near: np.ndarray
@@ -150,6 +167,10 @@ class Paddles:
     seen: np.ndarray
     usable: np.ndarray
 
+    def walked(self, ends: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The places [..., 2] at which walks end from `places` [..., 2], by a table: head, first or ahead."""
+        return ends[turns[..., None], np.arange(2), places + self.outside]
+
     @property
     def rim(self) -> int:
         """How far beyond the window a paddle, or a place for one, can lie at most."""
@@ -159,8 +180,8 @@ class Paddles:
 WEIGHT = 1 << 16
 
 
-def paddles(length: int, thickness: float, margin: int, continuity: float) -> Paddles:
-    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels."""
+def paddles(length: int, thickness: float, margin: int, continuity: float, window: int, *, exact: bool) -> Paddles:
+    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels; `exact`: see `walks`."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
@@ -173,18 +194,22 @@ def paddles(length: int, thickness: float, margin: int, continuity: float) -> Pa
     mask = shrunk(np.uint8(FULL) * masks, 2 * reach + 1)
     turns = np.abs(angles[:, None] - angles[DEGREES:])
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
-    heads = rounded_up(length, directions[:DEGREES])
+    # Floating point as in the generator, whose whole degrees are times pi before they are divided.
+    in_floats = np.concatenate([(np.arange(DEGREES) - DEGREES // 2) * pi / 180, angles[DEGREES:]])
+    places = np.arange(-window, 2 * window)[None, None]
+    heads = walks(length, in_floats[:DEGREES], places, exact=exact)
     seen = _seen(mask[:DEGREES], length + margin)
     return Paddles(
         margin=margin,
+        outside=window,
         line=shrunk(np.uint8(FULL) * lines, 2 * reach + 1),
         mask=mask,
         near=dilated(np.pad(mask, [(0, 0), (margin, margin), (margin, margin)]), margin),
         room=np.minimum(FULL, TOUCH - 1 - mask.astype(np.int64)).astype(np.uint8),
         points=points,
         head=heads,
-        ahead=rounded_up(length + 2 * margin, directions),
-        first=heads + rounded_up(length + margin, -directions[:DEGREES]),
+        ahead=walks(length + 2 * margin, in_floats, places, exact=exact),
+        first=walks(length + margin, reversed_(in_floats[:DEGREES]), heads, exact=exact),
         weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
         seen=seen,
         usable=_usable(seen),
