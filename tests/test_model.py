@@ -135,6 +135,17 @@ def test_learned_positions_begin_as_the_protocol_says() -> None:
     torch.testing.assert_close(drawn.std().item(), 0.02, rtol=0.03, atol=0)
 
 
+def test_weights_begin_as_in_googles_code() -> None:
+    """Xavier's uniform in the blocks, LeCun's normal in the head, which is cut off at two deviations."""
+    model = tiny("protocol=lra", "model.dim=96", "model.mlp_dim=384")
+    inner, head = model.blocks[0].feed_forward[0].weight, model.head[0].weight
+    bound = (6 / (96 + 384)) ** 0.5
+    assert 0.99 * bound < inner.abs().max() <= bound
+    torch.testing.assert_close(head.std().item(), 96**-0.5, rtol=0.02, atol=0)
+    assert 2.2 < head.abs().max() * 96**0.5 < 2 / 0.8796
+    assert not any(bias.any() for name, bias in model.named_parameters() if name.endswith("bias"))
+
+
 def test_sinusoids() -> None:
     table = sinusoids(7, 6)
     assert table[0].tolist() == [0, 0, 0, 1, 1, 1]

@@ -21,6 +21,8 @@ from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import norm_of, normed
 from lra.tasks import OF_INPUTS, PADDING, Facts
 
+CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
+
 
 class Model(nn.Module):
     """forward(tokens [B * P, L]) -> logits [B, classes], or [B, L, classes] where every position is predicted.
@@ -59,6 +61,7 @@ class Model(nn.Module):
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
             self.apply(_xavier)
+            self.head.apply(_lecun)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
         mask = self._mask(tokens) if self.masks_padding else None
@@ -141,6 +144,13 @@ def _xavier(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def _lecun(module: nn.Module) -> None:
+    """A normal cut off at two deviations, of variance 1 / inputs: the layers of the head in Google's code."""
+    if isinstance(module, nn.Linear):
+        deviation = module.in_features**-0.5 / CUT_OFF
+        nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 def _check(facts: Facts, architecture: Architecture) -> None:

@@ -20,7 +20,7 @@ from lra.tasks.finding import Content, Source
 from lra.tasks.fingerprints import Stamp
 from lra.tasks.groups import Group, by_size, by_value
 from lra.tasks.pathfinder_snakes import BLOCK, Design, Images, block
-from lra.tasks.picture_baselines import nearest_centroid, sample_size, small_convolution
+from lra.tasks.picture_baselines import picture_baselines
 from lra.tasks.pictures import Pictures, sheet
 from lra.tasks.storage import Identity, Splits
 from lra.tasks.workers import in_order
@@ -75,11 +75,7 @@ class Paths(FromSource):
         found = {"majority class": majority(train, test)}
         if train.known is not None:
             found["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
-        convolution = f"small convolution, {sample_size(train):,} pictures"
-        return found | {
-            "nearest centroid": nearest_centroid(train, test),
-            convolution: small_convolution(train, test),
-        }
+        return found | picture_baselines(train, test)
 
 
 class Pathfinder(Paths):

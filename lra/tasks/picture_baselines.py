@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lra.core import streams
-from lra.tasks.pictures import Pictures
+from lra.tasks import Split
 
 SAMPLE, SAMPLE_PIXELS = 20_000, 1 << 25  # pictures of train that the convolution sees at most, and their pixels
 EPOCHS, BATCH, RATE = 3, 50, 3e-3
@@ -19,30 +19,43 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def nearest_centroid(train: Pictures, test: Pictures) -> float:
+def picture_baselines(train: Split, test: Split) -> dict[str, float]:
+    """By name."""
+    return {
+        "nearest centroid": nearest_centroid(train, test),
+        f"small convolution, {sample_size(train):,} pictures": small_convolution(train, test),
+    }
+
+
+def nearest_centroid(train: Split, test: Split) -> float:
     """The class whose mean picture is the nearest."""
     classes = np.unique(train.labels)
     sums, counts = 0, np.bincount(train.labels)[classes, None]
     for rows in _parts(len(train)):
         of_class = train.labels[rows] == classes[:, None]
-        sums = sums + of_class.astype(np.float64) @ train.grey(rows)
+        sums = sums + of_class.astype(np.float64) @ _grey(train, rows)
     means = sums / counts
     right = 0
     for rows in _parts(len(test)):
-        far = (means**2).sum(axis=1) - test.grey(rows) @ (2 * means.T)
+        far = (means**2).sum(axis=1) - _grey(test, rows) @ (2 * means.T)
         right += int((classes[far.argmin(axis=1)] == test.labels[rows]).sum())
     return 100 * right / len(test)
+
+
+def _grey(split: Split, rows: np.ndarray) -> np.ndarray:
+    """Values [len(rows), pixels] uint8 of pictures, whose tokens are these values + 1."""
+    return (split.pad(rows, int(split.lengths(rows[:1])[0, 0])) - 1).astype(np.uint8)
 
 
 def _parts(n: int) -> list[np.ndarray]:
     return [np.arange(start, min(start + AT_ONCE, n)) for start in range(0, n, AT_ONCE)]
 
 
-def sample_size(train: Pictures) -> int:
-    return min(len(train), SAMPLE, SAMPLE_PIXELS // train.grey(np.array([0])).shape[1])
+def sample_size(train: Split) -> int:
+    return min(len(train), SAMPLE, SAMPLE_PIXELS // _grey(train, np.array([0])).shape[1])
 
 
-def small_convolution(train: Pictures, test: Pictures) -> float:
+def small_convolution(train: Split, test: Split) -> float:
     """Three small convolutions and their largest values, trained in two dimensions on the first pictures of train. By
     one thread: the numbers do not depend on the machine's cores, and two threads take several times as long."""
     import torch
@@ -61,7 +74,7 @@ def small_convolution(train: Pictures, test: Pictures) -> float:
     return 100 * right / len(test)
 
 
-def _fit(net: "nn.Module", train: Pictures) -> None:
+def _fit(net: "nn.Module", train: Split) -> None:
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -95,10 +108,10 @@ def _net(classes: int) -> "nn.Module":
         )
 
 
-def _input(split: Pictures, rows: np.ndarray) -> "Tensor":
+def _input(split: Split, rows: np.ndarray) -> "Tensor":
     """Grey values from 0 to 1 [len(rows), 1, W, W]."""
     import torch
 
-    grey = split.grey(rows)
+    grey = _grey(split, rows)
     side = math.isqrt(grey.shape[1])
     return torch.from_numpy(grey).reshape(len(rows), 1, side, side).float() / 255
