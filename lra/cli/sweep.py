@@ -1,6 +1,7 @@
 """Sweeps: planned, launched, and what is said at the end."""
 
 from collections import Counter
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from lra.cli.command import FAILED
+from lra.cli.workers import saved_first
 from lra.config.configure import first_line
 from lra.core import locks
 from lra.core.console import say
@@ -91,7 +93,10 @@ def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[Plann
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
-    for result in launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0):
+    workers = saved_first([run.folder for run in runs], LOCK) if _launcher(config) == "joblib" else nullcontext()
+    with workers:
+        results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
+    for result in results:
         _ = result.return_value  # raises what broke the job
 
 

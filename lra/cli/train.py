@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra.cli import sweep
+from lra.cli import sweep, workers
 from lra.cli.command import FAILED, command
 from lra.config.cell import Cell, cell_of
 from lra.config.settings import settings_of
@@ -44,6 +44,9 @@ def train(cfg: DictConfig) -> str:
         without_bars()
         if worker:
             end_with(os.getppid())
+            if workers.told():
+                return "waiting"
+            workers.listen()
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
     if not alone:

@@ -1,7 +1,7 @@
 """Locks on a file that the system holds and gives back when their holder ends, however it ends: flock(2).
 
 A file system that several machines share shows them to all, as NFS and Lustre do, or says in its mount options that
-it does not. No clock and no process number is ever compared.
+it does not. Whether a lock is held is never told by a clock or by the number of a process.
 """
 
 import errno
@@ -20,6 +20,7 @@ from lra.core.files import open_regular, open_to_write
 WAIT_SECONDS = 0.05  # between two attempts
 NAME_BYTES = 1000  # the most that is read of a holder's name
 UNNAMED = "a process without a name"
+JOB = ", SLURM job "
 BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 NONE = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 MOUNTS = Path("/proc/self/mounts")
@@ -67,6 +68,12 @@ def holder(path: Path) -> str | None:
         raise UserError(f"{path}: {error}; delete it") from None
 
 
+def held_by(path: Path, process: int) -> bool:
+    """Whether it is this process of this host that holds the lock of `path`."""
+    name = holder(path)
+    return name is not None and name.partition(JOB)[0] == _name_of(process)
+
+
 def of_one_host(path: Path) -> str | None:
     """The mount option by which other hosts do not see the locks below an existing `path`, None where there is none."""
     mounts = [line.split() for line in MOUNTS.read_text().splitlines()] if MOUNTS.exists() else []
@@ -93,4 +100,8 @@ def _taken(descriptor: int, kind: int, path: Path) -> bool:
 
 def _own_name() -> str:
     job = os.environ.get("SLURM_JOB_ID")
-    return f"{platform.node()}, process {os.getpid()}{f', SLURM job {job}' if job else ''}"
+    return _name_of(os.getpid()) + (f"{JOB}{job}" if job else "")
+
+
+def _name_of(process: int) -> str:
+    return f"{platform.node()}, process {process}"

@@ -144,9 +144,10 @@ class Requests:
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and (self._now or self._asked is not None) and not self._one_of_many:
             raise KeyboardInterrupt
-        if self._asked is None:
-            self._number = number
-            self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+        if self._asked is not None:
+            return  # it is being heeded: the record of the run may be under way
+        self._number = number
+        self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
         if not self._patient:
             raise self._asked
 
