@@ -202,6 +202,8 @@ def _scores(row: TableRow) -> list[float]:
 
 
 def _finished(row: TableRow) -> list[dict[str, Any]]:
+    if not row.cell.scores():
+        raise UserError("none of its runs is finished")
     return [row.cell.runs[seed] for seed in row.cell.scores()]
 
 
