@@ -5,6 +5,7 @@ from statistics import fmean, stdev
 
 import pytest
 from golden.folder import CORRECT, EXAMPLES, make
+from reports import put
 from support import Commands
 
 from lra.cli import report as command
@@ -71,6 +72,13 @@ def test_quantities_are_those_of_the_records(folder: Path) -> None:
 def test_a_name_of_nothing_says_what_is_known(folder: Path, name: str, reason: str) -> None:
     with pytest.raises(UserError, match=reason.replace("?", r"\?")):
         Quantities(folder).text(name)
+
+
+@pytest.mark.parametrize("quantity", ["mean ± sd", "lowest", "runs", "parameters"])
+def test_a_row_without_a_finished_run_has_no_numbers(tmp_path: Path, quantity: str) -> None:
+    put(tmp_path / "half", 1, None)
+    with pytest.raises(UserError, match="none of its runs is finished"):
+        Quantities(tmp_path).text(f"half/listops/Simple/{quantity}")
 
 
 def test_filling_writes_the_numbers_alone(folder: Path, tmp_path: Path) -> None:

@@ -17,8 +17,22 @@ from support import composed, options
 from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT, conf_dir, systems_file, table1_file
 from lra.report import latex
+from lra.report.answer import short_names
 from lra.report.published import Published
 from lra.report.records import CellKey
+
+
+def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:
+    names = {
+        "image": "image",
+        "image (JPEG copies)": "image-copies",
+        "image (JPEG copies, limit 2000)": "image-small",
+        "listops (length 10-50)": "listops-short",
+        "text (limit 100)": "text-small",
+        "text (limit 200)": "text-small-2",
+        "mine (limit 5)": "mine",
+    }
+    assert short_names(names, {"image", "listops", "text"}) == names
 
 
 def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> None:

@@ -42,6 +42,19 @@ def test_is_built_once_and_mapped(tmp_path: Path) -> None:
     verify(two.folder)
 
 
+def test_documents_of_one_length_are_compared_with_what_the_task_says(tmp_path: Path) -> None:
+    def make(writers: dict[str, Writer], staging: Path) -> None:
+        for writer, lengths in zip(writers.values(), ((5, 5, 5), (5, 5, 3), (5, 5)), strict=True):
+            for length in lengths:
+                writer.add(0, np.arange(1, length + 1))
+
+    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
+    expected = "stub: fixed_length=True, .* 5 tokens; document 1 of the val split has 3, and 1 of 2 have not 5"
+    with pytest.raises(UserError, match=expected):
+        prepared(place, facts(max_len=5, fixed_length=True), {"task": "stub"}, make, lambda splits: {})
+    prepared(place, facts(max_len=5), {"task": "stub"}, make, lambda splits: {})
+
+
 def test_another_identity_is_another_folder(tmp_path: Path) -> None:
     one, two = (build(tmp_path, tmp_path / "log", examples) for examples in (5, 7))
     assert one.folder != two.folder

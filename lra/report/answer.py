@@ -11,16 +11,24 @@ NAMED = 3  # rows of one verdict that a sentence names
 
 
 def short_names(tasks: Iterable[str], published: Container[str]) -> dict[str, str]:
-    """Each task in one word: `listops`, and `listops-short` where sizes are not those of a published table; numbered
-    where two would be the same."""
+    """Each task in one word: `listops`, and `listops-short` where sizes are not those of a published table,
+    `image-copies` where the data alone are not; numbered where two would be the same."""
     names: dict[str, str] = {}
     for task in tasks:
         base, _, note = task.partition(" (")
-        other_size = ("-short" if "length" in note else "-small" if note else "") if base in published else ""
-        name = base + other_size
+        name = base + (_other_data(note) if base in published else "")
         same = sum(other == name or other.startswith(f"{name}-") for known, other in names.items() if known != task)
         names.setdefault(task, f"{name}-{same + 1}" if same else name)
     return names
+
+
+def _other_data(note: str) -> str:
+    """How data differ from those of a published table, by the note of a task's name."""
+    if "length" in note:
+        return "-short"
+    if note.startswith("JPEG copies") and "limit" not in note:
+        return "-copies"
+    return "-small" if note else ""
 
 
 def answer(column: Column) -> str:

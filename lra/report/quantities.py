@@ -134,6 +134,8 @@ def _one(column: Column, name: str) -> TableRow:
 
 def _of_rows(rows: list[TableRow], name: str) -> Quantity:
     """Of one system; of several, a range over them."""
+    if not any(row.cell.scores() for row in rows):
+        raise UserError("none of its runs is finished")
     if name in SPANS:
         values = [value for row in rows for value in SPANS[name](row)]
         return Quantity([min(values), max(values)] if values else [], "{:.2f} to {:.2f}")
@@ -202,8 +204,6 @@ def _scores(row: TableRow) -> list[float]:
 
 
 def _finished(row: TableRow) -> list[dict[str, Any]]:
-    if not row.cell.scores():
-        raise UserError("none of its runs is finished")
     return [row.cell.runs[seed] for seed in row.cell.scores()]
 
 

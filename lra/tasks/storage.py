@@ -258,7 +258,21 @@ def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
         splits = {split: Pictures(**arrays) for split, arrays in maps.items()}
     else:
         splits = {split: Split(**arrays) for split, arrays in maps.items()}
+    if facts.fixed_length:
+        _compare_lengths(manifest["identity"]["task"], splits, facts.max_len)
     return {"val": splits["test"], **splits}
+
+
+def _compare_lengths(task: str, splits: Splits, length: int) -> None:
+    """What has no padding by its facts would be read without a mask."""
+    for name, split in splits.items():
+        lengths = np.diff(split.offsets)
+        others = np.flatnonzero(lengths != length)
+        if len(others):
+            raise UserError(
+                f"{task}: fixed_length=True, so every document shall have {length:,} tokens; document {others[0]:,} of "
+                f"the {name} split has {lengths[others[0]]:,}, and {len(others):,} of {len(lengths):,} have not {length:,}"
+            )
 
 
 def _map(path: Path, entry: dict[str, Any]) -> np.ndarray:
