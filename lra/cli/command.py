@@ -152,10 +152,7 @@ def _composed(loader: ConfigLoader, arguments: Namespace, config_name: str) -> D
     overrides = arguments.overrides
     many = arguments.multirun
     if not (many or arguments.run):  # an experiment may be a sweep by itself
-        try:
-            first = loader.load_configuration(config_name, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False)
-            many = first.hydra.mode == RunMode.MULTIRUN
-        except Exception:  # as a run, it fails with a better message
-            many = False
+        first = loader.load_configuration(config_name, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False)
+        many = first.hydra.mode == RunMode.MULTIRUN
     mode = RunMode.MULTIRUN if many else RunMode.RUN
     return loader.load_configuration(config_name, [*overrides, f"hydra.mode={mode.name}"], mode)

@@ -22,9 +22,13 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A clause that names the nearest known name, or lists the known names when none is near."""
-    known = sorted(known)
+    """A clause that names the nearest known name, or lists the known names when none is near: of dotted ones those
+    beside `name`, else those without a dot."""
+    known = sorted(set(known))
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
+    if "." in name:
+        parent, top = name.rpartition(".")[0], [key for key in known if "." not in key]
+        known = [key for key in known if key.rpartition(".")[0] == parent] or top or known
     return f"known: {', '.join(known)}" if known else "none is known"
