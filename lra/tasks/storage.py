@@ -270,8 +270,8 @@ def _compare_lengths(task: str, splits: Splits, length: int) -> None:
         others = np.flatnonzero(lengths != length)
         if len(others):
             raise UserError(
-                f"{task}: fixed_length=True, so every document shall have {length:,} tokens; document {others[0]:,} of "
-                f"the {name} split has {lengths[others[0]]:,}, and {len(others):,} of {len(lengths):,} have not {length:,}"
+                f"{task}: fixed_length=True, so every document shall have {length:,} tokens; {name} document "
+                f"{others[0]:,} has {lengths[others[0]]:,}, {len(others):,} of {len(lengths):,} differ"
             )
 
 
