@@ -38,8 +38,8 @@ def test_the_best_validation_accuracy_then_the_loss(
         "by_task:",
         "  listops:",
         "    by_attention:",
-        "      softmax: {train: {lr: 0.002}}",
-        "      simple: {train: {lr: 0.01}}",
+        "      softmax: {train: {lr: 0.002}}  # 0.001: 40.00, 0.002: 40.00",
+        "      simple: {train: {lr: 0.01}}  # 0.003: 40.00 (30.00 to 50.00), 0.01: 45.00 (45.00 to 45.00)",
     ]
 
 

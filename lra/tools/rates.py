@@ -5,7 +5,8 @@ accuracy, ties broken by the validation loss.
     python -m lra.tools.rates runs/hour_rates                    the lines of by_task that a preset takes
 
 The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since
-a section of by_attention holds for all of them. A run that is not finished is named, and takes no part.
+a section of by_attention holds for all of them. Behind each choice, as a comment, stand the means of all rates with the
+lowest and the highest run. A run that is not finished is named, and takes no part.
 """
 
 import argparse
@@ -22,27 +23,40 @@ from lra.records import record
 from lra.records.names import RECORD
 
 Row = tuple[str, str]  # task and attention
+Runs = list[tuple[float, float]]  # of one rate: validation accuracy in percent, and loss with its sign turned
 
 
-def chosen(records: list[dict[str, Any]]) -> dict[Row, float]:
-    """Of finished runs, the rate of each task and attention."""
-    found: dict[Row, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+def runs_by_rate(records: list[dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
+    """Of finished runs, by task and attention, then by rate."""
+    rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
     for run in records:
         best = run["validation"]["best"]
-        rates = found[run["task"].partition(" ")[0], run["attention"]]
+        rates = rows[run["task"].partition(" ")[0], run["attention"]]
         rates[run["config"]["train"]["lr"]].append((best["accuracy"], -best["loss"]))
-    means = {row: {rate: np.mean(runs, axis=0).tolist() for rate, runs in of.items()} for row, of in found.items()}
-    return {row: max(rates, key=rates.__getitem__) for row, rates in means.items()}
+    return rows
 
 
-def lines(rates: dict[Row, float]) -> Iterator[str]:
+def chosen(rates: dict[float, Runs]) -> float:
+    """The rate with the best mean."""
+    return max(rates, key=lambda rate: np.mean(rates[rate], axis=0).tolist())
+
+
+def described(runs: Runs) -> str:
+    """The mean accuracy, and of several runs the lowest and the highest."""
+    accuracies = [accuracy for accuracy, _ in runs]
+    spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(runs) > 1 else ""
+    return f"{np.mean(accuracies):.2f}{spread}"
+
+
+def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
     """YAML, by task."""
     yield "by_task:"
-    for task in dict.fromkeys(task for task, _ in rates):
+    for task in dict.fromkeys(task for task, _ in rows):
         yield f"  {task}:\n    by_attention:"
-        for (other, attention), rate in rates.items():
+        for (other, attention), rates in rows.items():
             if other == task:
-                yield f"      {attention}: {{train: {{lr: {rate:g}}}}}"
+                means = ", ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
+                yield f"      {attention}: {{train: {{lr: {chosen(rates):g}}}}}  # {means}"
 
 
 def main() -> None:
@@ -56,7 +70,7 @@ def main() -> None:
     for run in records:
         if run["status"] != "finished":
             print(f"{run['task']} {run['attention']} train.lr={run['config']['train']['lr']:g}: {run['status']}")
-    print("\n".join(lines(chosen([run for run in records if run["status"] == "finished"]))))
+    print("\n".join(lines(runs_by_rate([run for run in records if run["status"] == "finished"]))))
 
 
 if __name__ == "__main__":
