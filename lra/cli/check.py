@@ -86,7 +86,7 @@ def _shape(settings: CheckSettings) -> "Shape":
 
     sizes = {key: settings.model[key] for key in ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj")}
     bias = settings.model["attention_bias"]
-    return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0)
+    return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 
 
 def _lines(finding: "Finding") -> list[str]:
