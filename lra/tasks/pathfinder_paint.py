@@ -1,8 +1,8 @@
 """How Pathfinder's snakes become grey values: lines and markers on canvases, the larger value over the smaller one.
 
 The public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder) keeps lines and markers in float32, in which
-many a half is a little less than that, and is rounded down. `exact`: in whole numbers, where halves are rounded up. Each
-operation is one that IEEE 754 rounds in one way, so a picture has the same bytes on every machine.
+many a half is a little less than that, and is rounded down. `exact`: in whole numbers, where halves are rounded up.
+Each operation is one that IEEE 754 rounds in one way, so a picture has the same bytes on every machine.
 
 Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column).
 """
