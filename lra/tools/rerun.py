@@ -87,7 +87,7 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     """
     earlier = run_kept.record
     job = _job(earlier, _settings(run_kept, earlier, own))
-    _refuse_other_data(job, earlier["provenance"]["data_sha256"])
+    _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
     run(job)
@@ -158,11 +158,15 @@ def _job(earlier: dict[str, Any], settings: Settings) -> Job:
     return Job(settings=settings, system=assemble(settings), cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
-def _refuse_other_data(job: Job, expected: str | None) -> None:
+def _refuse_other_data(job: Job, earlier: dict[str, Any]) -> None:
     """Raises UserError, before anything is trained."""
-    found = job.system.builder.build(Place.of(job.settings)).digest
-    if expected is not None and found != expected:
-        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
+    expected, task = earlier["provenance"]["data_sha256"], job.system.builder.build(Place.of(job.settings))
+    if expected is None or task.digest == expected:
+        return
+    fault = f"data: the run was trained on {expected} (SHA-256), found {task.digest}"
+    if earlier["task_version"] != task.version:
+        fault += f"; those are version {earlier['task_version']} of the task's data, these are version {task.version}"
+    raise UserError(fault)
 
 
 def chosen(whole: dict[str, Any]) -> dict[str, Any]:
