@@ -15,8 +15,8 @@ from lra.model.model import Model
 from lra.training.update import compile_blocks
 
 NEWER = [
-    "based", "differential", "extractor", "gated_deltanet", "gla", "hyena", "lru", "mamba2", "mega", "mlstm", "retention",
-    "rotary", "rwkv7", "s4d", "s5",
+    "based", "differential", "extractor", "gated_deltanet", "gla", "hyena", "lru", "mamba2", "mega", "mlstm",
+    "retention", "rotary", "rwkv7", "s4d", "s5",
 ]  # fmt: skip
 
 
