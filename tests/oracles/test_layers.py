@@ -79,7 +79,7 @@ def test_mamba2(length: int) -> None:
         return torch.cat([c, b, x])
 
     with torch.no_grad():
-        theirs.dt_bias.sub_(1)
+        theirs.dt_bias.sub_(1)  # so that something of a state is left after a chunk
     pairs = [
         (ours.gate.weight, inner, rows(0, 15)),
         (ours.value.weight, inner, rows(15, 15)),
@@ -108,6 +108,8 @@ def test_gated_deltanet(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"linear_num_value_heads": 3, "linear_num_key_heads": 3, "linear_key_head_dim": 5}
     rest = {"linear_value_head_dim": 5, "linear_conv_kernel_dim": ours.conv, "rms_norm_eps": ours.norm_eps}
     theirs = lib.Qwen3NextGatedDeltaNet(lib.Qwen3NextConfig(hidden_size=15, **sizes, **rest), layer_idx=0).double()
+    with torch.no_grad():
+        theirs.dt_bias.sub_(6)  # so that something of a state is left after a chunk
     inner, strengths = theirs.in_proj_qkvz.weight, theirs.in_proj_ba.weight
     pairs = [
         *((part.weight, inner, of_heads(3, 5 * n, 5)) for n, part in enumerate((ours.query, ours.key, ours.value))),
