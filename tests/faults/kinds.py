@@ -1,4 +1,4 @@
-"""The kinds of command that the trial disturbs, each as small as it can be, and what one leaves that nothing disturbs."""
+"""The kinds of command that the trial disturbs, each as small as it can be, and what they leave undisturbed."""
 
 import csv
 import json
@@ -9,26 +9,31 @@ from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from random import Random
 from time import monotonic
 from typing import Any
 
-from faults.runs import TINY, Child, Ended, command, without_figures
+from faults.runs import TINY, Child, Ended, command, warm, without_figures
 from faults.trial import state
 from reports import complete, declare, put
 from support import strip_times
 
+import lra
 import lra.__main__ as commands
 import lra.report.verify
 import lra.tasks.text
+from lra.core.files import PARTIALS
 from lra.records import record
-from lra.records.names import LOCK, METRICS, RECORD, SWEEP, SWEEP_LOCK
+from lra.records.names import FIGURES, LOCK, METRICS, RECORD, SWEEP, SWEEP_LOCK
 
 PER_CLASS = 13  # reviews, of each split
 SIZES = tuple(option for option in TINY if not option.startswith("task"))
 HERE = ("out=runs", "cache=cache", "workers=1", "data_dir=null", "max_hours=null")
 LOCKS = (LOCK, SWEEP_LOCK)
+LIBRARIES = ("matplotlib.figure", "pyarrow.parquet", "safetensors.torch", "sklearn.feature_extraction.text")
 
 
 def nothing(folder: Path) -> None:
@@ -53,7 +58,9 @@ def table(folder: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(["text", "label"])
         for number in range(71):
-            rows.writerow([f"{number} {' '.join(rng.choices(('one', 'two', 'three'), k=5))}", ("odd", "even")[number % 2]])
+            rows.writerow(
+                [f"{number} {' '.join(rng.choices(('one', 'two', 'three'), k=5))}", ("odd", "even")[number % 2]]
+            )
 
 
 def records(folder: Path) -> None:
@@ -147,12 +154,21 @@ class Undisturbed:
 
 
 @cache
+def preload() -> None:
+    """Import in this process what commands import later, once for all children."""
+    for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *LIBRARIES):
+        if "__main__" not in name and "kernel" not in name and "templates" not in name:
+            import_module(name)
+    warm()
+
+
+@cache
 def undisturbed(name: str) -> Undisturbed:
     """What a kind of command leaves in a folder where nothing happens to it."""
     kind = KINDS[name]
     with tempfile.TemporaryDirectory() as place, chdir(place):
         kind.lay(Path(place))
-        kind.command("--version")  # what a first child of a process does alone
+        preload()
         start = monotonic()
         ended = kind.command()
         assert ended.code == 0, ended.err
@@ -160,8 +176,9 @@ def undisturbed(name: str) -> Undisturbed:
 
 
 def left(folder: Path) -> dict[str, Any]:
-    """Every file below a folder with its content: times left out, of a report with times in it the name alone."""
-    found: dict[str, Any] = state(folder)
+    """Every file below a folder with its content: times left out, of a report with times in it the name alone. Nothing
+    of what is remembered of raw files by their inodes, and of what a killed report, which holds no lock, had begun."""
+    found: dict[str, Any] = {name: what for name, what in state(folder).items() if not _passing(Path(name))}
     for name in [name for name in found if Path(name).suffix == ".lock" or Path(name).name in LOCKS]:
         found[name] = "lock"
     for path in folder.rglob(RECORD):
@@ -176,6 +193,10 @@ def left(folder: Path) -> dict[str, Any]:
             if beside.is_file() and beside != path:
                 found[beside.relative_to(folder).as_posix()] = "report"
     return found
+
+
+def _passing(path: Path) -> bool:
+    return path.parts[:2] == ("cache", "raw") or (path.match(PARTIALS) and path.parts[-2] in ("done", "runs", FIGURES))
 
 
 _kept = tempfile.TemporaryDirectory(prefix="lra-arranged-")

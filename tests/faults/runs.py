@@ -94,7 +94,7 @@ class Child:
         fault: str = "",
         inside: Callable[[], object] = lambda: None,
     ) -> None:
-        _warm()
+        warm()
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         self.process = os.fork()
         if self.process == 0:
@@ -147,7 +147,7 @@ def _code(main: Callable, inside: Callable) -> int:
 
 
 @cache
-def _warm() -> None:
+def warm() -> None:
     """What a first step imports, once for all children."""
     weight = torch.nn.Parameter(torch.ones(3))
     weight.sum().backward()

@@ -27,10 +27,13 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
+from typing import Any
 
 from faults.runs import Ended
 
+KINDS_OF_CASES = ("kills", "inputs")
 HERE = Path(__file__).parent
+SHARED = ("MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")  # where libraries may keep what is no one's own
 PATIENCE_SECONDS = 5.0  # for the processes of a command that was killed to end
 
 
@@ -69,8 +72,19 @@ def equal(injected: str, ended: Ended, seen: object, expected: object) -> Outcom
     """Of a command that must end with 0 and leave what the undisturbed one leaves."""
     if ended.code != 0:
         return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.LOST)
-    same = seen == expected
-    return Outcome(injected, "the same end" if same else "another end", Verdict.EQUAL if same else Verdict.WRONG)
+    if seen == expected:
+        return Outcome(injected, "the same end", Verdict.EQUAL)
+    return Outcome(injected, f"another end: {difference(seen, expected)}", Verdict.WRONG)
+
+
+def difference(seen: Any, expected: Any) -> str:
+    """The first thing in which two values differ, by its place."""
+    if isinstance(seen, dict) and isinstance(expected, dict):
+        name = min((key for key in seen | expected if seen.get(key, "") != expected.get(key, "")), default="", key=str)
+        if name in seen and name in expected:
+            return f"{name}: {difference(seen[name], expected[name])}"
+        return f"{name}: {'only here' if name in seen else 'missing'}"
+    return f"{seen!s:.60}, expected {expected!s:.60}"
 
 
 def cases(kind: str) -> dict[str, Case]:
@@ -121,12 +135,15 @@ def _around(place: Path) -> Iterator[Path]:
     (place / "precious/link").symlink_to("deep/thesis.txt")
     (place / "record.json").write_text("{}")
     own = {"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "LRA_CACHE": str(folder / "cache")}
-    earlier = {name: os.environ.get(name) for name in own}
+    own |= dict.fromkeys(SHARED, tempfile.gettempdir())
+    earlier, directory = {name: os.environ.get(name) for name in own}, tempfile.tempdir
     os.environ |= own
+    tempfile.tempdir = own["TMPDIR"]
     try:
         with chdir(folder):
             yield folder
     finally:
+        tempfile.tempdir = directory
         for name, value in earlier.items():
             os.environ.pop(name)
             if value is not None:
