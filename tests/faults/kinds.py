@@ -115,7 +115,7 @@ class Kind:
         """Empty the folder and put there what the command needs."""
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        shutil.copytree(_arranged(self.arrange), folder, dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(arranged(self.arrange), folder, dirs_exist_ok=True, symlinks=True)
 
 
 DATA = tuple(option for option in TINY if option.startswith("task"))
@@ -203,10 +203,9 @@ _kept = tempfile.TemporaryDirectory(prefix="lra-arranged-")
 
 
 @cache
-def _arranged(arrange: Callable[[Path], None]) -> Path:
+def arranged(arrange: Callable[[Path], None]) -> Path:
     """The folder that `arrange` fills, once."""
-    folder = Path(_kept.name) / arrange.__name__
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(dir=_kept.name))
     arrange(folder)
     return folder
 
