@@ -11,7 +11,7 @@ from typing import Any
 
 from faults.kinds import HERE, PHASE, Kind, arranged, left, packed, reported, undrawn
 from faults.runs import TINY, Ended, read_only, with_mounts
-from faults.trial import Case, Outcome, Verdict, difference
+from faults.trial import Case, Outcome, Verdict, equal, state
 
 import lra.__main__ as commands
 from lra.records import provenance
@@ -25,12 +25,14 @@ from lra.records.names import (
     RECEIPTS,
     RECORD,
     SWEEP,
+    SWEEP_LOCK,
     WEIGHTS,
 )
 
 SYSTEM = ("attention=softmax", "variant=simple")
 RUN = (*TINY, *HERE, *SYSTEM)
-NOTICE = ": damaged: "  # of a checkpoint that is passed over
+FAULTS, REPORT = ("error: ", "failed: ", "refused: "), "lra-report: error: "
+COPY = "copy of "  # the name of what a link leads to
 OUTSIDE = Path("../precious/deep/thesis.txt")
 
 
@@ -55,14 +57,19 @@ def half_pretrained(folder: Path) -> None:
 
 
 def swept(folder: Path) -> None:
-    """A finished sweep of two runs, one of which is missing."""
+    """A finished sweep of two runs."""
 
     def act() -> None:
         ended = SWEEP_OF_TWO.command()
         assert ended.code == 0, ended.err
-        shutil.rmtree(next(Path("runs").rglob("seed2")))
 
     inside(folder, act)
+
+
+def half_swept(folder: Path) -> None:
+    """The same, and one of the runs is gone."""
+    swept(folder)
+    shutil.rmtree(next(folder.joinpath("runs").rglob("seed2")))
 
 
 def inside(folder: Path, act: Callable[[], None]) -> None:
@@ -75,11 +82,12 @@ def inside(folder: Path, act: Callable[[], None]) -> None:
 
 
 PRETRAINED = Kind((*TINY, *HERE, *SYSTEM, "pretrain=masked", *PHASE), arrange=half_pretrained)
-SWEEP_OF_TWO = Kind(("--multirun", *RUN, "seed=1,2", "train.steps=12"), arrange=swept)
+SWEEP_OF_TWO = Kind(("--multirun", *RUN, "seed=1,2", "train.steps=12"), arrange=half_swept)
 STATES = {
     "paused run": Kind(RUN, arrange=half),
     "pretraining": PRETRAINED,
     "sweep": SWEEP_OF_TWO,
+    "verified sweep": Kind(("runs", "--verify"), commands.report, swept, undrawn),
     "report": Kind(("done",), commands.report, reported, undrawn),
     "verification": Kind(("done", "--verify"), commands.report, reported, undrawn),
     "packing": Kind(("done", "--pack"), commands.report, reported, undrawn),
@@ -90,7 +98,8 @@ STATES = {
 FILES = {
     "paused run": (CONFIG, RECORD, METRICS, CHECKPOINTS, GENERATIONS, LOCK, "manifest.json", "train.tokens.bin"),
     "pretraining": (CONFIG, METRICS, CHECKPOINTS, GENERATIONS),
-    "sweep": (SWEEP, RECORD, CONFIG, METRICS, PREDICTIONS, WEIGHTS, "README.md", "table1.json", ".sweep.lock"),
+    "sweep": (SWEEP, RECORD, CONFIG, METRICS, PREDICTIONS, "README.md", "table1.json", SWEEP_LOCK),
+    "verified sweep": (SWEEP, RECORD, CONFIG, METRICS, PREDICTIONS, WEIGHTS, "README.md"),
     "report": (SWEEP, RECORD, CONFIG, METRICS, PREDICTIONS, "README.md", "index.html"),
     "verification": (SWEEP, RECORD, METRICS, PREDICTIONS, "README.md", "index.html", "table1.json"),
     "packing": (SWEEP, RECORD, METRICS, PREDICTIONS, "README.md"),
@@ -98,16 +107,19 @@ FILES = {
     "preparation": ("manifest.json", "train.tokens.bin", "test.labels.bin"),
 }
 
+MAY_LACK = {(state, name) for state in ("sweep", "report") for name in (METRICS, PREDICTIONS)} | {("report", RECORD)}
+"""What a report does without: it says which runs are missing; only a verification says which files are."""
+
 
 @cache
-def expected(state: str) -> tuple[Ended, dict[str, Any]]:
+def expected(at: str) -> tuple[Ended, dict[str, Any]]:
     """How the command ends where nothing was damaged, and what it leaves."""
     with tempfile.TemporaryDirectory() as place:
         folder, found = Path(place), []
 
         def act() -> None:
-            STATES[state].lay(folder)
-            found.append(STATES[state].command())
+            STATES[at].lay(folder)
+            found.append(STATES[at].command())
 
         inside(folder, act)
         assert found[0].code == 0, found[0].err
@@ -155,7 +167,7 @@ def link(path: Path, rng: Random) -> str:
 
 def link_to_copy(path: Path, rng: Random) -> str:
     """Outside: what is written to it is noticed."""
-    copy = path.with_name(f"copy of {path.name}")
+    copy = path.with_name(f"{COPY}{path.name}")
     path.rename(copy)
     path.symlink_to(copy.absolute())
     return "a link to what was there"
@@ -177,29 +189,37 @@ def directory(path: Path, rng: Random) -> str:
 DAMAGES = (flipped, flipped, cut, emptied, missing, fifo, link, link_to_copy, dangling, directory)
 
 
-def damaged(state: str, name: str, rng: Random, folder: Path) -> Outcome:
+def damaged(at: str, name: str, rng: Random, folder: Path) -> Outcome:
     """One of the files of that name is damaged, and the command asked again."""
-    whole, kind = expected(state), STATES[state]
+    whole, kind = expected(at), STATES[at]
     kind.lay(folder)
     path = rng.choice(sorted(folder.rglob(name)))
-    injected = f"{path.relative_to(folder)}: {rng.choice(DAMAGES)(path, rng)}"
-    return judged(injected, kind.command(), whole, folder)
+    place = path.relative_to(folder).as_posix()
+    damages = [damage for damage in DAMAGES if (at, name) not in MAY_LACK or damage not in (missing, dangling)]
+    injected = f"{place}: {rng.choice(damages)(path, rng)}"
+    damage = state(folder).get(place)
+    return judged(injected, kind.command(), whole, folder, {place: damage})
 
 
-def judged(injected: str, ended: Ended, whole: tuple[Ended, dict[str, Any]], folder: Path) -> Outcome:
-    """Refused in one line, besides notices and the lines of a verification, or ended as if nothing had been."""
-    lines = [line for line in ended.err.strip().splitlines() if NOTICE not in line]
-    told = lines or ended.out.strip().splitlines()[:1]
-    if ended.code > 0 and "Traceback" not in ended.err and len(told) == 1:
-        return Outcome(injected, f"{ended.code}, {told[0]}", Verdict.REFUSED)
+def judged(
+    injected: str, ended: Ended, whole: tuple[Ended, dict[str, Any]], folder: Path, unread: dict[str, str | None]
+) -> Outcome:
+    """Refused, in one line that says so besides those that only tell, or ended as if nothing had been. A sweep goes on
+    with its other runs and has a line for each thing that is wrong; a verification has them on standard output.
+
+    `unread`: what is as it was before the command, which had no use for it."""
+    faults = [line for line in ended.err.splitlines() if any(word in line for word in FAULTS)]
+    several = "runs finished" in ended.err or "mismatches" in ended.out or ended.err.count(REPORT) > 1
+    if ended.code > 0 and "Traceback" not in ended.err and (several or len(faults) == 1):
+        return Outcome(injected, f"{ended.code}, {[*faults, *ended.out.splitlines()][0]}", Verdict.REFUSED)
     if ended.code != 0:
         return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.WRONG)
-    seen = left(folder)
-    for name in [name for name in seen if Path(name).name.startswith("copy of ")]:
-        del seen[name]
-    if seen == whole[1]:
-        return Outcome(injected, "the same end", Verdict.EQUAL)
-    return Outcome(injected, f"another end: {difference(seen, whole[1])}", Verdict.WRONG)
+    same = {name for name, what in unread.items() if state(folder).get(name) == what}
+    seen, wanted = (
+        {name: what for name, what in found.items() if name not in same} for found in (left(folder), whole[1])
+    )
+    seen = {name: what for name, what in seen.items() if not Path(name).name.startswith(COPY)}
+    return equal(injected, ended, seen, wanted)
 
 
 # ---------------------------------------------------------------- exchanges
@@ -239,7 +259,7 @@ def exchanged(name: str, rng: Random, folder: Path) -> Outcome:
     lost = rng.choice([(), (CONFIG,), (CONFIG, RECORD)])
     put(own, theirs, move, lost)
     shutil.rmtree(folder / "other")
-    return judged(f"{name}; lost: {', '.join(lost) or 'nothing'}", kind.command(), whole, folder)
+    return judged(f"{name}; lost: {', '.join(lost) or 'nothing'}", kind.command(), whole, folder, {})
 
 
 def laid(name: str, folder: Path) -> str:
@@ -264,12 +284,12 @@ def phases_exchanged(rng: Random, folder: Path) -> Outcome:
     theirs = next(folder.joinpath("cache").rglob(CHECKPOINTS)).parent
     own = next(folder.joinpath("runs").rglob(CONFIG)).parent
     put(own, theirs, (CHECKPOINTS, GENERATIONS, METRICS), ())
-    return judged("its own pretraining's", kind.command(), whole, folder)
+    return judged("its own pretraining's", kind.command(), whole, folder, {})
 
 
-def read_only_folder(state: str, rng: Random, folder: Path) -> Outcome:
+def read_only_folder(at: str, rng: Random, folder: Path) -> Outcome:
     """Of the results, of a run or of the cache, by a mount."""
-    whole, kind = expected(state), STATES[state]
+    whole, kind = expected(at), STATES[at]
     kind.lay(folder)
     places = [path for path in (folder / "runs", folder / "cache", folder / "done") if path.exists()]
     place = rng.choice([*places, *(path.parent for path in folder.rglob(CONFIG))])
@@ -279,12 +299,12 @@ def read_only_folder(state: str, rng: Random, folder: Path) -> Outcome:
         ended = kind.command()
         return [ended.code, ended.out, ended.err]
 
-    return judged(f"{place.relative_to(folder)} is read-only", Ended(*with_mounts(scenario)), whole, folder)
+    return judged(f"{place.relative_to(folder)} is read-only", Ended(*with_mounts(scenario)), whole, folder, {})
 
 
 INPUTS: dict[str, Case] = {
     **{f"{state}: {name}": partial(damaged, state, name) for state, names in FILES.items() for name in names},
     **{f"checkpoint of {name}": partial(exchanged, name) for name in ARRANGED},
     "checkpoint of another phase": phases_exchanged,
-    **{f"{state}: read-only": partial(read_only_folder, state) for state in STATES if state != "verification"},
+    **{f"{state}: read-only": partial(read_only_folder, state) for state in STATES if "verif" not in state},
 }

@@ -23,7 +23,7 @@ def killed(name: str, rng: Random, folder: Path) -> Outcome:
     """One to three times, each with one signal, before the command is left alone."""
     kind, expected = KINDS[name], undisturbed(name)
     told: list[str] = []
-    for _ in range(rng.choice(TIMES)):
+    for _ in range(1 if kind.dear else rng.choice(TIMES)):
         number = rng.choice(SIGNALS)
         for attempt in range(TRIES):
             if not told:

@@ -97,13 +97,15 @@ def undrawn() -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A command line, what lies in its folder before, and whether it has processes of its own."""
+    """A command line, what lies in its folder before, whether it has processes of its own, and whether each of them
+    imports everything anew."""
 
     words: tuple[str, ...]
     main: Callable = commands.train
     arrange: Callable[[Path], None] = nothing
     inside: Callable[[], None] = undrawn
     family: bool = False
+    dear: bool = False
 
     def start(self, *more: str, **how: Any) -> Child:
         return Child(*self.words, *more, main=self.main, **{"inside": self.inside, **how})
@@ -135,9 +137,11 @@ KINDS = {
     "pretraining, next": Kind((*TINY, *HERE, "pretrain=next", "attention=softmax", *PHASE)),
     "sweep": Kind(("--multirun", *TINY, *HERE, "seed=1,2,3", "train.steps=12")),
     "joblib, two workers": Kind(
-        ("--multirun", *TINY, *HERE, "seed=1,2,3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), family=True
+        ("--multirun", *TINY, *HERE, "seed=1,2,3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+        family=True,
+        dear=True,
     ),
-    "two ranks": Kind((*TINY, *HERE, "train.processes=2"), family=True),
+    "two ranks": Kind((*TINY, *HERE, "train.processes=2"), family=True, dear=True),
     "preparation": Kind((*DATA, "task.train_size=1997", "cache=cache", "workers=2"), commands.prepare, family=True),
     "report": Kind(("done",), commands.report, records, lambda: None),
     "pack": Kind(("done", "--pack"), commands.report, reported),
