@@ -129,7 +129,8 @@ def installed_with(requirements: list[str]) -> set[str]:
 def test_a_user_who_only_trains_needs_no_extra(tmp_path: Path) -> None:
     """Where no module can be imported but Python's and what `pip install lra` brings, a sweep ends with its report, and
     each logger in one line that says what to install."""
-    plain = installed_with(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]) | {"lra"}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    plain = installed_with(project["dependencies"]) | {"lra"}
     known = packages_distributions()
     refused = [name for name, owners in known.items() if not {*map(canonicalize_name, owners)} & plain]
     assert {"wandb", "tensorboard", "pytest"} <= set(refused)
