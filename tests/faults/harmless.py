@@ -118,10 +118,10 @@ def of_html(text: str) -> list[str]:
 
 def _of_element(name: str, attributes: dict[str, str]) -> list[str]:
     found = [f"<{name}>"] * (
-        MARK in name or name in ("iframe", "object", "embed", "base", "form") and MARK in str(attributes)
+        MARK in name or (name in ("iframe", "object", "embed", "base", "form") and MARK in str(attributes))
     )
     for key, value in attributes.items():
-        if MARK in key or key.startswith("on") or key == "style" and MARK in value:
+        if MARK in key or key.startswith("on") or (key == "style" and MARK in value):
             found.append(f"attribute {key} of <{name}>")
         if key in PLAIN and MARK in value and not _stays(value):
             found.append(f"{key}={value!r:.80}")

@@ -1,6 +1,5 @@
 """Names and texts that were made to do harm, in everything that a report shows: they stand there as text."""
 
-import io
 import json
 import os
 import shutil
@@ -65,6 +64,8 @@ TEXTS = {
 }  # fmt: skip
 
 
+NAMES = ("task", "attention", "variant", "protocol", "baselines")
+MADE_BY = ("commit", "cpu", "python", "precision", "data_sha256")
 ROW = {"name": "Mine", "complexity": "L"}
 
 
@@ -276,12 +277,12 @@ def on_a_board(rng: Random, folder: Path) -> Outcome:
 
 
 INPUTS: dict[str, Case] = {
-    **{f"text in {name} of a record": in_record(name) for name in ("task", "attention", "variant", "protocol", "baselines")},
+    **{f"text in {name} of a record": in_record(name) for name in NAMES},
     "text in row.name of a record": in_record("row", "name"),
     "text in row.complexity of a record": in_record("row", "complexity"),
     "text in the names of a record, in figures": in_record("task", figures_too=True),
     "text in the configuration of a record": in_record("config", "model", "{}"),
-    **{f"text in {name} of a record": in_record("provenance", name) for name in ("commit", "cpu", "python", "precision", "data_sha256")},
+    **{f"text in {name} of a record": in_record("provenance", name) for name in MADE_BY},
     "text in the groups of a record": in_diagnostics,
     "text in the reason of a failure": in_failure,
     "text in the settings of a record": in_settings,
