@@ -109,7 +109,11 @@ class Siblings:
 
 def settings_of(cfg: DictConfig) -> Settings:
     """Check names and types of a composed configuration."""
-    values = configure.plain(cfg)
+    return checked(configure.plain(cfg))
+
+
+def checked(values: dict[str, Any]) -> Settings:
+    """The settings that these values are. Raises UserError with the key of one that is not as it should be."""
     configure.check(Settings, values, "")
     configure.check(Generate, values["generate"], "generate.")
     configure.check(Checkpoints, values["checkpoint"], "checkpoint.")

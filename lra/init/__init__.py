@@ -111,10 +111,10 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
     beside = path.with_name(record.NAME)
     if beside.exists():
         try:
-            files = record.read(beside).get("files", {})
+            files = record.read(beside).get("files")
         except ValueError as error:
             raise UserError(f"{error}; whether {path} belongs to it cannot be told") from None
-        expected, digest = files.get(path.name), sha256(path)
+        expected, digest = files.get(path.name) if isinstance(files, dict) else None, sha256(path)
         if expected != digest:
             raise UserError(
                 f"{path}: its SHA-256 is {digest}, but {beside} names {expected}: these are not the weights of that "

@@ -34,7 +34,7 @@ def predictions(files: RunFiles, run: Record, selection: str) -> np.ndarray | No
     shown = run["test"].get(selection)
     if shown is None or shown["step"] != run["test"][run["selection"]]["step"]:
         return None
-    array = _array(files, run, PREDICTIONS)
+    array = _array(files, run, PREDICTIONS, kinds="iu")
     if array is not None and array.shape != (2, shown["examples"]):
         place = files.shown(beside(run, PREDICTIONS))
         raise UserError(f"{place}: expected an array of shape (2, {shown['examples']}), found {array.shape}")
@@ -43,7 +43,12 @@ def predictions(files: RunFiles, run: Record, selection: str) -> np.ndarray | No
 
 def costs(files: RunFiles, run: Record) -> np.ndarray | None:
     """The training cost of every batch, where the run kept them. Raises UserError."""
-    return _array(files, run, COSTS)
+    array = _array(files, run, COSTS, kinds="f")
+    if array is not None and array.ndim != 1:
+        raise UserError(
+            f"{files.shown(beside(run, COSTS))}: expected a line of numbers, found a shape of {array.shape}"
+        )
+    return array
 
 
 def text(files: RunFiles, run: Record) -> str | None:
@@ -52,11 +57,17 @@ def text(files: RunFiles, run: Record) -> str | None:
     return None if data is None else printable(" ".join(data.decode(errors="replace").split()))
 
 
-def _array(files: RunFiles, run: Record, name: str) -> np.ndarray | None:
+def _array(files: RunFiles, run: Record, name: str, kinds: str) -> np.ndarray | None:
+    """An array of one of these kinds of numbers, as numpy names them."""
     data = contents(files, run, name)
+    if data is None:
+        return None
     try:
-        return None if data is None else np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        if array.dtype.kind not in kinds:
+            raise ValueError(f"its numbers are of the type {array.dtype}")
+        return array
+    except (ValueError, EOFError, MemoryError, OverflowError) as error:
         raise UserError(f"{files.shown(beside(run, name))}: not a readable array: {error}") from None
 
 

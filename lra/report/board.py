@@ -1,9 +1,8 @@
 """A board that anyone can extend: results in single files, and a page and a CSV of those that verify."""
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lra.core.errors import UserError, printable
 from lra.core.files import sha256, write_atomic
@@ -42,11 +41,12 @@ def submit(folder: Path) -> Path:
 def write_board(folder: Path) -> tuple[Path, list[str]]:
     """Write index.html and board.csv of the submitted files in `folder`; returns the page, and a line for each fault of
     those that are refused. Raises UserError where there is no file."""
-    entries = [_entry(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    submitted = {path: _entry(path) for path in sorted(folder.glob(f"*{SUFFIX}"))}
+    entries = list(submitted.values())
     if not entries:
         raise UserError(f"{folder}: no *{SUFFIX} in it; lra-report --submit DIR writes one")
     write_atomic(folder / PAGE, site.page("Board", entries, [(TABLE, f"{TABLE}: these numbers")], NOTE).encode())
-    write_atomic(folder / TABLE, _table(folder, entries).encode())
+    write_atomic(folder / TABLE, _table(submitted).encode())
     return folder / PAGE, [f"{entry.name}: {fault}" for entry in entries for fault in entry.faults]
 
 
@@ -55,24 +55,18 @@ def _entry(path: Path) -> Listed:
     name = path.name.removesuffix(SUFFIX)
     try:
         count, faults = verify_records(path)
-        report = None if faults else Report(path, tell=refuse, title=name)
+        report = None if faults else Report(path, tell=refuse, title=printable(name))
     except UserError as error:
         count, faults, report = 0, [str(error)], None
     return Listed(printable(name), address(path.name), report, count, faults)
 
 
-def _table(folder: Path, entries: list[Listed]) -> str:
+def _table(submitted: dict[Path, Listed]) -> str:
     """A line for each cell of each file that verifies."""
-    lines = [line for entry in entries if entry.report for line in _lines(folder, entry)]
-    text = io.StringIO()
-    names = list(lines[0]) if lines else ["submission"]
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    lines = [line for path, entry in submitted.items() if entry.report for line in _lines(path, entry)]
+    return data.as_csv(lines, names=() if lines else ["submission"])
 
 
-def _lines(folder: Path, entry: Listed) -> Iterator[dict[str, str]]:
-    whose = {"submission": entry.name, "sha256": sha256(folder / f"{entry.name}{SUFFIX}")}
-    for line in csv.DictReader(io.StringIO(data.table_csv(entry.report.sections))):
-        yield whose | line
+def _lines(path: Path, entry: Listed) -> Iterator[dict[str, Any]]:
+    whose = {"submission": entry.name, "sha256": sha256(path)}
+    yield from (whose | line for line in data.cell_lines(entry.report.sections))

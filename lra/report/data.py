@@ -26,12 +26,12 @@ PAIRS = (
 
 def table_csv(sections: list[Section]) -> str:
     """One line per cell, all protocols."""
-    return _csv(cell_lines(sections))
+    return as_csv(cell_lines(sections))
 
 
 def seeds_csv(files: RunFiles, sections: list[Section]) -> str:
     """One line per run, declared ones included."""
-    return _csv(seed_lines(files, sections))
+    return as_csv(seed_lines(files, sections))
 
 
 def cell_lines(sections: list[Section]) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def pairs_csv(sections: list[Section]) -> str:
         for column in section.columns
         for pair in column.pairs
     ]
-    return _csv(lines, PAIRS)
+    return as_csv(lines, PAIRS)
 
 
 def table_json(files: RunFiles, sections: list[Section], published: Published, how: dict[str, Any]) -> str:
@@ -204,10 +204,15 @@ def _pair(column: Column, pair: Comparison) -> dict[str, Any]:
     }
 
 
-def _csv(lines: list[dict[str, Any]], names: Sequence[str] = ()) -> str:
-    """`names`: the columns, where there may be no line to read them from."""
+def as_csv(lines: list[dict[str, Any]], names: Sequence[str] = ()) -> str:
+    """`names`: the columns, where there may be no line to read them from. A text that a spreadsheet would compute
+    stands behind an apostrophe."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=names or list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: _no_formula(value) for name, value in line.items()} for line in lines)
     return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -1,6 +1,7 @@
 """The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn."""
 
 import io
+import warnings
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
 
     columns = [column for section in sections for column in section.columns]
     written = []
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
         for column, title in zip(columns, matrix.headings(sections), strict=True):

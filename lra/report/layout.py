@@ -1,5 +1,6 @@
 """The tables of a report as rows of text, before they become Markdown or LaTeX."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -83,7 +84,7 @@ def _seed(row: TableRow, seed: int) -> TableText:
 
 def address(path: str) -> str:
     """Of a file, by its path below the page that links to it."""
-    return quote(path, safe="/=,+@~!$&*;:")
+    return quote(os.fsencode(path), safe="/=,+@~!$&*;")  # no colon: before it stood a scheme, as in javascript:
 
 
 def record_address(run: Record) -> str:

@@ -233,8 +233,8 @@ def _text(text: TableText) -> str:
 
 def escape(text: str) -> str:
     """Names that come from records and files are text, not markup: neither code, emphasis, cells, tags and entities,
-    nor the links `[a](b)`, `[a][b]`, `[a]: b` and `http://b`."""
-    return re.sub(r"([\\`*|]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[\[(:])|:(?=//))", r"\\\1", text)
+    nor the links `[a](b)`, `[a][b]`, `[a]: b` and `http://b`. A `_` inside of a word is none, and stays as it is."""
+    return re.sub(r"([\\`*|~]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[\[(:])|:(?=//))", r"\\\1", text)
 
 
 def _code(text: str) -> str:

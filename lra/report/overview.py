@@ -96,7 +96,7 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
     if not reports:
         raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
     entries = [
-        Listed(path.name, address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
+        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
         for path, (records, faults) in known.items()
     ]
     lines = _page(folder, {path: report.cells for path, report in reports.items()})

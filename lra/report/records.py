@@ -137,6 +137,8 @@ def records(files: RunFiles, tell: Tell) -> Iterator[Record]:
 
 def read_record(files: RunFiles, path: str) -> Record:
     """Its names are printable; the configuration is as it was written. Raises ValueError with its name."""
+    if path != path.encode(errors="replace").decode():
+        raise ValueError(f"{files.shown(path)}: not a readable record: expected a path in UTF-8; rename its folder")
     try:
         run = record.parse(files.read(path, JSON_BYTES))
     except (OSError, ValueError) as error:

@@ -140,6 +140,8 @@ class Record(Checked):
     pretrain: Pretraining | None = None
     tokens_per_second: Measure | None = None
     parameters: Count = 0
+    processes: Annotated[Count, Field(ge=1)] = 1
+    auto: dict[Name, Any] = {}
     peak_memory_bytes: Count | None = None
     resumes: Count = 0
     files: dict[Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")], str] = {}

@@ -28,8 +28,9 @@ from lra.init import read_of_run
 from lra.model.model import Model
 from lra.records import record
 from lra.records.names import WEIGHTS
+from lra.report import schema
 from lra.runs.system import architecture
-from lra.tasks import Place, Task
+from lra.tasks import Builder, Place, Task
 from lra.tasks.listops_trees import IDS
 from lra.tasks.tokenise import BYTE_VOCABULARY, TOKENIZER, load, text_of
 
@@ -151,18 +152,25 @@ def load_run(folder: Path, settings: ExplainSettings) -> TrainedRun:
     """Raises UserError where the folder has no finished run with its weights, or where the data are others now."""
     try:
         read = record.read(folder / record.NAME)
+        schema.check(schema.Record, read)
     except ValueError as error:
         raise UserError(f"{folder}: not the folder of a run: {error}") from None
     if not (folder / WEIGHTS).exists():
         raise UserError(f"{folder / WEIGHTS}: no such file; a run leaves it with checkpoint.keep=true")
     config, data_sha256 = read["config"], read["provenance"]["data_sha256"]
-    builder = configure.build(config["task"], "task", settings.packages)().at(Place.of(settings))
+    for key in ("task", "attention", "model"):
+        if not isinstance(config.get(key), dict):
+            raise UserError(f"{folder}: not the folder of a run: its config has no {key}")
+    builder = configure.build(config["task"], "task", settings.packages, kind=Builder)().at(Place.of(settings))
     with Preparation(builder.facts.name) as progress:
         task = builder.build(Place.of(settings, progress))
     if task.digest != data_sha256:
         raise UserError(f"{folder}: trained on data {data_sha256}, here are {task.digest}")
     model = architecture(config["attention"], config["model"], settings.packages)(task)
-    model.load_state_dict(read_of_run(folder / WEIGHTS))
+    try:
+        model.load_state_dict(read_of_run(folder / WEIGHTS))
+    except RuntimeError as error:
+        raise UserError(f"{folder / WEIGHTS}: not of the model in its record: {configure.first_line(error)}") from None
     return TrainedRun(title=f"{read['attention']} ({read['variant']})", model=model.double(), task=task)
 
 

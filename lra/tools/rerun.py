@@ -3,21 +3,22 @@
 Bits are equal only with the same packages, number of threads and kind of processor, so what differs there is told, too.
 """
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lra.config.cell import Cell
-from lra.config.settings import Settings
+from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.errors import UserError
+from lra.core.files import parse_json
 from lra.core.paths import conf_dir
 from lra.records import record
 from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
 from lra.report.blocks import PROBES
+from lra.report.records import read_record
 from lra.runs.folder import run
 from lra.runs.job import Job
 from lra.runs.standing import complete
@@ -38,8 +39,8 @@ class KeptRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Raises ValueError and OSError."""
-        return record.parse(self._read(RECORD))
+        """Raises ValueError."""
+        return read_record(self.files, f"{self.name}/{RECORD}")
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -72,7 +73,7 @@ def kept(path: Path) -> KeptRun:
     folder = path.parent if path.name == RECORD else path
     roots = [root for root in folder.parents if root.is_file() or (root / SWEEP).exists() or (root / RECEIPTS).exists()]
     if not roots and (folder / RECORD).exists():  # a run that no sweep declared
-        levels = len(_cell(record.read(folder / RECORD)).folder.parts) + 1
+        levels = len(_cell(read_record(RunFiles(folder), RECORD)).folder.parts) + 1
         roots = [*folder.parents[levels - 1 : levels]]
     found = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
     if not found or not found[0].files.exists(f"{found[0].name}/{RECORD}"):
@@ -100,23 +101,29 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
 
 def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Settings:
     """Those of a record's run. The weights that it began with are those of `own.init`, or of a run that lies beside it
-    and is trained again first."""
+    and is trained again first. Raises UserError where the record has others than such as decide numbers."""
     identity, provenance = earlier["config"], earlier["provenance"]
-    settings = replace(
-        own,
-        **{key: value for key, value in identity.items() if key not in ("model", "attention", "train", "init")},
-        model={**own.model, **identity["model"]},  # keys that came later are null, and say what was before
-        attention={**_nulls(earlier["attention"]), **identity["attention"]},
-        train={**own.train, **_numbers(earlier), "processes": earlier.get("processes", 1)},
-        init=None,
-        threads=provenance["threads"],
-        device=("cpu" if provenance["device"] == "cpu" else "cuda") if own.device == "auto" else own.device,
-        checkpoint={**own.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
-    )
-    if "init" not in identity:
+    others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain")]
+    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(own, key)))]
+    wrong = [*others, *(f"has no {key}" for key in lacking)]
+    if wrong:
+        raise UserError(f"{run_kept.files.shown(run_kept.name)}: its config {wrong[0]}; that of a run has not")
+    values = {
+        **{field.name: getattr(own, field.name) for field in fields(own)},
+        **{key: value for key, value in identity.items() if key != "init"},
+        "model": own.model | identity["model"],  # keys that came later are null, and say what was before
+        "attention": _nulls(earlier["attention"]) | identity["attention"],
+        "train": own.train | _numbers(earlier) | {"processes": earlier.get("processes", 1)},
+        "init": None,
+        "threads": provenance["threads"],
+        "device": ("cpu" if provenance["device"] == "cpu" else "cuda") if own.device == "auto" else own.device,
+        "checkpoint": {**own.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
+    }
+    settings = checked(values)
+    if not identity.get("init"):
         return settings
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
-    sha256 = identity["init"]["sha256"]
+    sha256 = str(identity["init"].get("sha256"))
     folder = own.init["folder"] if own.init else _source(run_kept, sha256, own)
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(folder)})
     if settings.start.sha256 != sha256:
@@ -150,7 +157,10 @@ def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:
 
 def _cell(earlier: dict[str, Any]) -> Cell:
     task = earlier["task"].split(" (")[0]
-    return Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
+    cell = Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
+    if cell.folder.is_absolute() or ".." in cell.folder.parts:
+        raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
+    return cell
 
 
 def _job(earlier: dict[str, Any], settings: Settings) -> Job:
@@ -182,8 +192,10 @@ def _numbers(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def measurements(lines: bytes) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`, without their seconds and probes."""
-    whole = [json.loads(line) for line in lines.splitlines()]
+    """The lines of `metrics.jsonl`, without their seconds and probes. Raises ValueError."""
+    whole = [parse_json(line) for line in lines.splitlines()]
+    if not all(isinstance(line, dict) for line in whole):
+        raise ValueError(f"{METRICS}: expected objects, found another line")
     return [{key: value for key, value in line.items() if key not in ASIDE} for line in whole]
 
 
@@ -194,7 +206,7 @@ def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> l
     for old, new in zip(kept_lines, made, strict=True):
         changes = record.differences(old, new)
         if changes:
-            return [f"step {old['step']}: {', '.join(_told(changes))}"]
+            return [f"step {old.get('step')}: {', '.join(_told(changes))}"]
     return []
 
 
