@@ -31,6 +31,15 @@ def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> N
     assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
 
 
+def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
+    """A record from before `dropout_over` was a key."""
+    whole = record.read(SIMPLE / record.NAME)
+    assert whole["config"]["model"].pop("dropout_over") == "values"
+    record.write(SIMPLE, whole)
+    code, out, _ = kept(train.main, f"rerun={SIMPLE}")
+    assert (code, out.splitlines()[-1]) == (0, f"{SIMPLE}: equal to the last bit ({AGAIN})")
+
+
 def test_a_run_out_of_receipts_is_trained_with_its_own_settings(cli: Commands) -> None:
     """Of a sweep over a setting, so that its folder has commas and equal signs."""
     sweep = ("--multirun", *SMOKE, "max_hours=null", "system=transformer", "train.lr=0.05,0.01", "model.depth=1,2")

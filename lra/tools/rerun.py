@@ -94,7 +94,9 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     run(job)
     made = record.read(job.folder / RECORD)
     numbers = differing(run_kept.evaluations, measurements((job.folder / METRICS).read_bytes()))
-    numbers += _told(record.differences(chosen(earlier), chosen(made)))
+    was, now = chosen(earlier), chosen(made)
+    now["config"] = _known(now["config"], was["config"])
+    numbers += _told(record.differences(was, now))
     conditions = ({key: each["provenance"].get(key) for key in CONDITIONS} for each in (earlier, made))
     return Repeated(job.folder, numbers, _told(record.differences(*conditions)))
 
@@ -184,6 +186,15 @@ def chosen(whole: dict[str, Any]) -> dict[str, Any]:
     files = {name: digest for name, digest in whole.get("files", {}).items() if name != METRICS}
     config = {**whole["config"], "train": _numbers(whole)}
     return {**{key: whole.get(key) for key in RESULTS}, "config": config, "files": files}
+
+
+def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that came later than an earlier one: whether they count, numbers show."""
+    return {
+        key: _known(value, earlier[key]) if isinstance(value, dict) and isinstance(earlier[key], dict) else value
+        for key, value in config.items()
+        if key in earlier
+    }
 
 
 def _numbers(whole: dict[str, Any]) -> dict[str, Any]:
