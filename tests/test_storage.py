@@ -138,7 +138,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 def test_a_cache_without_its_manifest_is_named_before_anything_is_built(tmp_path: Path, damage: Callable) -> None:
     task = build(tmp_path, tmp_path / "log")
     damage(task.folder / MANIFEST)
-    with pytest.raises(UserError, match=f"{task.folder}: expected a prepared task, found no {MANIFEST}; delete it"):
+    with pytest.raises(UserError, match=f"{task.folder}: found no {MANIFEST} in this prepared task; delete it"):
         build(tmp_path, tmp_path / "log")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 

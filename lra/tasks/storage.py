@@ -69,19 +69,14 @@ def prepared(
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locks.hold(folder.parent / f".{folder.name}.lock", LOCK_PATIENCE_SECONDS):
                 if not (folder / MANIFEST).exists():
-                    _refuse_remains(folder)
+                    if folder.exists() or folder.is_symlink():
+                        raise UserError(f"{folder}: found no {MANIFEST} in this prepared task; delete it")
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except locks.Held as other:
             raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts, identity)
-
-
-def _refuse_remains(folder: Path) -> None:
-    """Raises UserError, before anything is built, for a cache that has lost its manifest."""
-    if folder.exists() or folder.is_symlink():
-        raise UserError(f"{folder}: expected a prepared task, found no {MANIFEST}; delete it and prepare again")
 
 
 def described(place: Place, identity: Identity) -> Any:
