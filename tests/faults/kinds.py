@@ -27,12 +27,11 @@ import lra.report.verify
 import lra.tasks.text
 from lra.core.files import PARTIALS
 from lra.records import record
-from lra.records.names import FIGURES, LOCK, METRICS, RECORD, SWEEP, SWEEP_LOCK
+from lra.records.names import FIGURES, METRICS, RECORD, SWEEP
 
 PER_CLASS = 13  # reviews, of each split
 SIZES = tuple(option for option in TINY if not option.startswith("task"))
 HERE = ("out=runs", "cache=cache", "workers=1", "data_dir=null", "max_hours=null")
-LOCKS = (LOCK, SWEEP_LOCK)
 LIBRARIES = ("matplotlib.figure", "pyarrow.parquet", "safetensors.torch", "sklearn.feature_extraction.text")
 
 
@@ -181,10 +180,9 @@ def undisturbed(name: str) -> Undisturbed:
 
 def left(folder: Path) -> dict[str, Any]:
     """Every file below a folder with its content: times left out, of a report with times in it the name alone. Nothing
-    of what is remembered of raw files by their inodes, and of what a killed report, which holds no lock, had begun."""
+    of locks, of what is remembered of raw files by their inodes, and of what a killed report, which holds no lock, had
+    begun."""
     found: dict[str, Any] = {name: what for name, what in state(folder).items() if not _passing(Path(name))}
-    for name in [name for name in found if Path(name).suffix == ".lock" or Path(name).name in LOCKS]:
-        found[name] = "lock"
     for path in folder.rglob(RECORD):
         kept = strip_times(record.read(path))
         kept.pop("resumes", None)
@@ -200,7 +198,8 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 def _passing(path: Path) -> bool:
-    return path.parts[:2] == ("cache", "raw") or (path.match(PARTIALS) and path.parts[-2] in ("done", "runs", FIGURES))
+    begun = path.match(PARTIALS) and path.parts[-2] in ("done", "runs", FIGURES)
+    return begun or path.suffix == ".lock" or path.parts[:2] == ("cache", "raw")
 
 
 _kept = tempfile.TemporaryDirectory(prefix="lra-arranged-")

@@ -118,7 +118,7 @@ def tried(case: Case, rng: Random) -> Outcome:
             where = traceback.extract_tb(error.__traceback__)[-1]
             seen = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
             outcome = Outcome("the case itself failed", seen, Verdict.WRONG)
-        touched = sorted(name for name, _ in before.items() ^ state(folder.parent, folder).items())
+        touched = sorted({name for name, _ in before.items() ^ state(folder.parent, folder).items()})
         left = _left_at(folder)
         wrong = [f"touched outside: {', '.join(touched)}"] if touched else []
         wrong += [f"processes are left: {', '.join(left)}"] if left else []
