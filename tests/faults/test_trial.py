@@ -14,7 +14,7 @@ from faults import __main__ as program
 from faults import trial
 from faults.kinds import KINDS
 from faults.runs import NEVER, Child, Ended, command
-from faults.trial import Outcome, Verdict, cases, drawn, equal, refused, tried
+from faults.trial import Outcome, Verdict, cases, drawn, equal, one_line, tried
 
 CASES = [
     ("kills", "pack"),
@@ -85,9 +85,9 @@ def test_what_a_case_must_not_do_is_seen(monkeypatch: pytest.MonkeyPatch, case: 
 
 def test_how_an_end_is_judged() -> None:
     line = "lra-train: error: no\n"
-    assert refused("", Ended(2, "", line)).verdict == Verdict.REFUSED
+    assert one_line("", Ended(2, "", line)).verdict == Verdict.REFUSED
     for code, err in ((0, line), (2, ""), (2, line * 2), (-9, line), (1, "Traceback: no\n"), (NEVER, line)):
-        assert refused("", Ended(code, "", err)).verdict == Verdict.WRONG
+        assert one_line("", Ended(code, "", err)).verdict == Verdict.WRONG
     assert equal("", Ended(0, "", ""), {"a": 1}, {"a": 1}).verdict == Verdict.EQUAL
     assert equal("", Ended(2, "", line), {"a": 1}, {"a": 1}).verdict == Verdict.LOST
     other = equal("", Ended(0, "", ""), {"a": {"b": 1}, "c": 3}, {"a": {"b": 2}, "c": 3})
