@@ -40,7 +40,6 @@ Splits = dict[str, Split]
 Manifest = dict[str, Any]
 Identity = dict[str, Any]
 
-
 Make = Callable[[dict[str, Writer], Path], Any]
 """Fills the writers, may put other files (a tokenizer) into the staging folder, returns the source."""
 
@@ -79,7 +78,6 @@ def prepared(
 
 
 def _refuse_remains(folder: Path) -> None:
-    """Raises UserError, before anything is built, for a cache that has lost its manifest."""
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder}: expected a prepared task, found no {MANIFEST}; delete it and prepare again")
 
