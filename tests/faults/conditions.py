@@ -20,7 +20,6 @@ from lra.core.signals import PAUSED
 from lra.records.names import LOCK
 
 KIBIBYTES = (4, 2000)  # of a disk or a file, the least and the most
-DISTURBED = ("probe", "files", "pretraining, masked", "sweep", "report", "pack", "unpack")
 
 
 def once_more(injected: str, name: str, ended: Ended, folder: Path) -> Outcome:
@@ -123,16 +122,15 @@ def _both(injected: str, name: str, ended: list[Ended], folder: Path) -> Outcome
     return Outcome(injected, f"{' and '.join(str(one.code) for one in ended)}; then {found.seen}", found.verdict)
 
 
-CONDITIONS: dict[str, Callable[[str, Random, Path], Outcome]] = {
-    "full disk": full_disk,
-    "limit of file sizes": limited_files,
-    "clock set back": clock_back,
-    "two at once": at_once,
-    "lock deleted": lock_gone,
+RUNS = ("probe", "files", "pretraining, masked", "sweep")
+PAGES = ("report", "pack", "unpack")
+CONDITIONS: dict[str, tuple[Callable[[str, Random, Path], Outcome], tuple[str, ...]]] = {
+    "full disk": (full_disk, (*RUNS, *PAGES)),
+    "limit of file sizes": (limited_files, (*RUNS, *PAGES)),
+    "two at once": (at_once, (*RUNS, *PAGES)),
+    "clock set back": (clock_back, RUNS),
+    "lock deleted": (lock_gone, RUNS),
 }
 INPUTS: dict[str, Case] = {
-    f"{name}: {condition}": partial(act, name)
-    for condition, act in CONDITIONS.items()
-    for name in DISTURBED
-    if not (condition == "clock set back" and name in ("report", "pack", "unpack"))
+    f"{name}: {condition}": partial(act, name) for condition, (act, names) in CONDITIONS.items() for name in names
 }

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from faults.harmless import bounded, faults_in, outcome, ran
 from faults.hostile import drawn, results, rewrite
+from faults.payloads import Bomb, put_checkpoint, with_header
 from faults.runs import TINY, Ended, command
-from faults.test_attacks import Bomb, put_checkpoint, with_header
 from faults.trial import Case, Outcome, Verdict
 from reports import complete
 
@@ -33,7 +33,8 @@ from lra.records import record
 from lra.records.names import CONFIG, METRICS, PREDICTIONS, RECEIPTS, RECORD, WEIGHTS
 
 VALUES: list[Any] = [
-    None, True, -1, 0, 2**63, 10**400, -(10**30), 1e308, -1e-308, 0.5, "", "x", "1", "nan", "\ud800", "\x1b[31m", [], {},
+    None, True, -1, 0, 2**63, 10**400, -(10**30), 1e308, -1e-308, 0.5, "", "x", "1", "nan", "\ud800", "\x1b[31m", [],
+    {},
     [[]], [None], {"": None}, {"a": {"a": {"a": {}}}}, ["x"] * 1000, {"_target_": "os.system", "command": "id"},
 ]  # fmt: skip
 
@@ -169,7 +170,8 @@ def array(rng: Random, folder: Path) -> Outcome:
     arrays = [
         np.array([[Bomb()]], dtype=object), np.zeros((2, 2000)), np.full((2, 2000), np.nan), np.zeros((2, 2000), "U3"),
         np.zeros((2, 2000), complex), np.zeros((2, 2000), [("a", "u1")]), np.full((2, 2000), -5), np.zeros((2, 0)),
-        np.full((2, 2000), 2**62), np.zeros((2, 2000), "M8[s]"), np.array(3), np.zeros((2000, 2)), np.zeros((2, 2000), bool),
+        np.full((2, 2000), 2**62), np.zeros((2, 2000), "M8[s]"), np.array(3), np.zeros((2000, 2)), np.zeros((2, 2000),
+        bool),
     ]  # fmt: skip
     data = io.BytesIO()
     np.save(data, rng.choice(arrays), allow_pickle=True)
@@ -253,7 +255,8 @@ def raw_data(rng: Random, folder: Path) -> Outcome:
         "train.csv": rng.choice([
             head + line + b"\xff\xfe,1\n", b"\xef\xbb\xbf" + head + line, (head + line).replace(b"\n", b"\r\n"),
             head + b'"never closed,1\n' * 99, head + b"\0,1\n" + line, head + line + b"x" * 2**22 + b",1\n",
-            b"text,label,label\n" + line, b"", head, head + b"a\n" * 50, line, head + b"=1+1,<b>\n" * 20 + b"y,\x1b[31m\n" * 20,
+            b"text,label,label\n" + line, b"", head, head + b"a\n" * 50, line,
+            head + b"=1+1,<b>\n" * 20 + b"y,\x1b[31m\n" * 20,
             head + b"".join(b"a,%d\n" % number for number in range(3000)), head + line + b"a," + b"9" * 10**5 + b"\n",
         ]),
         "train.jsonl": rng.choice([
@@ -311,7 +314,8 @@ def weights(rng: Random, folder: Path) -> Outcome:
     changed = {**tensor, rng.choice(("dtype", "shape", "data_offsets")): junk(rng)}
     name = drawn(rng).encode(errors="replace").decode()
     content = rng.choice([
-        with_header({name: changed}, bytes(8)), pickle.dumps(Bomb()), with_header({}, b""), struct.pack("<Q", 2**63), b"",
+        with_header({name: changed}, bytes(8)), pickle.dumps(Bomb()), with_header({}, b""), struct.pack("<Q", 2**63),
+        b"",
         with_header({"__metadata__": {"x": name}, "cls": {**tensor, "dtype": "F64"}}, bytes(8)),
         with_header({f"{number}": tensor for number in range(50_000)}, bytes(8)),
     ])  # fmt: skip

@@ -18,20 +18,30 @@ OPTIONS = [
     "a: !!python/name:os.system", "hydra: {callbacks: {x: {_target_: os.system}}}", "packages: [os, posix]",
     "a: &a [*a]", "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n" + "".join(
         f"{chr(99 + n)}: &{chr(99 + n)} [{','.join([f'*{chr(98 + n)}'] * 9)}]\n" for n in range(9)),
-    "[" * 5000, "a: " + "{b: " * 3000, "\t- a", "a: 1\na: 2", "defaults: [mine]", "defaults: [{override /task: ../../etc}]",
+    "[" * 5000, "a: " + "{b: " * 3000, "\t- a", "a: 1\na: 2", "defaults: [mine]",
+    "defaults: [{override /task: ../../etc}]",
     "a: ${oc.env:HOME}", "a: ${a}", "a: ${b}\nb: ${a}", "a: ${oc.decode:'1}", "\ufeffa: 1", "a: \x1b[31m", "\udcff",
-    "_target_: lra.cli.report.main", "_target_: lra.core.files.os.system\ncommand: touch executed", "--- a\n--- b", "null",
-    "hydra: {run: {dir: ../precious}}", "hydra: {job: {env_set: {PATH: /x}}}", "# @package _global_\nout: ../precious\nseed: 1",
+    "_target_: lra.cli.report.main", "_target_: lra.core.files.os.system\ncommand: touch executed", "--- a\n--- b",
+    "null",
+    "hydra: {run: {dir: ../precious}}", "hydra: {job: {env_set: {PATH: /x}}}",
+    "# @package _global_\nout: ../precious\nseed: 1",
     "_target_: lra.attention.simple.SimpleAttention\n_partial_: true\nx: 1", "_target_: builtins.eval", "a: !!binary x",
 ]  # fmt: skip
 WORDS = [
-    "task._target_=os.system", "attention=../../../etc/passwd", "attention='$(touch executed)'", "+hydra.run.dir=../precious",
-    "hydra.searchpath=[pkg://os]", "hydra/launcher=../x", "seed=9999999999999999999999", "seed=-1", "seed=1e400", "seed='1\x1b[31m'",
-    "train.lr=nan", "train.lr=${oc.env:HOME}", "train.steps=" + "9" * 5000, "model.dim=0", "model.heads=-3", "threads=2000000",
-    "\x1b[31m=1", "=", "==", "a" * 10**5, "[" * 3000, "train={a:{b:{c:1}}}", "train=[1]", "packages=[os,posix]", "packages=os",
-    "init=checkpoint init.folder=/dev/zero", "rerun=/dev/zero", "rerun=../precious", "rerun=''", "logger=../x", "fault=x",
-    "attention=[simple]", "attention={a:1}", "attention=null", "task=null", "+x=${oc.create:{_target_:os.system}}", "~task", "~",
-    "data_dir=/dev/null", "cache=/dev/null", "cache=/proc/1/x", "data_dir=../precious/link", "@", "+task@x=listops", "--config-path=/",
+    "task._target_=os.system", "attention=../../../etc/passwd", "attention='$(touch executed)'",
+    "+hydra.run.dir=../precious",
+    "hydra.searchpath=[pkg://os]", "hydra/launcher=../x", "seed=9999999999999999999999", "seed=-1", "seed=1e400",
+    "seed='1\x1b[31m'",
+    "train.lr=nan", "train.lr=${oc.env:HOME}", "train.steps=" + "9" * 5000, "model.dim=0", "model.heads=-3",
+    "threads=2000000",
+    "\x1b[31m=1", "=", "==", "a" * 10**5, "[" * 3000, "train={a:{b:{c:1}}}", "train=[1]", "packages=[os,posix]",
+    "packages=os",
+    "init=checkpoint init.folder=/dev/zero", "rerun=/dev/zero", "rerun=../precious", "rerun=''", "logger=../x",
+    "fault=x",
+    "attention=[simple]", "attention={a:1}", "attention=null", "task=null", "+x=${oc.create:{_target_:os.system}}",
+    "~task", "~",
+    "data_dir=/dev/null", "cache=/dev/null", "cache=/proc/1/x", "data_dir=../precious/link", "@", "+task@x=listops",
+    "--config-path=/",
     "--config-dir=/dev/null", "--config-name=../x", "--experimental-rerun=x.pkl", "--info=x", "--package=../x",
 ]  # fmt: skip
 
@@ -113,7 +123,7 @@ def report_words(rng: Random, folder: Path) -> Outcome:
     more = rng.choice(
         ([], [], ["--published", "pipe"], ["--published", "/dev/zero"], ["--text", "pipe"], ["--text", "loop"])
     )
-    ended = ran(report, place, *([asked] if not more else more))
+    ended = ran(report, place, *(more or [asked]))
     (folder / "pipe").unlink()
     return outcome(f"lra-report {place[:30]!r} {asked} {' '.join(more)}", ended, *faults_in(folder), at_most=30)
 
@@ -123,12 +133,17 @@ def environment(rng: Random, folder: Path) -> Outcome:
     trained("attention=simple")
     (folder / "file").write_text("")
     kinds: list[dict[str, str | None]] = [
-        {"LRA_CACHE": "file"}, {"LRA_CACHE": "file/below"}, {"LRA_CACHE": ""}, {"LRA_DATA": "nowhere"}, {"LRA_DATA": "file"},
-        {"HOME": None}, {"HOME": "nowhere"}, {"TMPDIR": "nowhere"}, {"COLUMNS": "0"}, {"COLUMNS": "-5"}, {"COLUMNS": "x"},
-        {"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "\x1b[31m"}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"},
-        {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "ascii"}, {"LANG": "xx_YY"},
+        {"LRA_CACHE": "file"}, {"LRA_CACHE": "file/below"}, {"LRA_CACHE": ""}, {"LRA_DATA": "nowhere"},
+        {"LRA_DATA": "file"},
+        {"HOME": None}, {"HOME": "nowhere"}, {"TMPDIR": "nowhere"}, {"COLUMNS": "0"}, {"COLUMNS": "-5"},
+        {"COLUMNS": "x"},
+        {"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "\x1b[31m"}, {"LC_ALL": "C"}, {"LC_ALL": "C",
+        "PYTHONUTF8": "0"},
+        {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "ascii"},
+        {"LANG": "xx_YY"},
         {"OMP_NUM_THREADS": "x"}, {"OMP_NUM_THREADS": "0"}, {"WORLD_SIZE": "x"}, {"RANK": "5"}, {"LRA_FAULT": "x:y:z"},
-        {"HYDRA_FULL_ERROR": "x"}, {"PATH": ""}, {"MPLBACKEND": "nonsense"}, {"MPLCONFIGDIR": "file"}, {"CUDA_VISIBLE_DEVICES": "x"},
+        {"HYDRA_FULL_ERROR": "x"}, {"PATH": ""}, {"MPLBACKEND": "nonsense"}, {"MPLCONFIGDIR": "file"},
+        {"CUDA_VISIBLE_DEVICES": "x"},
         {"GIT_DIR": "/dev/null"}, {"SLURM_CPUS_PER_TASK": "\x1b"}, {"TZ": "\x1b[31m"}, {"SOURCE_DATE_EPOCH": "x"},
     ]  # fmt: skip
     variables = rng.choice(kinds)

@@ -12,6 +12,7 @@ from time import sleep
 import pytest
 from faults import __main__ as program
 from faults import trial
+from faults.files import judged
 from faults.kinds import KINDS
 from faults.runs import NEVER, Child, Ended, command
 from faults.trial import Outcome, Verdict, cases, drawn, equal, tried
@@ -83,12 +84,17 @@ def test_what_a_case_must_not_do_is_seen(monkeypatch: pytest.MonkeyPatch, case: 
     assert re.search(seen, outcome.seen), outcome.seen
 
 
-def test_how_an_end_is_judged() -> None:
+def test_how_an_end_is_judged(tmp_path: Path) -> None:
     line = "lra-train: error: no\n"
     assert equal("", Ended(0, "", ""), {"a": 1}, {"a": 1}).verdict == Verdict.EQUAL
     assert equal("", Ended(2, "", line), {"a": 1}, {"a": 1}).verdict == Verdict.LOST
     other = equal("", Ended(0, "", ""), {"a": {"b": 1}, "c": 3}, {"a": {"b": 2}, "c": 3})
     assert (other.verdict, other.seen) == (Verdict.WRONG, "another end: a: b: 1, expected 2")
+    whole = Ended(0, "", ""), {}
+    assert judged("", Ended(2, "", line), whole, tmp_path, {}).verdict == Verdict.REFUSED
+    assert judged("", Ended(0, "", line), whole, tmp_path, {}).verdict == Verdict.EQUAL
+    for code, err in ((2, ""), (2, line * 2), (-9, line), (1, f"Traceback: no\n{line}"), (NEVER, line)):
+        assert judged("", Ended(code, "", err), whole, tmp_path, {}).verdict == Verdict.WRONG
 
 
 def test_a_command_that_never_ends_is_ended() -> None:
@@ -102,8 +108,8 @@ def test_a_seed_draws_all_cases_before_one_comes_again() -> None:
         assert sorted(names[: len(known)]) == sorted(known)
         assert names[: len(known)] == names[len(known) :]
         assert names != [drawn(kind, 5, number)[0] for number in range(1, 2 * len(known) + 1)]
-    first, again, other = (drawn("kills", 3, number)[2].random() for number in (7, 7, 8))
-    assert first == again != other
+    one, same, other = (drawn("kills", 3, number)[2].random() for number in (7, 7, 8))
+    assert one == same != other
     assert cases("kills").keys() == KINDS.keys()
 
 

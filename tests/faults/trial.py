@@ -6,7 +6,8 @@ process. A module of tests/faults lists its cases by name, in `KILLS` for comman
 files and arguments that are exchanged, damaged or made to do harm; the trial finds the module by these names:
 
     def another_seed(rng: Random, folder: Path) -> Outcome:
-        return Outcome("the checkpoint of seed 2", "one line", Verdict.REFUSED)
+        ended = command(...)
+        return equal("the checkpoint of seed 2", ended, left(folder), expected)
 
     INPUTS = {"checkpoint of another seed": another_seed}
 
