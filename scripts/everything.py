@@ -90,7 +90,7 @@ def counts(log: str) -> str:
     return lines[-1].strip()[:120] if lines else ""
 
 
-def perform(part: str, command: str, folder: Path) -> Ran:
+def perform(part: str, command: str, folder: Path, commit: str) -> Ran:
     """Run a part, and keep what it says and gives."""
     folder.mkdir(parents=True, exist_ok=True)
     start, log = time.monotonic(), folder / f"{part}.log"
@@ -100,7 +100,7 @@ def perform(part: str, command: str, folder: Path) -> Ran:
             arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
         ).returncode
     said = counts(log.read_text(errors="replace"))
-    ran = Ran(part, command, code, said, time.monotonic() - start, git("rev-parse", "HEAD").strip(), now())
+    ran = Ran(part, command, code, said, time.monotonic() - start, commit, now())
     write_atomic(folder / f"{part}.json", json.dumps(asdict(ran), indent=1).encode())
     return ran
 
@@ -161,7 +161,7 @@ def main() -> int:
     if refusal := refused(arguments.parts):
         print(f"everything.sh: error: {refusal}", file=sys.stderr)
         return 2
-    folder = STATE / tree()
+    folder, commit = STATE / tree(), git("rev-parse", "HEAD").strip()
     commands = dict(PARTS)
     if arguments.without_slurm:
         commands["launchers"] = f"WITHOUT_SLURM=1 {commands['launchers']}"
@@ -169,7 +169,7 @@ def main() -> int:
     for part in arguments.parts or PARTS:
         before = kept(part, folder)
         holds = before is not None and before.code == 0 and before.command == commands[part]
-        ran = before if holds else perform(part, commands[part], folder)
+        ran = before if holds else perform(part, commands[part], folder, commit)
         failed += ran.code != 0
         note = " (before)" if holds else "" if ran.code == 0 else f" ({folder / part}.log)"
         print(f"{part}: {ran.result}; {ran.counts}; {ran.took}{note}", flush=True)
