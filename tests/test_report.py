@@ -301,7 +301,7 @@ HOSTILE = r"a|b *c* `d` <script> \e_f^g~h 50% & #1 {x} $y$ α"
 
 def test_markdown_of_names(tmp_path: Path) -> None:
     shown = markdown(Grid(["x"], [[TableText(HOSTILE)], [TableText("n", bold=True, link=address("a b(c).json"))]]))
-    assert shown.splitlines()[2].startswith(r"| a\|b \*c\* \`d\` \<script> \\e_f^g~h 50%")
+    assert shown.splitlines()[2].startswith(r"| a\|b \*c\* \`d\` \<script> \\e_f^g\~h 50%")
     assert shown.splitlines()[3] == "| [**n**](a%20b%28c%29.json) |"
 
 
