@@ -42,7 +42,7 @@ TINY = (
     "checkpoint.steps=4",
     "checkpoint.keep=true",
 )
-PATIENCE_SECONDS, NEVER = 300.0, -99  # for a command to end, and the exit code of one that does not
+PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
 
