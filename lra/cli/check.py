@@ -12,6 +12,7 @@ from pydantic import PositiveInt
 from lra.cli.command import FAILED, command
 from lra.config import configure
 from lra.core.console import say
+from lra.core.errors import UserError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.attention import Mixer, Shape
@@ -84,8 +85,12 @@ def examine(
 def _shape(settings: CheckSettings) -> "Shape":
     from lra.attention import Shape
 
-    sizes = {key: settings.model[key] for key in ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj")}
-    bias = settings.model["attention_bias"]
+    keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
+    lacking = [key for key in keys if key not in settings.model]
+    if lacking:
+        raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
+    sizes = {key: settings.model[key] for key in keys}
+    bias = sizes.pop("attention_bias")
     return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 
 

@@ -41,7 +41,12 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
     """Compare `values` with the parameters of `target` after the first `supplied`; `where` prefixes the keys."""
-    parameters = list(signature(target).parameters.values())[supplied:]
+    every = list(signature(target).parameters.values())
+    if len(every) < supplied:
+        raise UserError(
+            f"{where}_target_: takes {len(every)} values, expected one that takes {supplied} besides its options"
+        )
+    parameters = every[supplied:]
     known = {parameter.name: parameter for parameter in parameters}
     for key in values:
         if key not in known:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.records.names import FIGURES as FOLDER
 from lra.report import batches, blocks, compared, curves, diagnostics, difficulty, matrix
@@ -33,8 +34,10 @@ FEW = 10  # predictions whose accuracy says little
 
 def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
     """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ValueError as error:  # of what MPLBACKEND says
+        raise UserError(f"no figures: matplotlib: {error}") from None
     columns = [column for section in sections for column in section.columns]
     written = []
     with matplotlib.rc_context(), warnings.catch_warnings():

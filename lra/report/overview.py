@@ -56,7 +56,10 @@ def results_folders(folder: Path) -> list[Path]:
 
 def is_over_folders(folder: Path) -> bool:
     """Whether it holds results folders, and is none itself."""
-    return bool(results_folders(folder)) and not any((folder / name).exists() for name in (SWEEP, RECEIPTS))
+    try:
+        return bool(results_folders(folder)) and not any((folder / name).exists() for name in (SWEEP, RECEIPTS))
+    except OSError:  # of a name that can be none of a folder
+        return False
 
 
 def fill_pages(folder: Path, more: Iterable[Path]) -> Iterator[str]:

@@ -6,13 +6,14 @@ from random import Random
 
 from faults.harmless import faults_in, outcome, ran, started
 from faults.hostile import drawn, results
-from faults.hostile_files import trained
+from faults.hostile_runs import trained
 from faults.runs import TINY
 from faults.trial import Case, Outcome
 
 from lra.cli import bench, check, new, prepare, train
 from lra.cli.report import main as report
 
+DATA = TINY[:7]
 OPTIONS = [
     "_target_: os.system\ncommand: touch executed", "!!python/object/apply:os.system ['touch executed']",
     "a: !!python/name:os.system", "hydra: {callbacks: {x: {_target_: os.system}}}", "packages: [os, posix]",
@@ -58,7 +59,7 @@ def options(rng: Random, folder: Path) -> Outcome:
     words = words if own else ["--config-dir", "options", *words]
     words += ["--config-name", "mine"] * (not group and not own)
     main = rng.choice((train.main, train.main, check.main, prepare.main))
-    limits = ["growth=[]"] if main is check.main else [*TINY, "out=runs"] if main is train.main else []
+    limits = {check.main: ["growth=[]"], train.main: [*TINY, "out=runs"], prepare.main: DATA}[main]
     ended = ran(main, *words, *(word for word in limits if not word.startswith(f"{group or '-'}=")))
     wrong = ["code was run"] * any(Path(place, "executed").exists() for place in (".", "..", "cache"))
     return outcome(f"{group or 'whole'} options: {text[:60]!r}", ended, *wrong)
@@ -68,9 +69,9 @@ def words(rng: Random, folder: Path) -> Outcome:
     """Arguments, drawn into the command line of each command that Hydra composes."""
     asked = [word for text in rng.sample(WORDS, rng.choice((1, 1, 2))) for word in text.split(" ")]
     main = rng.choice((train.main, train.main, check.main, prepare.main, bench.main))
-    before = [*TINY, "out=runs", "describe=true"] if main is train.main else []
-    before += ["what=layer", "out=measured"] if main is bench.main else []
-    ended = ran(main, *before, *asked)
+    before = {train.main: [*TINY, "out=runs", "describe=true"], bench.main: ["what=layer", "out=measured"]}
+    before |= {prepare.main: DATA, check.main: ["growth=[]"]}
+    ended = ran(main, *before[main], *asked)
     wrong = ["code was run"] * Path("executed").exists()
     return outcome(f"words: {' '.join(asked)[:80]!r}", ended, *wrong)
 
@@ -150,7 +151,7 @@ def environment(rng: Random, folder: Path) -> Outcome:
     lines = (
         ["report", "runs"],
         ["train", *TINY, "seed=2", "out=runs"],
-        ["prepare", *TINY[:7]],
+        ["prepare", *DATA],
         ["report", "runs", "--once"],
     )
     ended = started(*rng.choice(lines), **variables)
