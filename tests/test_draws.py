@@ -19,7 +19,7 @@ LEAST = 1e-3
 DRAWS = 300
 
 
-def fits(values: Tensor, law) -> None:
+def agrees(values: Tensor, law) -> None:
     """Independent values have this law."""
     assert kstest(values.flatten().numpy(), law.cdf).pvalue > LEAST
 
@@ -37,7 +37,7 @@ def redrawn(name: str, buffer: str, *options: str) -> Tensor:
 @pytest.mark.parametrize("name", ["gmm_rks", "gmm_prf", "generative_rks", "generative_prf"])
 def test_noise_is_normal_and_every_step_has_its_own(name: str) -> None:
     drawn = redrawn(name, "spectrum.noise", "attention.samples=7")
-    fits(drawn, norm)
+    agrees(drawn, norm)
     products = drawn[1:] * drawn[:-1]
     assert products.mean().abs() < 4 * products.std() / math.sqrt(products.numel())
 
@@ -49,15 +49,15 @@ def test_noise_is_normal_and_every_step_has_its_own(name: str) -> None:
 def test_rows_have_the_norms_and_directions_of_gaussian_ones(orthogonal: bool) -> None:
     """Seven rows of width 5 in two blocks. A coordinate u of a uniform direction: (1 + u) / 2 is beta(2, 2)."""
     drawn = redrawn("performer", "projection", "attention.features=7", f"attention.orthogonal={orthogonal}")
-    fits(drawn.norm(dim=-1), chi(5))
+    agrees(drawn.norm(dim=-1), chi(5))
     directions = normalize(drawn, dim=-1)
     for row in range(7):
-        fits((1 + directions[:, row, row % 5]) / 2, beta(2, 2))
-        fits(drawn[:, row] @ normalize(noise(5), dim=0), norm)
+        agrees((1 + directions[:, row, row % 5]) / 2, beta(2, 2))
+        agrees(drawn[:, row] @ normalize(noise(5), dim=0), norm)
     cosines = (directions @ directions.mT).abs()
     inside = torch.block_diag(torch.ones(5, 5), torch.ones(2, 2)) - torch.eye(7)
     assert (cosines[:, inside.bool()].max() < 1e-12) == orthogonal
-    fits((1 + (directions[:, 0] * directions[:, 6]).sum(dim=-1)) / 2, beta(2, 2))  # of two blocks
+    agrees((1 + (directions[:, 0] * directions[:, 6]).sum(dim=-1)) / 2, beta(2, 2))  # of two blocks
 
 
 # ---------------------------------------------------------------- FastFood
@@ -75,11 +75,11 @@ def test_every_row_of_a_classic_fastfood_is_gaussian(width: int) -> None:
             fastfood.draw(rng)
             drawn.append(fastfood.frequencies().detach().T)
             lengths.append(fastfood.s.detach() * fastfood.g.detach().norm())
-    fits(torch.stack(lengths), chi(8))
+    agrees(torch.stack(lengths), chi(8))
     along = torch.stack(drawn) @ normalize(noise(width), dim=0)
     for row in range(8):
-        fits(along[:, row], norm)
-        fits(torch.stack(drawn)[:, row, row % width], norm)
+        agrees(along[:, row], norm)
+        agrees(torch.stack(drawn)[:, row, row % width], norm)
 
 
 def test_permutations_of_fastfood_are_uniform() -> None:
