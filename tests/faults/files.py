@@ -3,18 +3,17 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from contextlib import chdir
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults.kinds import HERE, PHASE, Kind, arranged, left, packed, reported, undrawn
-from faults.runs import TINY, Ended, read_only, with_mounts
+from faults.kinds import HERE, PHASE, Kind, left, packed, reported, undrawn
+from faults.runs import TINY, Ended
 from faults.trial import Case, Outcome, Verdict, equal, state
 
 import lra.__main__ as commands
-from lra.records import provenance
 from lra.records.names import (
     CHECKPOINTS,
     CONFIG,
@@ -36,34 +35,23 @@ COPY = "copy of "  # the name of what a link leads to
 OUTSIDE = Path("../precious/deep/thesis.txt")
 
 
-def paused(*options: str) -> None:
-    ended = Kind((*RUN, *options)).command(fault="step:16:term")
+def paused(folder: Path, *options: str, kind: Kind = Kind(RUN), fault: str = "step:16:term", **how: Any) -> None:
+    """Lets a command stop there."""
+    with chdir(folder):
+        ended = kind.command(*options, fault=fault, **how)
     assert ended.code == 75, ended.err
-
-
-def half(folder: Path) -> None:
-    """A run that was paused after step 16, with two checkpoints."""
-    inside(folder, paused)
 
 
 def half_pretrained(folder: Path) -> None:
     """A run that was paused in its pretraining."""
-
-    def act() -> None:
-        ended = PRETRAINED.command(fault="step:9:term")
-        assert ended.code == 75, ended.err
-
-    inside(folder, act)
+    paused(folder, kind=PRETRAINED, fault="step:9:term")
 
 
 def swept(folder: Path) -> None:
     """A finished sweep of two runs."""
-
-    def act() -> None:
+    with chdir(folder):
         ended = SWEEP_OF_TWO.command()
-        assert ended.code == 0, ended.err
-
-    inside(folder, act)
+    assert ended.code == 0, ended.err
 
 
 def half_swept(folder: Path) -> None:
@@ -72,19 +60,10 @@ def half_swept(folder: Path) -> None:
     shutil.rmtree(next(folder.joinpath("runs").rglob("seed2")))
 
 
-def inside(folder: Path, act: Callable[[], None]) -> None:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        act()
-    finally:
-        os.chdir(before)
-
-
 PRETRAINED = Kind((*TINY, *HERE, *SYSTEM, "pretrain=masked", *PHASE), arrange=half_pretrained)
 SWEEP_OF_TWO = Kind(("--multirun", *RUN, "seed=1,2", "train.steps=12"), arrange=half_swept)
 STATES = {
-    "paused run": Kind(RUN, arrange=half),
+    "paused run": Kind(RUN, arrange=paused),
     "pretraining": PRETRAINED,
     "sweep": SWEEP_OF_TWO,
     "verified sweep": Kind(("runs", "--verify"), commands.report, swept, undrawn),
@@ -93,7 +72,7 @@ STATES = {
     "packing": Kind(("done", "--pack"), commands.report, reported, undrawn),
     "unpacking": Kind(("done", "--unpack"), commands.report, packed, undrawn),
     "preparation": Kind((*(word for word in RUN if word.startswith("task")), "cache=cache", "verify=true"),
-                        commands.prepare, half),
+                        commands.prepare, paused),
 }  # fmt: skip
 FILES = {
     "paused run": (CONFIG, RECORD, METRICS, CHECKPOINTS, GENERATIONS, LOCK, "manifest.json", "train.tokens.bin"),
@@ -114,16 +93,11 @@ MAY_LACK = {(state, name) for state in ("sweep", "report") for name in (METRICS,
 @cache
 def expected(at: str) -> tuple[Ended, dict[str, Any]]:
     """How the command ends where nothing was damaged, and what it leaves."""
-    with tempfile.TemporaryDirectory() as place:
-        folder, found = Path(place), []
-
-        def act() -> None:
-            STATES[at].lay(folder)
-            found.append(STATES[at].command())
-
-        inside(folder, act)
-        assert found[0].code == 0, found[0].err
-        return found[0], left(folder)
+    with tempfile.TemporaryDirectory() as place, chdir(place):
+        STATES[at].lay(Path(place))
+        ended = STATES[at].command()
+        assert ended.code == 0, ended.err
+        return ended, left(Path(place))
 
 
 # ---------------------------------------------------------------- damages
@@ -222,89 +196,4 @@ def judged(
     return equal(injected, ended, seen, wanted)
 
 
-# ---------------------------------------------------------------- exchanges
-
-FOREIGN = {
-    "another seed": ("seed=2",),
-    "another task": ("task.min_length=6",),
-    "data of another seed": ("task.seed=2",),
-    "an attention of equal shapes": ("attention=linear",),
-    "another rate": ("train.lr=0.011",),
-    "another variant of equal shapes": ("variant=simple_res",),
-}
-
-
-def foreign(name: str, folder: Path) -> None:
-    inside(folder, lambda: paused(*FOREIGN[name], "out=other"))
-
-
-def other_version(folder: Path) -> None:
-    def change() -> None:
-        provenance.__version__ = "0.0.1"
-
-    ended = []
-    inside(folder, lambda: ended.append(Kind((*RUN, "out=other")).command(fault="step:16:term", inside=change)))
-    assert ended[0].code == 75, ended[0].err
-
-
-ARRANGED = {name: partial(foreign, name) for name in FOREIGN} | {"another version of lra": other_version}
-
-
-def exchanged(name: str, rng: Random, folder: Path) -> Outcome:
-    """The checkpoints of another run, with what lies beside them or without, in place of those of this one."""
-    whole, kind = expected("paused run"), STATES["paused run"]
-    kind.lay(folder)
-    own, theirs = (next(folder.joinpath(out).rglob(CHECKPOINTS)).parent for out in ("runs", laid(name, folder)))
-    move = rng.choice([(CHECKPOINTS, GENERATIONS), (CHECKPOINTS, GENERATIONS, METRICS)])
-    lost = rng.choice([(), (CONFIG,), (CONFIG, RECORD)])
-    put(own, theirs, move, lost)
-    shutil.rmtree(folder / "other")
-    return judged(f"{name}; lost: {', '.join(lost) or 'nothing'}", kind.command(), whole, folder, {})
-
-
-def laid(name: str, folder: Path) -> str:
-    shutil.copytree(arranged(ARRANGED[name]) / "other", folder / "other")
-    return "other"
-
-
-def put(own: Path, theirs: Path, patterns: tuple[str, ...], lost: tuple[str, ...]) -> None:
-    for pattern in patterns:
-        for path in own.glob(pattern):
-            path.unlink()
-        for path in theirs.glob(pattern):
-            shutil.copy(path, own)
-    for file in lost:
-        (own / file).unlink(missing_ok=True)
-
-
-def phases_exchanged(rng: Random, folder: Path) -> Outcome:
-    """The checkpoints of the pretraining as those of the training."""
-    whole, kind = expected("pretraining"), STATES["pretraining"]
-    kind.lay(folder)
-    theirs = next(folder.joinpath("cache").rglob(CHECKPOINTS)).parent
-    own = next(folder.joinpath("runs").rglob(CONFIG)).parent
-    put(own, theirs, (CHECKPOINTS, GENERATIONS, METRICS), ())
-    return judged("its own pretraining's", kind.command(), whole, folder, {})
-
-
-def read_only_folder(at: str, rng: Random, folder: Path) -> Outcome:
-    """Of the results, of a run or of the cache, by a mount."""
-    whole, kind = expected(at), STATES[at]
-    kind.lay(folder)
-    places = [path for path in (folder / "runs", folder / "cache", folder / "done") if path.exists()]
-    place = rng.choice([*places, *(path.parent for path in folder.rglob(CONFIG))])
-
-    def scenario() -> list:
-        read_only(place)
-        ended = kind.command()
-        return [ended.code, ended.out, ended.err]
-
-    return judged(f"{place.relative_to(folder)} is read-only", Ended(*with_mounts(scenario)), whole, folder, {})
-
-
-INPUTS: dict[str, Case] = {
-    **{f"{state}: {name}": partial(damaged, state, name) for state, names in FILES.items() for name in names},
-    **{f"checkpoint of {name}": partial(exchanged, name) for name in ARRANGED},
-    "checkpoint of another phase": phases_exchanged,
-    **{f"{state}: read-only": partial(read_only_folder, state) for state in STATES if "verif" not in state},
-}
+INPUTS: dict[str, Case] = {f"{at}: {name}": partial(damaged, at, name) for at, names in FILES.items() for name in names}
