@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isclass
 
-from torch import nn
+from torch import nn, random
 
-from lra.api.configuration import inside
+from lra.api.configuration import inside, path_kept
 from lra.api.layer import AttentionLayer
 from lra.attention import Mixer, Shape
 from lra.cli.check import CheckSettings, examine, maker, settings_of
@@ -32,6 +32,7 @@ class Checkup:
         return self.text
 
 
+@path_kept()
 def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
     """Try every law on an attention: a name as in `lra-check attention=NAME`, what `lra.attention` returned, or a
     subclass of `lra.attention.Mixer`.
@@ -44,7 +45,8 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
         settings = settings_of(config)
     name, make = _named(attention, settings)
     lines: list[str] = []
-    findings = examine(name, make, settings, lines.append)
+    with random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
+        findings = examine(name, make, settings, lines.append)
     return Checkup(tuple(findings), "\n".join(lines))
 
 

@@ -1,5 +1,6 @@
 """What a command line says, without the command line."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Configuration:
     settings: Settings
     folder: Path
 
+    @path_kept()
     def describe(self) -> dict[str, Any]:
         """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
         learning rates [step, rate], tokens and floating point operations of a step."""
@@ -42,6 +44,7 @@ class Configuration:
         return describe(assemble(self.settings))
 
 
+@path_kept()
 def compose(*overrides: str) -> Configuration:
     """The run of `lra-train OVERRIDES`; of a preset that is a sweep, the run that the overrides name.
 
@@ -64,11 +67,24 @@ def run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 
 @contextmanager
+def path_kept() -> Iterator[None]:
+    """Modules of the working folder are found inside; afterwards `sys.path` is what it was before."""
+    before = [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
 def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     """As inside of a command: its configuration, Hydra's own part included, which Hydra's global state holds as well.
 
     Afterwards that state is what it was before. Raises UserError.
     """
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
     engine, known = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
     try:
         with composing(list(overrides)):

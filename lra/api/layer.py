@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from lra.api.configuration import inside
+from lra.api.configuration import inside, path_kept
 from lra.attention import Card, Mixer, Shape
 from lra.cli.check import settings_of
 from lra.config import configure
@@ -67,6 +67,7 @@ class AttentionLayer(nn.Module):
         self._calls += 1
 
 
+@path_kept()
 def attention(
     name: str,
     *,

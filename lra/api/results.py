@@ -128,6 +128,9 @@ def compare(first: TableRow, other: TableRow, *, margin: float | None = None) ->
     does not matter; None: what their sweeps say. `holm` is None, since one comparison needs no correction. Raises
     UserError where the two were not run on the same task and data under one protocol.
     """
+    for row in (first, other):
+        if not isinstance(row, TableRow):
+            raise UserError(f"{row!r:.80}: expected what Results.system returned")
     if first is other:
         raise UserError(f"{first.name}: compared with itself; give another system")
     columns = [row.cell.key.column for row in (first, other)]

@@ -6,9 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lra.api.configuration import Configuration, inside, run_of
+from lra.api.configuration import Configuration, inside, path_kept, run_of
 from lra.core.errors import UserError
-from lra.core.signals import INTERRUPTED, Paused
+from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.outcome import packed, recorded
 from lra.runs.budget import check_cost_of_one
@@ -45,16 +45,17 @@ class Trained:
         return score
 
 
+@path_kept()
 def train(run: Configuration | str, *overrides: str) -> Trained:
     """Do one run: `lra-train RUN OVERRIDES`. A run that was finished before is not trained again, one that was
     interrupted goes on.
 
     `run`: the first override, or what `lra.compose` returned. Raises UserError for a mistake, a run that another
-    process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when it is interrupted.
+    process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when a signal stops it.
     """
     from lra.runs.machine import set_back
 
-    words = (run,) if isinstance(run, str) else run.overrides
+    words = run.overrides if isinstance(run, Configuration) else (run,)
     with inside("train", (*words, *overrides)) as config, set_back():
         job = _job(config)
         check_cost_of_one(job)
@@ -63,10 +64,8 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         except AtWork as other:
             raise UserError(f"{job.title}: {other}") from None
         except Paused as pause:
-            if pause.code == INTERRUPTED:
-                raise KeyboardInterrupt(f"{job.title}: paused; the same call goes on") from None
             if not pause.alone:  # the process was asked to end
-                raise SystemExit(pause.code) from None
+                raise KeyboardInterrupt(f"{job.title}: paused ({pause}); the same call goes on") from None
             status = "paused"
     record = packed(job.folder, Path(job.settings.out)) or recorded(job.folder)
     if status == "failed" or record is None:
