@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Full-size runs of Image and Table 1 on spare cores, for as long as that takes: stopped, they have saved everything, and go on.
+# Table 1 at its own length, narrow first and then at full size, and Image, on spare cores, for as long as that takes:
+# stopped, the runs have saved everything, and go on.
 #   bash scripts/background.sh start [N]     N runs at once, 1 by default, one core each, at the lowest priority
 #   bash scripts/background.sh status        what is done, and where each run is at work
 #   bash scripts/background.sh stop          within seconds; `start` goes on
@@ -15,11 +16,17 @@ home=${LRA_BACKGROUND:-$HOME/.local/state/lra-background}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${LRA_DATA:-} in "" | /*) ;; *) export LRA_DATA=$PWD/$LRA_DATA ;; esac
 
-queue() { # the most valuable first; evaluations of the full-size runs cost less than a tenth of training
+queue() { # what a reader learns most from first: whoever stops it at any hour has whole rows
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
-    local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed
+    local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed task
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
+    local rates="experiment=table1_narrow_rates max_hours=null" narrow="experiment=table1_narrow max_hours=null"
     cat <<END
+$rates task=listops train.lr=0.00158114,0.00632456,0.0252982
+$(for seed in 1 2 3; do echo "$narrow task=listops seed=$seed"; done)
+$rates task=text train.lr=0.0158114,0.0632456,0.252982
+$(for seed in 1 2 3; do echo "$narrow task=text seed=$seed"; done)
+$(for task in listops text; do echo "$narrow task=$task seed=4,5"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
@@ -113,7 +120,7 @@ collect) collect ;;
 pack) tar -C "$home" --exclude=./code --exclude='./worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
 unpack) mkdir -p "$home" && tar -C "$home" -xzf "${2:?the file to read}" ;;
 *)
-    sed -n '2,7p' "$0" >&2
+    sed -n '2,8p' "$0" >&2
     exit 2
     ;;
 esac

@@ -22,9 +22,23 @@ STATISTICS = {
 }
 
 
+LIT_PER_GREY = 100  # one in so many lit pixels, so that a grey is counted by itself
+
+
+def greys(*samples: Pictures) -> list[int]:
+    """The greys that are frequent in a sample."""
+    frequent: set[int] = set()
+    for pictures in samples:
+        counts = np.bincount(pictures.pixels[pictures.pixels > 0], minlength=256)
+        frequent |= set(np.flatnonzero(LIT_PER_GREY * counts > counts.sum()).tolist())
+    return sorted(frequent)
+
+
 def compared(theirs: Pictures, ours: Pictures) -> float:
     """The least p of Kolmogorov and Smirnov's two-sample tests, adjusted by Holm; prints a table of all."""
     values = {name: (of(theirs), of(ours)) for name, of in STATISTICS.items()}
+    for grey in greys(theirs, ours):
+        values[f"pixels of grey {grey}"] = tuple((sample.pixels == grey).sum(axis=(1, 2)) for sample in (theirs, ours))
     chances = [ks_2samp(*pair, method="asymp").pvalue for pair in values.values()]
     print(f"\n| {len(theirs.pixels)} / {len(ours.pixels)} pictures | theirs | ours | p | p after Holm |")
     for (name, (their, our)), chance, adjusted in zip(values.items(), chances, holm(chances), strict=True):

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,8 @@ PATIENCE = 0.5
 
 class StandIn:
     """In the place of the module wandb and of its run. At the call `trouble`, `act` is called before anything else."""
+
+    __spec__ = ModuleSpec("wandb", loader=None)
 
     def __init__(self, trouble: str = "", act=lambda: None, step: int = 0) -> None:
         self.trouble, self.act, self.step = trouble, act, step

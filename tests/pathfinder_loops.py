@@ -9,10 +9,21 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+import yaml
 from PIL import Image, ImageDraw
 from scipy.ndimage import grey_dilation
 
+from lra.config import configure
+from lra.config.compose import conf_dir
+from lra.tasks.pathfinder import Pathfinder
+
 Point = tuple[int, int]
+
+
+def builder(option: str, **changes: object) -> Pathfinder:
+    """The task of an option in `conf/task`, with changes of its values."""
+    values = yaml.safe_load((conf_dir() / "task" / f"{option}.yaml").read_text())["task"]
+    return configure.build(values | changes, "task", [])()
 
 
 class DeadEnd(Exception):
@@ -51,8 +62,18 @@ def disc(radius: int) -> np.ndarray:
     return axis[:, None] ** 2 + axis**2 <= radius**2
 
 
+def radians(degrees: int) -> float:
+    return degrees * math.pi / 180  # math.radians divides first, which is another number now and then
+
+
 def small(image: np.ndarray, side: int) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS)) / 255.0
+    resized = Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(resized).astype(np.float32) / np.float32(255)
+
+
+def scaled(image: np.ndarray) -> np.ndarray:
+    """Grey values of an image from 0 to its largest value, as SciPy's `imsave` rounded them."""
+    return (image * (255 / image.max()) + 0.5).astype(np.uint8)
 
 
 class Loops:
@@ -69,7 +90,7 @@ class Loops:
         sprite = 2 * self.reach + 1
         pictures = []
         for small_one in self.sprites(angle):
-            wide = np.zeros((side + 2 * self.reach,) * 2)
+            wide = np.zeros((side + 2 * self.reach,) * 2, dtype=np.float32)
             wide[place[0] : place[0] + sprite, place[1] : place[1] + sprite] = small_one
             pictures.append(wide[self.reach : -self.reach, self.reach : -self.reach])
         return pictures[0], pictures[1]
@@ -109,6 +130,16 @@ class Loops:
         line, mask = self.paddle(place, angle, self.side)
         return Snake(place, pivot, angle, line, mask, place)
 
+    def second(self, first: Point, around: float) -> Point:
+        """Where the second snake begins."""
+        distance = self.design.seed_distance
+        return round(first[0] + distance * math.sin(around)), round(first[1] + distance * math.cos(around))
+
+    def lit(self, line: np.ndarray, contrast: int) -> np.ndarray:
+        """A line with a contrast in percent, in float32."""
+        assert line.dtype == np.float32
+        return (line * np.float32(contrast / 100)).astype(np.float64)
+
     def extend(self, snake: Snake, mask: np.ndarray) -> float:
         """Another paddle, the mask with the one before; how far it begins from that."""
         pivot = walk(snake.pivot, snake.angle, self.length + 2 * self.margin)
@@ -144,13 +175,9 @@ class Loops:
         mask[design.padding : -design.padding, design.padding : -design.padding] = 0
         middle, edge = np.ones_like(mask), 2 * design.seed_distance
         middle[edge : self.side - edge, edge : self.side - edge] = 0
-        angles = [math.radians(self.draws.randrange(-180, 180)) for _ in range(2)]
+        angles = [radians(self.draws.randrange(-180, 180)) for _ in range(2)]
         first = self.place(middle, angles[0])
-        around = math.radians(self.draws.randrange(360))
-        second = tuple(
-            round(place + design.seed_distance * part)
-            for place, part in zip(first, (math.sin(around), math.cos(around)), strict=True)
-        )
+        second = self.second(first, radians(self.draws.randrange(360)))
         snakes = [self.begin(place, angle) for place, angle in zip((first, second), angles, strict=True)]
         paths = [0.0, 0.0]
         for _ in range(design.contour_length - 1):
@@ -161,7 +188,7 @@ class Loops:
     def distractor(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The line of a short snake and the mask with it."""
         mask = mask.copy()
-        angle = math.radians(self.draws.randrange(-180, 180))
+        angle = radians(self.draws.randrange(-180, 180))
         snake = self.begin(self.place(mask, angle), angle)
         for _ in range(self.design.distractor_length - 1):
             self.extend(snake, mask)
@@ -180,7 +207,7 @@ class Loops:
                 break
             except DeadEnd:
                 continue
-        image = np.maximum(snakes[0].line, snakes[1].line) * design.contrast / 100
+        image = self.lit(np.maximum(snakes[0].line, snakes[1].line), design.contrast)
         placed = 0
         for _ in range(design.distractors):
             for _ in range(5):
@@ -188,10 +215,9 @@ class Loops:
                     line, mask = self.distractor(mask)
                 except DeadEnd:
                     continue
-                image, placed = np.maximum(image, line * design.distractor_contrast / 100), placed + 1
+                image, placed = np.maximum(image, self.lit(line, design.distractor_contrast)), placed + 1
                 break
         label, origin = self.draws.randrange(2), self.draws.randrange(2)
         start, end = snakes[origin].start, snakes[origin if label else 1 - origin].end
         image = np.maximum(image, np.maximum(self.marker(start), self.marker(end)))
-        pixels = (image * (255 / image.max()) + 0.5).astype(np.uint8)
-        return Picture(pixels, label, math.dist(start, end), placed, paths[origin])
+        return Picture(scaled(image), label, math.dist(start, end), placed, paths[origin])

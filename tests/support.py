@@ -104,6 +104,7 @@ def shape(**changes: object) -> Shape:
         "dropout_over": "values",
         "causal": False,
         "layer": 0,
+        "layers": 2,
     }
     return Shape(**{**sizes, **changes})
 
@@ -188,8 +189,14 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1")],
     "mamba2": [("attention.state=3", "attention.conv=2")],
     "lru": [("attention.state=3",)],
-    "s5": [("attention.state=4", "attention.blocks=2")],
-    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
+    "s5": [
+        ("attention.state=4", "attention.blocks=2"),
+        ("attention.state=4", "attention.blocks=2", "attention.init=lecun_normal"),
+        ("attention.state=4", "attention.blocks=1", "attention.init=complex_normal"),
+    ],
+    "rwkv7": [(), ("attention.init=released",)],
+    "mlstm": [(), ("attention.init=released",)],
+    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2"), ("attention.init=released",)],
     "based": [("attention.width=3",)],
     "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
     "gmm_prf": [("attention.samples=3",)],

@@ -137,9 +137,7 @@ def test_a_run_that_fails_is_an_error_with_its_reason(cli: Commands, monkeypatch
 
 
 @pytest.mark.parametrize("code", [INTERRUPTED, PAUSED])
-def test_a_signal_that_stopped_a_run_is_an_interrupt(
-    code: int, cli: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_stopped_a_run_is_an_interrupt(code: int, cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(_: object) -> None:
         raise Paused("a signal", code)
 

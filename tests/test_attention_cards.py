@@ -35,6 +35,7 @@ SHAPE = Shape(
     dropout_over="values",
     causal=False,
     layer=0,
+    layers=2,
 )
 
 

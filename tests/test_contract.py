@@ -28,6 +28,7 @@ SHAPE = Shape(
     dropout_over="values",
     causal=False,
     layer=0,
+    layers=2,
 )
 
 

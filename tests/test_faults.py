@@ -215,6 +215,19 @@ def test_a_results_folder_that_is_read_only(record_property, cli: Commands, swee
     )
 
 
+def test_finished_runs_in_a_folder_that_is_read_only(record_property, cli: Commands) -> None:
+    """There is nothing to do for a run; a sweep declares its cells, and cannot."""
+
+    def scenario() -> list:
+        assert command(*TINY, "out=runs").code == 0
+        read_only(Path("runs"))
+        return [command(*TINY, "out=runs").code, command("--multirun", *TINY, "out=runs").err]
+
+    code, said = with_mounts(scenario)
+    assert said.strip().splitlines()[-1].startswith("lra-train: error: runs/.sweep.lock: read-only file system")
+    observe(record_property, "finished run in a read-only folder", "mounted read-only", 0, code)
+
+
 @pytest.mark.slow
 def test_a_cache_that_is_read_only(record_property, cli: Commands) -> None:
     def scenario() -> list:

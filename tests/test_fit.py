@@ -50,6 +50,32 @@ def test_the_peaks_of_table_3() -> None:
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
+def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None:
+    recipe = small_recipe(steps=97, warmup=11, eval_every=5, patience=3)
+    ends = {
+        best: next(step for step in range(best, 97, 5) if recipe.out_of_patience(step, best)) for best in (5, 10, 15)
+    }
+    assert ends == {5: 30, 10: 30, 15: 30}  # the first evaluation at least 15 steps after step 11, or after the best
+    assert not recipe.out_of_patience(30, 20) and recipe.out_of_patience(35, 20)
+    assert not small_recipe(steps=97, warmup=11, eval_every=5).out_of_patience(95, 5)
+
+
+def test_training_ends_where_it_is_told_to() -> None:
+    task, seen = stub_task(), []
+    model, recipe = model_for(task), small_recipe(steps=17, eval_every=5)
+    measured = trained(
+        model,
+        task,
+        recipe,
+        seed=3,
+        precision="fp32",
+        on_step=lambda step, *_: seen.append(step),
+        ended=lambda: 10 in seen,
+    )
+    assert [now.step for now in measured] == [5, 10]
+    assert seen == list(range(1, 11))
+
+
 def test_impossible_recipes_are_refused() -> None:
     with pytest.raises(UserError, match=r"train.warmup=9 is longer than train.steps=7"):
         small_recipe(warmup=9)

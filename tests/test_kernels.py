@@ -153,6 +153,24 @@ def test_the_weights_are_the_normalised_kernel(name, extra, phi, length, masked,
     torch.testing.assert_close(mixer.attend(q, k, v, mask), weights @ v, rtol=1e-10, atol=1e-10)
 
 
+@causal_or_not
+def test_linear_keeps_the_digits_of_very_negative_inputs(causal: bool) -> None:
+    """In fp32 as in float64, values and gradients: elu + 1 is an exponential below zero, and overflows nowhere."""
+    mixer = mixer_of("linear", "attention.eps=1e-30", max_positions=37, causal=causal).float()
+    q, k, v = (part.float() for part in heads(37, spread=30))
+    q[0, 0, 3, 0], k[0, 1, 5, 0] = 500, 500  # exp(500) is no number of fp32
+    in_float64 = [part.double().requires_grad_() for part in (q, k, v)]
+    phi_q, phi_k = map(elu_plus_one, in_float64[:2])
+    expected = normalised(phi_q @ phi_k.mT, None, causal) @ in_float64[2]
+    expected = [expected, *torch.autograd.grad(expected.square().sum(), in_float64)]
+    in_float32 = [part.requires_grad_() for part in (q, k, v)]
+    found = mixer.attend(*in_float32, None)
+    found = [found, *torch.autograd.grad(found.square().sum(), in_float32)]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    torch.testing.assert_close(mixer.features(q, k, None)[0].double(), phi_q, rtol=1e-6, atol=1e-37)
+
+
 def test_cosformer_does_not_divide_by_less_than_eps() -> None:
     """Queries that meet no key: 0, not a value of chance."""
     q, k, v = heads(7)

@@ -154,6 +154,7 @@ def test_schedules() -> None:
             "no_decay": None,
             "layer_decay": None,
             "groups": None,
+            "patience": None,
             "processes": 1,
             "compile": False,
         }

@@ -192,6 +192,7 @@ def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
             dropout_over="values",
             causal=causal,
             layer=0,
+            layers=2,
         )
         mixer = theirs.LooksAhead(shape)
         if causal:

@@ -14,6 +14,7 @@ import pytest
 
 from lra.core import locks
 from lra.core.errors import UserError
+from lra.core.files import write_atomic
 from lra.records.names import LOCK
 
 HOLD = """
@@ -51,6 +52,36 @@ def test_it_says_who_holds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     with locks.hold(path, 0):
         assert locks.holder(path) == f"{own}, SLURM job 17"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_who_lost_a_lock_writes_nothing_more_beside_it(path: Path, replaced: bool) -> None:
+    note = path.with_name("note")
+    with locks.hold(path, 0):
+        write_atomic(note, b"mine")
+        path.unlink()
+        if replaced:
+            path.touch()
+        with pytest.raises(UserError, match=f"{path}: deleted or replaced while it was held"):
+            write_atomic(note, b"more")
+        write_atomic(path.parent / "elsewhere" / "note", b"its own")
+    write_atomic(note, b"not held")
+    assert note.read_bytes() == b"not held"
+
+
+def test_a_lock_that_was_removed_while_somebody_waited_for_it_is_taken_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = locks._taken
+
+    def removed(*arguments: object) -> bool:
+        monkeypatch.setattr(locks, "_taken", taken)
+        path.unlink()
+        return taken(*arguments)
+
+    monkeypatch.setattr(locks, "_taken", removed)
+    with locks.hold(path, 0):
+        assert locks.holder(path) == f"{platform.node()}, process {os.getpid()}"
 
 
 def test_a_suspended_process_is_a_holder_and_a_killed_one_is_not(path: Path, other: subprocess.Popen) -> None:

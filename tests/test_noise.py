@@ -80,7 +80,8 @@ def test_the_gradient_of_a_cut_batch_where_channels_are_dropped(name: str) -> No
 @pytest.mark.parametrize("name", OF_CHANNELS)
 def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
     build, _ = settings(name, [])
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False, "layer": 0}
+    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
+    sizes |= {"layer": 0, "layers": 2}
     mixer = build(Shape(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
     set_keys(mixer, seed=1, step=3, rows=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
@@ -94,8 +95,8 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
     build, _ = settings(name, extra)
     if not build.func.maskable:
         pytest.skip(f"{name} declares that it cannot mask")
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False, "layer": 0}
-    sizes["dropout_over"] = "values"
+    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
+    sizes |= {"dropout_over": "values", "layer": 0, "layers": 2}
     for causal in (False, *([True] if build(Shape(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
         if name == "simple" and causal:
             build.keywords["dropout_on"] = "output"  # the causal form has no one state

@@ -149,6 +149,41 @@ def test_the_command_packs_verifies_and_unpacks(done: Path, cli: Commands) -> No
     assert tree(done) == whole
 
 
+@pytest.mark.parametrize("option", ["--pack", "--unpack"])
+def test_what_was_cut_short_is_done_by_the_same_command(
+    done: Path, cli: Commands, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """After the runs were moved, and before the report was written anew."""
+    for arguments in [(), *[("--pack",)] * (option == "--unpack")]:
+        assert cli(command.main, str(done), *arguments)[0] == 0
+    other = Path(shutil.copytree(done, done.parent / "other" / done.name))
+    assert cli(command.main, str(other), option)[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "write_report", sudden_end)
+        with pytest.raises(SystemError):
+            command_line(patch, str(done), option)
+    assert cli(command.main, str(done), option)[0] == 0
+    assert tree(done) == tree(other)
+
+
+def sudden_end(*_: object) -> None:
+    raise SystemError
+
+
+def command_line(patch: pytest.MonkeyPatch, *arguments: str) -> None:
+    patch.setattr("sys.argv", ["lra-report", *arguments])
+    command.main()
+
+
+def test_control_c_ends_a_report_in_one_line(done: Path, cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "write_report", interrupted)
+    said = "\nlra-report: interrupted; the same command again does what is left\n"
+    assert cli(command.main, str(done)) == (130, "", said)
+
+
 def test_pages_alone_verify_without_tables(done: Path, cli: Commands) -> None:
     """Another program's file stays; a page that was edited does not verify."""
     write_report(done)

@@ -4,9 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from lra.core.paths import CHECKOUT
 
@@ -103,3 +107,40 @@ def test_your_attention_in_ten_minutes(tmp_path: Path) -> None:
     table = (tmp_path / "results/mine/README.md").read_text()
     assert len(re.findall(r"^\| Mine \| O\(L D Dh\) \|.*\b3/3\b", table, re.MULTILINE)) == 1
     call(sys.executable, "-m", "pytest", "-q", "test_mine.py", cwd=tmp_path)
+
+
+def installed_with(requirements: list[str]) -> set[str]:
+    """The distributions that pip installs for these requirements, as far as they are here."""
+    found: set[str] = set()
+    waiting = [(Requirement(each), "") for each in requirements]
+    while waiting:
+        wanted, extra = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if (wanted.marker is None or wanted.marker.evaluate({"extra": extra})) and name not in found:
+            try:
+                inner = [Requirement(each) for each in requires(name) or []]
+            except PackageNotFoundError:
+                continue
+            found.add(name)
+            waiting += [(each, chosen) for each in inner for chosen in ("", *wanted.extras)]
+    return found
+
+
+def test_a_user_who_only_trains_needs_no_extra(tmp_path: Path) -> None:
+    """Where no module can be imported but Python's and what `pip install lra` brings, a sweep ends with its report, and
+    each logger in one line that says what to install."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    plain = installed_with(project["dependencies"]) | {"lra"}
+    known = packages_distributions()
+    refused = [name for name, owners in known.items() if not {*map(canonicalize_name, owners)} & plain]
+    assert {"wandb", "tensorboard", "pytest"} <= set(refused)
+    assert not {"torch", "hydra_plugins", "sklearn"} & set(refused)
+    program = f"import sys; sys.modules.update(dict.fromkeys({refused!r})); from lra.__main__ import train; train()"
+    line = (sys.executable, "-c", program, "--multirun", "experiment=smoke", "system=simple", "seed=1,2")
+    environment = {"PYTHONPATH": str(CHECKOUT), "LRA_CACHE": str(tmp_path / "cache")}
+    assert "# Results: smoke" in call(*line, cwd=tmp_path, **environment)
+    for name in ("wandb", "tensorboard"):
+        alone = [*line[:3], "experiment=smoke", "attention=simple", "seed=3", f"logger={name}"]
+        done = subprocess.run(alone, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True)
+        said = f"lra-train: error: logger={name}: {name} is not installed; pip install 'lra[{name}]'\n"
+        assert (done.returncode, done.stderr) == (2, said)

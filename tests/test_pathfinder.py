@@ -11,26 +11,18 @@ from pathlib import Path
 import numpy as np
 import pathfinder_loops as loops
 import pytest
-import yaml
 from goodness import Pictures, compared
+from pathfinder_loops import builder
 from PIL import Image, ImageDraw
 from support import Commands
 
 from lra.cli import prepare
-from lra.config import configure
-from lra.config.compose import conf_dir
 from lra.core.errors import UserError
 from lra.tasks import Builder, Place, Task, pathfinder_snakes, pathfinder_sprites
-from lra.tasks.pathfinder import Pathfinder
 from lra.tasks.pathfinder_snakes import Design, Images
 from lra.tasks.pictures import sheet
 
 NAMES = {"pathfinder": "pathfinder", "pathfinder_64": "pathfinder 64", "pathx": "pathx", "pathx_256": "pathx 256"}
-
-
-def builder(option: str, **changes: object) -> Pathfinder:
-    values = yaml.safe_load((conf_dir() / "task" / f"{option}.yaml").read_text())["task"]
-    return configure.build(values | changes, "task", [])()
 
 
 def place(cache: Path, workers: int = 1) -> Place:
@@ -49,7 +41,7 @@ def drawn() -> Images:
     return pathfinder_snakes.block(3, 5, easy())
 
 
-# ---------------------------------------------------------------- paddles and markers
+# ---------------------------------------------------------------- paddles
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -86,9 +78,9 @@ def test_paddles_are_those_of_the_loops() -> None:
     style = pathfinder_snakes.Design.paddles(one.design, 1)
     assert style.usable.sum() == 30
     for turn in range(0, 360, 4):
-        line, mask = one.paddle((4, 4), math.radians(turn - 180), 9)
+        line, mask = one.paddle((4, 4), loops.radians(turn - 180), 9)
         assert (style.line[turn] == np.rint(255 * line)).all() and (style.mask[turn] == np.rint(255 * mask)).all(), turn
-        assert set(map(tuple, style.seen[turn].tolist())) == set(one.seen(math.radians(turn - 180))), turn
+        assert set(map(tuple, style.seen[turn].tolist())) == set(one.seen(loops.radians(turn - 180))), turn
 
 
 def test_walks_end_where_those_of_the_loops_do() -> None:
@@ -96,7 +88,7 @@ def test_walks_end_where_those_of_the_loops_do() -> None:
     design = builder("pathfinder").design
     style, mended = design.paddles(1), replace(design, mended=True).paddles(1)
     further = np.arctan2(style.points[:, 0], style.points[:, 1]).tolist()
-    angles = [math.radians(degrees) for degrees in range(-180, 180)] + further
+    angles = [loops.radians(degrees) for degrees in range(-180, 180)] + further
     places = np.stack([np.arange(32)] * 2, axis=1)
     for turn, angle in enumerate(angles):
         turns = np.full(32, turn)
@@ -113,17 +105,6 @@ def test_walks_end_where_those_of_the_loops_do() -> None:
         assert (straight == straight[0]).all()
     down = np.array([90 + 180] * 3)
     assert style.walked(style.ahead, down, np.array([[9, 0], [9, 3], [9, 9]])).tolist() == [[13, 1], [13, 4], [13, 9]]
-
-
-@pytest.mark.parametrize("where", [(0, 3), (16, 30), (31, 31)])
-def test_markers_are_those_of_the_loops(where: tuple[int, int]) -> None:
-    one = loops.Loops(builder("pathfinder").design, 1, seed=1)
-    canvas = np.zeros((1, 32, 32), dtype=np.uint16)
-    canvas[0, 5, 11] = 200 * 255  # the brightest pixel: a marker has half of it
-    marked = pathfinder_snakes._marked(canvas, np.array([[where, where]]), 1.5)[0]
-    expected = np.floor(one.marker(where) * 255 / 2 + 0.5)
-    expected[5, 11] = 255
-    assert (marked == expected).all()
 
 
 # ---------------------------------------------------------------- blocks
@@ -150,6 +131,15 @@ def test_pictures_have_both_labels_full_scale_and_two_markers() -> None:
     assert set(images.known[:, 1]) == {1, 2}
     same = images.labels == 1
     assert (images.known[same, 0] <= images.known[same, 2] + 1).all(), "no path is shorter than the straight line"
+
+
+def test_where_both_snakes_meet_the_label_does_not_show() -> None:
+    """The other labels with the same draws give the same picture there, and another one elsewhere."""
+    labels, origins = drawn().labels, np.arange(pathfinder_snakes.BLOCK) % 2
+    pixels, _, meet = pathfinder_snakes._drawn(pathfinder_snakes.Draws(5, 3), easy(), 1, labels, origins)
+    others, _, again = pathfinder_snakes._drawn(pathfinder_snakes.Draws(5, 3), easy(), 1, 1 - labels, origins)
+    assert (meet == again).all() and 0 < meet.sum() < 50
+    assert ((pixels == others).all(axis=(1, 2)) == meet).all()
 
 
 def test_mended_pictures_miss_no_first_direction() -> None:
@@ -184,7 +174,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
     made = [pathfinder_snakes.block(number, 1, builder("pathfinder", **FEW).design) for number in range(2)]
-    pixels, labels, known = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    pixels, labels, known, meet = (np.concatenate(parts) for parts in zip(*made, strict=True))
     start = 0
     for split, size in ((task.train, 307), (task.val, 101), (task.test, 103)):
         rows = np.arange(size)
@@ -194,6 +184,7 @@ def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
         assert (split.known == known[start : start + size].ravel()).all()
         assert (split.document(7) == split.pad(rows[7:8], 289)[0]).all()
         start += size
+    assert task.source["pictures in which both snakes end on one pixel"] == str(meet[:start].sum()) != "0"
     assert {"majority class", "distance of the markers", "nearest centroid"} < set(task.baselines)
     assert "small convolution, 307 pictures" in task.baselines
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -59,8 +60,9 @@ def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_state_that_reads_itself(length: int, width: int, keys: bool) -> None:
+    """Decays are slow, so that something of a state is left after a chunk."""
     q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 4, (2, 3, length, width), (2, 3, length, 7))
-    a, b, log_decay = 0.3 * a, 0.3 * b, -decay.abs()
+    a, b, log_decay = 0.3 * a, 0.3 * b, -0.05 * decay.abs()
     state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
     for i in range(length):
         read = (a[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
@@ -257,6 +259,20 @@ def test_a_state_space_is_its_loop(name: str, system: Callable, extra: str, leng
     same(mixer(x), expected, [x, *mixer.parameters()])
 
 
+def moving_average(mixer: Mixer, x: Tensor) -> Tensor:
+    """X' of Mega, of x [B, L, 15], with 3 averages a channel."""
+
+    def one_way(x: Tensor, way: int) -> Tensor:
+        a, d = mixer.keep[way].sigmoid(), mixer.damp[way].sigmoid()
+        h, y = torch.zeros(len(x), 15, 3, dtype=x.dtype), []
+        for i in range(x.shape[1]):
+            h = a * mixer.expand[way] * x[:, i, :, None] + (1 - a * d) * h
+            y.append((h * mixer.reduce[way]).sum(dim=-1) / math.sqrt(3))
+        return torch.stack(y, dim=1)
+
+    return one_way(x, 0) if mixer.causal else one_way(x, 0) + one_way(x.flip(1), 1).flip(1)
+
+
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [13, CHUNK + 3])
@@ -268,18 +284,10 @@ def test_mega_is_its_loop(length: int, causal: bool, chunk: int | None) -> None:
             parameter += 0.5 * noise(*parameter.shape, seed=seed)
     x = noise(2, length, 15).requires_grad_()
 
-    def average(x: Tensor, way: int) -> Tensor:
-        a, d = mixer.keep[way].sigmoid(), mixer.damp[way].sigmoid()
-        h, y = torch.zeros(2, 15, 3, dtype=x.dtype), []
-        for i in range(length):
-            h = a * mixer.expand[way] * x[:, i, :, None] + (1 - a * d) * h
-            y.append((h * mixer.reduce[way]).sum(dim=-1) / math.sqrt(3))
-        return torch.stack(y, dim=1)
-
     def swish(x: Tensor) -> Tensor:
         return x * x.sigmoid()
 
-    mean = average(x, 0) if causal else average(x, 0) + average(x.flip(1), 1).flip(1)
+    mean = moving_average(mixer, x)
     z, v = swish(mixer.shared(mean)), swish(mixer.value(x))
     (scale_q, scale_k), (shift_q, shift_k) = mixer.scales, mixer.shifts
     place, reach = torch.arange(length), len(mixer.bias) // 2
@@ -292,6 +300,25 @@ def test_mega_is_its_loop(length: int, causal: bool, chunk: int | None) -> None:
     attended = scores.masked_fill(~seen, -math.inf).softmax(dim=-1) @ v
     hidden = swish(mixer.by_average(mean) + mixer.by_attention(swish(mixer.reset(mean)) * attended))
     same(mixer(x), mixer.update(mean).sigmoid() * (hidden - x), [x, *mixer.parameters()])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_average_that_keeps_nothing_is_finite_in_fp32(causal: bool) -> None:
+    """Both sigmoids round to 1 from logits of 17 on, and the average is of the token alone; fp32 beside float64."""
+    length = CHUNK + 3
+    mixer = mixer_of("mega", "attention.averages=3", max_positions=length, causal=causal).float()
+    with torch.no_grad():
+        mixer.keep[:], mixer.damp[:] = (torch.tensor(logits) for logits in ([17.0, 40, 3], [19.0, 53, -2]))
+    exact = deepcopy(mixer).double()
+    inputs = noise(2, length, 15).float()
+    outcomes = []
+    for each, average in ((mixer, mixer.average), (exact, lambda x: moving_average(exact, x))):
+        x = inputs.to(each.keep.dtype).requires_grad_()
+        y = average(x)
+        given = [x, each.keep, each.damp, each.expand, each.reduce]
+        outcomes.append([y, *torch.autograd.grad(y.square().sum(), given)])
+    for found, expected in zip(*outcomes, strict=True):
+        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_where_states_begin() -> None:

@@ -142,6 +142,15 @@ def test_the_selection_rule_decides_which_accuracy_is_shown(tmp_path: Path) -> N
     assert "Asked for" not in page
 
 
+def test_runs_that_ended_before_all_steps_are_counted(tmp_path: Path) -> None:
+    for seed, ended in ((1, "no progress"), (2, "steps"), (3, "no progress")):
+        put(tmp_path, seed, 37.5, ended=ended)
+    assert "- ended before all steps, since the validation got no better: 2 runs\n" in page_of(tmp_path)
+    put(tmp_path, 4, 37.5, ended="bored")
+    with pytest.raises(UserError, match="ended"):
+        page_of(tmp_path)
+
+
 def test_another_selection_can_be_asked_for_and_is_labelled(small: Path) -> None:
     page = page_of(small, "last")
     assert "## Protocol `paper`, selection `last`" in page
@@ -292,7 +301,7 @@ HOSTILE = r"a|b *c* `d` <script> \e_f^g~h 50% & #1 {x} $y$ α"
 
 def test_markdown_of_names(tmp_path: Path) -> None:
     shown = markdown(Grid(["x"], [[TableText(HOSTILE)], [TableText("n", bold=True, link=address("a b(c).json"))]]))
-    assert shown.splitlines()[2].startswith(r"| a\|b \*c\* \`d\` \<script> \\e_f^g~h 50%")
+    assert shown.splitlines()[2].startswith(r"| a\|b \*c\* \`d\` \<script> \\e_f^g\~h 50%")
     assert shown.splitlines()[3] == "| [**n**](a%20b%28c%29.json) |"
 
 

@@ -31,6 +31,15 @@ def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> N
     assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
 
 
+def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
+    """A record from before `dropout_over` was a key."""
+    whole = record.read(SIMPLE / record.NAME)
+    assert whole["config"]["model"].pop("dropout_over") == "values"
+    record.write(SIMPLE, whole)
+    code, out, _ = kept(train.main, f"rerun={SIMPLE}")
+    assert (code, out.splitlines()[-1]) == (0, f"{SIMPLE}: equal to the last bit ({AGAIN})")
+
+
 def test_a_run_out_of_receipts_is_trained_with_its_own_settings(cli: Commands) -> None:
     """Of a sweep over a setting, so that its folder has commas and equal signs."""
     sweep = ("--multirun", *SMOKE, "max_hours=null", "system=transformer", "train.lr=0.05,0.01", "model.depth=1,2")
@@ -97,10 +106,15 @@ def test_what_cannot_be_done_is_one_line(kept: Commands, words: tuple[str, ...],
     assert not Path("reruns").exists()
 
 
-def test_other_data_are_named_before_anything_is_trained(kept: Commands) -> None:
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_other_data_are_named_before_anything_is_trained(kept: Commands, earlier: int) -> None:
+    """And with them the version of the task's data, where it is another."""
     run = record.read(SIMPLE / record.NAME)
-    run["provenance"]["data_sha256"] = "0" * 64
+    assert run["task_version"] == 1
+    run["provenance"]["data_sha256"], run["task_version"] = "0" * 64, earlier
     record.write(SIMPLE, run)
     code, _, err = kept(train.main, f"rerun={SIMPLE}")
     assert (code, err.count(f"data: the run was trained on {'0' * 64} (SHA-256), found ")) == (2, 1)
+    said = err.count("; those are version 0 of the task's data, these are version 1\n")
+    assert said == (earlier == 0)
     assert not Path("reruns").exists()

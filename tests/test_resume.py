@@ -115,6 +115,26 @@ def test_killed_after_any_step_the_end_is_the_same(reference, system: tuple[str,
     assert result("killed") == expected
 
 
+def test_killed_before_and_after_its_patience_ends_the_end_is_the_same(reference) -> None:
+    """With a rate that moves no weight, the first evaluation stays the best: two evaluations later nothing is trained
+    any more, also where the run goes on from the checkpoint of that moment."""
+    patient = ("attention=simple", "train.lr=1e-30", "train.patience=2", "checkpoint.keep=true")
+    expected = reference(*patient)
+    assert expected["record"]["ended"] == "no progress"
+    assert [line["step"] for line in expected["metrics"]] == [7, 14, 21]
+    assert expected["record"]["steps"] == expected["record"]["test"]["last"]["step"] == 21
+    job = prepared(*patient, "out=killed")
+    for fault in ("step:9:kill", "evaluation:2:kill", "evaluation:1:kill", "step:1:kill", "checkpoint listed:1:kill"):
+        assert finish(fork(job, fault)) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+
+
+def test_without_patience_a_record_says_nothing_of_its_end(reference) -> None:
+    assert "ended" not in reference("attention=simple")["record"]
+    assert reference("attention=simple", "train.patience=9")["record"]["ended"] == "steps"
+
+
 def test_killed_in_its_pretraining_and_after_it_the_end_is_the_same(reference) -> None:
     """In either phase, and where one has ended; the weights that the phase leaves are the same, too."""
     phase = ("pretrain=masked", "pretrain.train.steps=12", "pretrain.train.warmup=3", "attention=simple")

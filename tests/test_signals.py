@@ -7,8 +7,11 @@ import threading
 import time
 
 import pytest
+from support import Commands
 
+from lra.cli import train
 from lra.core import signals
+from lra.core.errors import UserError
 from lra.core.signals import Requests
 
 
@@ -79,3 +82,22 @@ def test_a_child_does_not_ring_for_its_parent(capfd: pytest.CaptureFixture) -> N
         os.waitpid(child, 0)
         assert requests.pending() is None
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("error", [AttributeError("flags"), UserError("nothing"), None], ids=["other", "ours", "none"])
+def test_a_signal_is_no_fault_of_the_library_that_it_came_through(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, asked: int, code: int, error: Exception | None
+) -> None:
+    """Libraries have a `finally` that fails where an object is half made, and handle what comes through them."""
+
+    def composed(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), asked)
+        finally:
+            if error is not None:
+                raise error
+
+    monkeypatch.setattr("lra.cli.command._composed", composed)
+    found, _, err = cli(train.main)
+    assert (found, err) == (code, f"lra-train: paused ({signal.Signals(asked).name}); the same command goes on\n")

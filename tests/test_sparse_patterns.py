@@ -254,6 +254,7 @@ def test_a_pattern_is_full_where_the_dense_mask_is(case: str, causal: bool) -> N
         dropout_over="values",
         causal=causal,
         layer=0,
+        layers=2,
     )
     for length in (2, 5, 11, 13, 29):
         mixer = design(replace(shape, max_positions=length))
@@ -322,7 +323,7 @@ def test_small_presets_leave_out_most_pairs(preset: str, task: str) -> None:
             "dropout_over": "values",
         }
         build_mixer = build(chosen["attention"], "attention", [], supplied=1)
-        mixer = build_mixer(Shape(**shape, max_positions=length, causal=False, layer=0))
+        mixer = build_mixer(Shape(**shape, max_positions=length, causal=False, layer=0, layers=1))
         assert not mixer.full_pattern
         if isinstance(mixer, PatternAttention):
             assert mixer.pattern(length).float().mean() < 0.4

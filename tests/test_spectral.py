@@ -8,6 +8,7 @@ import torch
 from support import composed, mixer_of, noise
 from torch import Tensor
 
+from lra.attention.scan import CHUNK
 from lra.attention.spectral import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
 
 RKS, PRF = ["gmm_rks", "fastfood_rks", "generative_rks"], ["gmm_prf", "fastfood_prf", "generative_prf"]
@@ -204,6 +205,47 @@ def test_prf_is_the_dense_weights(name: str, causal: bool) -> None:
     found = weights(mixer, q, k, seen.tril() if causal else seen)
     torch.testing.assert_close(found.sum(dim=-1), torch.ones(2, 3, 13).double())
     torch.testing.assert_close(mixer.attend(q, k, v, mask), found @ v)
+
+
+def gmm_kernel(mixer: Spectral, q: Tensor, k: Tensor, head: int) -> Tensor:
+    """k(q', k') of one head [B, L, L] by the docstrings of the two files, frequency by frequency."""
+    sigma, mu, drawn = mixer.spectrum.sigma[head], mixer.spectrum.mu[head], mixer.spectrum.noise
+    x, y = (part[:, head] / 5**0.25 for part in (q, k))
+    kernel = 0.0
+    for w in drawn.T:
+        if sigma.dim() == 1:
+            omega = torch.stack([(sigma[i] / 2).exp() * w[i] + mu[i] for i in range(5)])
+            exponents = [(part @ omega - (part * part).sum(dim=-1)) for part in (x, y)]
+            kernel = kernel + (exponents[0][:, :, None] + exponents[1][:, None, :]).exp()
+        else:
+            centred = sum(w[i] * sigma[i] for i in range(5))
+            for omega in (centred + mu, centred - mu):
+                kernel = kernel + ((x @ omega)[:, :, None] - (y @ omega)[:, None, :]).cos()
+    return kernel / drawn.shape[1] + (0.0 if sigma.dim() == 1 else mixer.smoothing**2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [13, CHUNK + 3])
+@pytest.mark.parametrize("name", ["gmm_rks", "gmm_prf"])
+def test_gmm_is_its_frequencies_one_by_one(name: str, length: int, causal: bool) -> None:
+    """Values, and gradients of sigma and mu, too."""
+    mixer = mixer_of(name, "attention.samples=3", causal=causal)
+    if name == "gmm_rks":
+        mixer.smoothing = 2.0  # more than the kernel can fall below zero
+    set_parameters(mixer, sigma=0.5 * noise(*mixer.spectrum.sigma.shape, seed=1), mu=noise(3, 5, seed=2))
+    q, k, v = (noise(2, 3, length, 5, seed=seed).requires_grad_() for seed in (3, 4, 5))
+    mask = torch.arange(length) < torch.tensor([[length], [7]])
+    rows = []
+    for head in range(3):
+        kernel = gmm_kernel(mixer, q, k, head) * mask[:, None, :]
+        kernel = kernel.tril() if causal else kernel
+        rows.append(kernel @ v[:, head] / (kernel.sum(dim=-1, keepdim=True) + mixer.eps))
+    inputs, weights = [q, k, v, mixer.spectrum.sigma, mixer.spectrum.mu], noise(2, 3, length, 5, seed=6)
+    found, expected = mixer.attend(q, k, v, mask), torch.stack(rows, dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+    slopes = torch.autograd.grad((expected * weights).sum(), inputs)
+    for one, two in zip(torch.autograd.grad((found * weights).sum(), inputs), slopes, strict=True):
+        assert (one - two).abs().max() <= 1e-9 * two.abs().max()
 
 
 @pytest.mark.parametrize("name", PRF)

@@ -16,7 +16,7 @@ from lra.core.errors import UserError
 from lra.tasks import Place, Task
 from lra.tasks.card import card
 from lra.tasks.splits import Windows
-from lra.tasks.storage import Writer, prepared, verify
+from lra.tasks.storage import MANIFEST, Writer, prepared, verify
 
 
 def build(cache: Path, log: Path, examples: int = 5) -> Task:
@@ -132,6 +132,15 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({**manifest, "schema": 99}))
     with pytest.raises(UserError, match="cache of schema 99"):
         build(tmp_path, tmp_path / "log")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: (path.unlink(), path.symlink_to("nothing"))])
+def test_a_cache_without_its_manifest_is_named_before_anything_is_built(tmp_path: Path, damage: Callable) -> None:
+    task = build(tmp_path, tmp_path / "log")
+    damage(task.folder / MANIFEST)
+    with pytest.raises(UserError, match=f"{task.folder}: found no {MANIFEST} in this prepared task; delete it"):
+        build(tmp_path, tmp_path / "log")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 
 def test_a_document_is_stored_once(tmp_path: Path) -> None:

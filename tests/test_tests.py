@@ -18,6 +18,7 @@ HELPERS = {
     "check_errors",
     "close",
     "exact",
+    "fits",
     "observe",
     "refused",
     "same",

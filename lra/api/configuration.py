@@ -26,6 +26,16 @@ from lra.runs.job import run_folder
 from lra.runs.system import assemble
 
 
+@contextmanager
+def path_kept() -> Iterator[None]:
+    """Modules of the working folder are found inside; afterwards `sys.path` is what it was before."""
+    before = [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 @dataclass(frozen=True)
 class Configuration:
     """One run, composed and checked. `overrides`: the command line that makes it; `settings`: every value; `folder`:

@@ -95,7 +95,7 @@ def attention(
         raise UserError(f"heads={heads} does not divide width={width}")
     shape = Shape(
         dim=width, qkv_dim=width, heads=heads, max_positions=max_len, bias=bias, out_proj=out_proj, dropout=dropout,
-        dropout_over="values", causal=causal, layer=0,
+        dropout_over="values", causal=causal, layer=0, layers=1,
     )  # fmt: skip
     node = {**settings.attention, **(options or {})}
     make = configure.build(node, "attention", settings.packages, supplied=1, kind=Mixer)

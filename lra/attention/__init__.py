@@ -6,9 +6,9 @@ A key mask [B, L] is True at real tokens; None means that all are real.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Shape:
 
     `max_positions`: of the longest input, so the task's `max_len` tokens, and one more where there is a CLS.
     `dropout_over`: where vectors of positions are dropped; weights between positions are dropped one by one.
-    `layer`: from 0.
+    `layer`: from 0, of `layers`.
     """
 
     dim: int
@@ -39,6 +39,7 @@ class Shape:
     dropout_over: Over
     causal: bool
     layer: int
+    layers: int
 
     @property
     def head_dim(self) -> int:
@@ -71,6 +72,10 @@ class Card:
     deviations: tuple[str, ...] = ()
     name: str = ""
 
+    def without(self, deviation: str) -> Self:
+        """The card of an instance that does not deviate in this."""
+        return replace(self, deviations=tuple(text for text in self.deviations if text != deviation))
+
 
 class Mixer(nn.Module):
     """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to the shape's `max_positions`; no
@@ -84,7 +89,8 @@ class Mixer(nn.Module):
     takes it when the shape says so. `commutes`: with a permutation of the positions. `projects_out`: it has the output
     projection that the variants switch. `reads_few`: outputs at the first positions alone come cheaper.
     `full_pattern`: a mechanism that is meant to leave pairs of positions out leaves out none of them at
-    `max_positions`, where it is softmax attention.
+    `max_positions`, where it is softmax attention. `keeps_weights`: its linear layers begin as it drew them, whatever
+    `model.weight_init` says.
     `parameter_groups`: by names that `train.groups` can give a learning rate and a weight decay of their own, some of
     its parameters, or of its modules with all of theirs, as `named_parameters` and `named_modules` call them. No
     parameter is in two groups; what only some settings have may stand there.
@@ -100,6 +106,7 @@ class Mixer(nn.Module):
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
+    keeps_weights: bool = False
     parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     abstract: ClassVar[bool] = True
 

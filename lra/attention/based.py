@@ -24,7 +24,11 @@ class Based(KernelAttention):
         time="L D d², d columns of queries and keys",
         linear=True,
         oracle="the explicit L x L weights; flash-linear-attention's naive form",
-        deviations=("no sliding windows and no convolutions between these layers",),
+        deviations=(
+            "no sliding windows and no convolutions between these layers",
+            "weights begin as PyTorch draws them; in the authors' code as N(0, 0.02²), those of the output projection "
+            "divided by the root of twice the number of layers",
+        ),
     )
     commutes = True
 

@@ -19,6 +19,12 @@ from lra.attention.modes import short_convolution
 from lra.attention.recurrent import NORM, DecaySteps, Recurrent
 from lra.attention.scan import delta_product
 
+OF_GATED = (
+    "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "
+    "PyTorch draws it; in the authors' code (NVlabs/GatedDeltaNet) A begins from 0 on, b has a bias, and the output's "
+    "weights begin the smaller the more layers there are"
+)
+
 
 class GatedDeltaNet(Recurrent):
     """`gated`: a; false: DeltaNet. `conv`: taps of the convolutions. `a_min` to `dt_max`: of `DecaySteps`."""
@@ -29,7 +35,11 @@ class GatedDeltaNet(Recurrent):
         time="L D (C + Dh), chunks of C",
         linear=True,
         oracle="the recurrence in float64; flash-linear-attention's naive form",
-        deviations=("values are as wide as queries and keys, not twice as wide", NORM),
+        deviations=(
+            "values are as wide as queries and keys, not twice as wide",
+            OF_GATED,
+            NORM,
+        ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("steps.log_a", "steps.bias")}
 
@@ -54,7 +64,7 @@ class GatedDeltaNet(Recurrent):
         else:
             formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
             paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
-            self.card = replace(self.card, formula=formula, paper=paper)
+            self.card = replace(self.card.without(OF_GATED), formula=formula, paper=paper)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)

@@ -26,7 +26,13 @@ class GatedLinear(Recurrent):
         time="L D (C + Dh), chunks of C",
         linear=True,
         oracle="the recurrence in float64; flash-linear-attention's naive form",
-        deviations=("values are as wide as queries and keys, not twice as wide", NORM),
+        deviations=(
+            "values are as wide as queries and keys, not twice as wide",
+            "weights begin as PyTorch draws them; in the authors' code those of q, k and the decay are Xavier-uniform "
+            "with a gain of 2^-2.5, and the others N(0, 0.02²)",
+            "the norm divides by the root mean square, without subtracting a mean as the paper's does",
+            NORM,
+        ),
     )
 
     def __init__(self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat) -> None:

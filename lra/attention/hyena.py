@@ -9,6 +9,7 @@ Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which reads no
 """
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -21,6 +22,7 @@ from lra.core.dropout import Dropout
 from lra.core.errors import UserError
 from lra.core.precision import at_least_float32, full_precision
 
+TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
 LEAST = 1e-2  # what a decay falls to, at its share of the longest input
 
 
@@ -38,6 +40,9 @@ class Hyena(Mixer):
         deviations=(
             "V has no long filter of its own, as in the authors' code: the first of the two is the short convolution",
             "the sines and cosines of positions are fixed",
+            "dropout falls on what goes to the output projection; in the authors' code on Z",
+            "projections begin as PyTorch draws them; in the authors' language models as N(0, 0.02²), those of the "
+            "output divided by the root of twice the number of layers",
         ),
     )
     can_be_causal = True
@@ -62,6 +67,8 @@ class Hyena(Mixer):
             raise UserError(f"attention.fast={fast}: expected at most attention.slow={slow}")
         self.bands, self.width, self.fast, self.slow = bands, width, fast, slow
         self.directions = 1 if self.causal else 2
+        if not self.causal:
+            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
         dim = shape.dim
         self.inner = nn.Linear(dim, 3 * dim, bias=shape.bias)
         self.taps = nn.Parameter((2 * torch.rand(3 * dim, taps) - 1) * taps**-0.5)

@@ -1,7 +1,8 @@
 """Linear attention with elu + 1 (Katharopoulos et al. 2020, eq. 7)."""
 
+import torch
 from torch import Tensor
-from torch.nn.functional import elu
+from torch.nn.functional import relu
 
 from lra.attention import Card
 from lra.attention.kernel import KernelAttention
@@ -20,4 +21,20 @@ class Linear(KernelAttention):
     commutes = True
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        return elu(q) + 1, elu(k) + 1
+        return _EluPlusOne.apply(q), _EluPlusOne.apply(k)
+
+
+class _EluPlusOne(torch.autograd.Function):
+    """exp(x) below zero and x + 1 above. As elu(x) + 1 it would be rounded as a number near 1 is, and 0 in fp32 below
+    -17. Its derivative is min(phi, 1), so the output is all that is kept."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        phi = x.clamp(max=0).exp_().add_(relu(x))
+        ctx.save_for_backward(phi)
+        return phi
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (phi,) = ctx.saved_tensors
+        return grad * phi.clamp(max=1)

@@ -6,6 +6,7 @@ backward, too, and have a C of their own there.
 """
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from lra.attention import Card, Shape
 from lra.attention.state_space import SHELL, StateSpace
 from lra.core.errors import UserError
+
+TWO_SIDED = "the paper is causal; here the same states also run backward, with a C of their own"
 
 
 class LinearRecurrentUnit(StateSpace):
@@ -43,6 +46,8 @@ class LinearRecurrentUnit(StateSpace):
         if not r_min < r_max < 1:
             raise UserError(f"attention.r_min={r_min}, attention.r_max={r_max}: expected r_min < r_max < 1")
         super().__init__(shape, state)
+        if not shape.causal:
+            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
         square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |l|^2
         self.nu = nn.Parameter((-square.clamp(min=1e-12).log() / 2).log())
         self.theta = nn.Parameter((max_phase * torch.rand(state)).clamp(min=1e-12).log())

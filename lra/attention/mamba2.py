@@ -33,6 +33,7 @@ class Mamba2(Recurrent):
         deviations=(
             "the inner width is that of queries, not twice the model's",
             "the norm has no weights, which those of the output projection can hold",
+            "the output projection begins as PyTorch draws it, not divided by the root of the number of layers",
             "A, D and the bias of Δ have a weight decay of their own only where train.groups gives them one",
         ),
     )

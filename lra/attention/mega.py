@@ -13,6 +13,7 @@ With pre-norm, H - X reads the normed input.
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -20,14 +21,22 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, silu
 
 from lra.attention import Card, Mixer, Shape
+from lra.attention.first_weights import draw_linear, normal
 from lra.attention.modes import convolve_both, convolve_modes, mode_kernel
 from lra.core.dropout import Dropout
 from lra.core.precision import at_least_float32, full_precision
 
+UNRELEASED = (
+    "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; in the "
+    "authors' code, and with attention.init=released, β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
+    "projections as N(0, 0.02²), and biases as zeros"
+)
+
 
 class Mega(Mixer):
     """`averages`: n for every channel and direction; `width`: z, of queries and keys; `chunk`: positions that attend to
-    each other, the average reaching beyond; null: all of them."""
+    each other, the average reaching beyond; null: all of them. `init`: "released": weights begin as in the authors'
+    code (facebookresearch/mega); None: as the card says."""
 
     card = Card(
         paper="Ma et al. 2023, Mega",
@@ -40,11 +49,20 @@ class Mega(Mixer):
             "values are as wide as the model, not twice as wide",
             "with pre-norm, H − X reads the normed input",
             "softmax on every task; the paper has a Laplace function on images",
+            UNRELEASED,
         ),
     )
     can_be_causal = True
 
-    def __init__(self, shape: Shape, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        averages: PositiveInt,
+        width: PositiveInt,
+        chunk: PositiveInt | None,
+        init: Literal["released"] | None,
+    ) -> None:
         super().__init__(shape)
         self.averages, self.width, self.chunk = averages, width, chunk
         self.directions = 1 if self.causal else 2
@@ -61,6 +79,19 @@ class Mega(Mixer):
         self.by_attention = nn.Linear(dim, dim, bias=False)
         self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
         self.dropout = Dropout(shape.dropout)
+        if init == "released":
+            self.keeps_weights = True
+            self.card = self.card.without(UNRELEASED)
+            self.draw_as_released()
+
+    @torch.no_grad()
+    def draw_as_released(self) -> None:
+        """Every second average is subtracted, and queries and keys are near zero."""
+        self.expand.normal_(std=0.02)
+        self.expand[..., ::2] += 1
+        self.expand[..., 1::2] -= 1
+        self.scales.normal_(std=0.02)
+        draw_linear(normal(0.02), *self.children())
 
     @property
     def reach(self) -> int:
@@ -81,7 +112,8 @@ class Mega(Mixer):
     def average(self, x: Tensor) -> Tensor:
         """X' of x [B, L, D]."""
         a = self.keep.sigmoid()
-        rate = torch.log1p(-a * self.damp.sigmoid())
+        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)  # where both round to 1: below it
+        rate = torch.log1p(-taken)
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
         c = torch.complex(c, torch.zeros_like(c))  # a half, since modes stand for pairs
         if self.causal:

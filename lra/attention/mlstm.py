@@ -8,6 +8,7 @@ Not included: the block's up-projection, short convolution and learnable skip.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -15,13 +16,20 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.attention.first_weights import draw_linear, normal
 from lra.attention.recurrent import NORM, Recurrent
 from lra.attention.scan import causal_product
+
+UNRELEASED = (
+    "weights begin as PyTorch draws them; in the authors' code, and with attention.init=released, those of the gates "
+    "begin as zeros, those of q, k, v and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))"
+)
 
 
 class Mlstm(Recurrent):
     """`forget_min`, `forget_max`: the biases of the heads' forget gates begin evenly between them; those of the input
-    gates are drawn with a deviation of 0.1."""
+    gates are drawn with a deviation of 0.1. `init`: "released": weights begin as in the authors' code (NX-AI/xlstm);
+    None: as the card says."""
 
     card = Card(
         paper="Beck et al. 2024, xLSTM",
@@ -32,15 +40,36 @@ class Mlstm(Recurrent):
         deviations=(
             "no up-projection, convolution and skip of the xLSTM block",
             "the norm divides by the root mean square, without subtracting a mean",
+            "the gates read the input, as in the paper; in the authors' code they read q, k and v",
             NORM,
+            UNRELEASED,
         ),
     )
 
-    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        forget_min: float,
+        forget_max: float,
+        init: Literal["released"] | None,
+        norm_eps: PositiveFloat,
+    ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
         self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))
         self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, shape.heads))
+        if init == "released":
+            self.keeps_weights = True
+            self.card = self.card.without(UNRELEASED)
+            self.draw_as_released()
+
+    def draw_as_released(self) -> None:
+        """Gates open by their biases alone, and an output projection is the smaller the more layers there are."""
+        dim = self.shape.dim
+        draw_linear(nn.init.zeros_, self.gates)
+        draw_linear(normal((2 / (5 * dim)) ** 0.5), self.query, self.key, self.value, self.gate)
+        draw_linear(normal(2 / self.shape.layers * dim**-0.5), self.out)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.query(x), self.key(x), self.value(x), self.gates(x)

@@ -7,7 +7,7 @@ their own, as in the authors' code. Re A = -exp(.) < 0, so that every mode decay
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,12 +15,22 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
+from lra.attention.first_weights import draw_truncated
 from lra.attention.state_space import SHELL, StateSpace
 from lra.core.errors import UserError
 
+UNRELEASED = (
+    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code, and with "
+    "attention.init, the variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
+)
+
 
 class S5(StateSpace):
-    """`state`: the real size P of the state, for P / 2 modes; `dt_min`, `dt_max`: the steps begin log-uniform."""
+    """`state`: the real size P of the state, for P / 2 modes; `dt_min`, `dt_max`: the steps begin log-uniform. `init`:
+    of B and C, before they are turned to modes, by the names of the authors' --C_init; None: as the card says. B is
+    truncated normal of variance 1 / P, and C is complex: in each part truncated normal, of variance 1 / P
+    ("trunc_standard_normal") or 1 / (P D) ("lecun_normal"), or normal of variance 1/2, not turned ("complex_normal").
+    """
 
     card = Card(
         paper="Smith et al. 2023, Simplified State Space Layers for Sequence Modeling",
@@ -28,7 +38,7 @@ class S5(StateSpace):
         time="L D N",
         linear=True,
         oracle="the recurrence in float64; s5-pytorch 0.2.1",
-        deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴"),
+        deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴", UNRELEASED),
     )
 
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -44,6 +54,7 @@ class S5(StateSpace):
         blocks: PositiveInt,
         dt_min: PositiveFloat,
         dt_max: PositiveFloat,
+        init: Literal["trunc_standard_normal", "lecun_normal", "complex_normal"] | None,
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
@@ -56,10 +67,27 @@ class S5(StateSpace):
         self.frequency = nn.Parameter(a.imag.float())
         low, high = math.log(dt_min), math.log(dt_max)
         self.log_dt = nn.Parameter(low + (high - low) * torch.rand(self.modes))
-        b = torch.randn(blocks, len(to_modes), shape.dim) * shape.dim**-0.5
-        c = torch.randn(shape.dim, self.directions, blocks, len(to_modes)) * state**-0.5
+        b, c = self.real_maps(blocks) if init is None else self.released_maps(blocks, init)
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
         self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
+        if init is not None:
+            self.card = self.card.without(UNRELEASED)
+        if init == "complex_normal":
+            self.c = nn.Parameter(torch.randn_like(self.c) * 0.5**0.5)
+
+    def real_maps(self, blocks: int) -> tuple[Tensor, Tensor]:
+        """B [blocks, P / blocks, D] and C [D, directions, blocks, P / blocks] of the real state."""
+        dim, state = self.shape.dim, 2 * self.modes
+        b = torch.randn(blocks, state // blocks, dim) * dim**-0.5
+        return b, torch.randn(dim, self.directions, blocks, state // blocks) * state**-0.5
+
+    def released_maps(self, blocks: int, init: str) -> tuple[Tensor, Tensor]:
+        """The same as in the authors' code."""
+        b, c = self.real_maps(blocks)
+        state = 2 * self.modes
+        inputs = state * self.shape.dim if init == "lecun_normal" else state
+        parts = (draw_truncated(torch.empty_like(c), inputs**-0.5) for _ in range(2))
+        return draw_truncated(b, state**-0.5), torch.complex(*parts)
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.complex(-self.log_decay.exp(), self.frequency)

@@ -130,6 +130,7 @@ def shape_of(settings: BenchSettings, length: int, dropout: float) -> Shape:
         dropout_over=model["dropout_over"],
         causal=False,
         layer=0,
+        layers=1,
     )
 
 

@@ -91,7 +91,7 @@ def _shape(settings: CheckSettings) -> "Shape":
         raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
     sizes = {key: settings.model[key] for key in keys}
     bias = sizes.pop("attention_bias")
-    return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0)
+    return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 
 
 def _lines(finding: "Finding") -> list[str]:

@@ -31,7 +31,7 @@ from lra.config.compose import start
 from lra.config.configure import explain
 from lra.config.own import with_packages
 from lra.core.errors import CONFIG_ERROR, UserError
-from lra.core.signals import INTERRUPTED
+from lra.core.signals import interruptible, raise_stop_behind
 
 FAILED = 1
 
@@ -49,6 +49,7 @@ def command(
         debug: str | None = None
 
         def complain(error: BaseException) -> NoReturn:
+            raise_stop_behind(error)
             if debug:
                 traceback.print_exception(error)
             print(f"{program}: error: {explain(error, config_name)}", file=sys.stderr)
@@ -61,20 +62,18 @@ def command(
             except UserError as error:  # caught here, since Hydra would print a preface of its own
                 complain(error)
 
+        @interruptible(program)
         def main() -> None:
             nonlocal debug
             debug = os.environ.get("HYDRA_FULL_ERROR")
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise, so that we can explain
             try:
                 _start(program, config_name, task, sweep and partial(sweep, task=function))
-            except KeyboardInterrupt:
-                print(
-                    f"\n{program}: interrupted; the same command again skips what is finished",
-                    file=sys.stderr,
-                )
-                sys.exit(INTERRUPTED)
             except (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
                 complain(error)
+            except Exception as error:
+                raise_stop_behind(error)
+                raise
             finally:
                 os.environ.pop("HYDRA_FULL_ERROR")
                 if debug:

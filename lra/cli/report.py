@@ -6,6 +6,8 @@ from pathlib import Path
 
 from lra.core.console import say
 from lra.core.errors import UserError, printable
+from lra.core.signals import interruptible
+from lra.records.names import RECEIPTS
 from lra.report import beginning, write_pages, write_report
 from lra.report.board import TABLE, submit, write_board
 from lra.report.cards import write_cards
@@ -29,6 +31,7 @@ ALONE = (
 )  # what else to do than write the report
 
 
+@interruptible("lra-report")
 def main() -> None:
     arguments = _arguments()
     faults: list[str] = []
@@ -155,6 +158,8 @@ def _told(folder: Path, runs: int, mismatches: list[str]) -> int:
 
 
 def _pack(arguments: argparse.Namespace, faults: list[str]) -> None:
+    if (arguments.folder / RECEIPTS).exists():  # where packing was cut short, the report is that of what lay in folders
+        _write(arguments, faults)
     if _verify(arguments, arguments.folder):
         raise UserError(f"{arguments.folder}: not packed; mend what does not match, or run lra-report on it first")
     receipts = pack(arguments.folder)

@@ -7,7 +7,8 @@ import json
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -18,6 +19,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
 NO_LINK = {errno.ELOOP, errno.EMLINK}  # what open(2) says of a symbolic link with O_NOFOLLOW
 JSON_BYTES, JSON_DEPTH = 2**26, 64  # the most that a JSON file may have
+_guards: list[tuple[Path, Callable[[], None]]] = []  # a folder, and what raises where it may not be written any longer
 
 
 def open_regular(path: Path, follow: bool = False) -> BinaryIO:
@@ -109,12 +111,32 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+@contextmanager
+def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
+    """From here on this process calls `check` before it writes a file in `folder`."""
+    guard = (folder.absolute(), check)
+    _guards.append(guard)
+    try:
+        yield
+    finally:
+        _guards.remove(guard)
+
+
+def check_guard(folder: Path) -> None:
+    """Raises UserError where this process may not write in a folder any longer."""
+    place = folder.absolute()
+    for guarded_folder, check in _guards:
+        if guarded_folder == place:
+            check()
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data`; a reader sees the old bytes or the new ones, never a part.
 
     A symbolic link is replaced, and what it leads to stays. Raises UserError where there is no room, or where nothing
     may be written.
     """
+    check_guard(path.parent)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # no other process has it, on any machine
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lra.core.errors import UserError
-from lra.core.files import open_regular, open_to_write
+from lra.core.files import guarded, open_regular, open_to_write
 
 WAIT_SECONDS = 0.05  # between two attempts
 NAME_BYTES = 1000  # the most that is read of a holder's name
@@ -34,25 +34,59 @@ class Held(Exception):
 @contextmanager
 def hold(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock of `path`, with the holder's name in it. Raises Held where another has it for `patience` seconds
-    more, and UserError where the file system has no locks or `path` is no regular file."""
+    more, and UserError where the file system has no locks or `path` is no regular file.
+
+    Whoever holds it writes beside it only while it is there: another process takes a new one where it was deleted.
+    """
+    end = time.monotonic() + patience
+    descriptor = _taken_before(end, path)
+    while not _in_place(descriptor, path):  # whoever had it before has removed it
+        os.close(descriptor)
+        descriptor = _taken_before(end, path)
+    place = path.absolute()
+
+    def check() -> None:
+        if not _in_place(descriptor, place):
+            raise UserError(
+                f"{path}: deleted or replaced while it was held, so another process may be at work there; this one "
+                "writes nothing more, and the same command goes on"
+            )
+
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _own_name().encode(), 0)
+        try:
+            with guarded(path.parent, check):
+                yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child may have inherited the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _taken_before(end: float, path: Path) -> int:
+    """A descriptor of the lock file, locked. Raises Held where another has it until then, and UserError as `hold`."""
     try:
         descriptor = open_to_write(path, os.O_RDWR)
     except ValueError as error:
         raise UserError(f"{path}: {error}; delete it") from None
     try:
-        start = time.monotonic()
         while not _taken(descriptor, fcntl.LOCK_EX, path):
-            if time.monotonic() - start >= patience:
+            if time.monotonic() >= end:
                 raise Held(holder(path) or UNNAMED)
             time.sleep(WAIT_SECONDS)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _own_name().encode(), 0)
-        try:
-            yield
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child may have inherited the descriptor
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _in_place(descriptor: int, path: Path) -> bool:
+    """Whether a file that is open still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def holder(path: Path) -> str | None:

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 PROGRAM = "lra-train"
@@ -38,6 +38,26 @@ class Paused(BaseException):
     def line(self) -> str:
         """For people."""
         return f"{self.title}: paused ({self}); the same command goes on"
+
+
+def raise_stop_behind(error: BaseException) -> None:
+    """Raise what asked to stop and became an error on its way through a library, whose `finally` may fail; return where
+    nothing did."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, Paused | KeyboardInterrupt):
+            raise behind from None
+        behind = behind.__cause__ or behind.__context__
+
+
+@contextmanager
+def interruptible(program: str) -> Iterator[None]:
+    """Ctrl-C ends a command in one line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\n{program}: interrupted; the same command again does what is left", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def hand_on(number: int) -> None:

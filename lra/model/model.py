@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Mixer, Shape
+from lra.attention.first_weights import draw_truncated
 from lra.attention.offers import Follows
 from lra.core.errors import UserError
 from lra.model.architecture import Architecture
@@ -20,8 +21,6 @@ from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import norm_of, normed
 from lra.tasks import OF_INPUTS, PADDING, Facts
-
-CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
 
 
 class Model(nn.Module):
@@ -60,7 +59,8 @@ class Model(nn.Module):
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
-            self.apply(_xavier)
+            kept = {part for block in self.blocks if block.mixer.keeps_weights for part in block.mixer.modules()}
+            self.apply(lambda module: None if module in kept else _xavier(module))
             self.head.apply(_lecun)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
@@ -136,6 +136,7 @@ def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
         dropout_over=architecture.dropout_over,
         causal=facts.causal,
         layer=0,
+        layers=architecture.depth,
     )
 
 
@@ -149,8 +150,7 @@ def _xavier(module: nn.Module) -> None:
 def _lecun(module: nn.Module) -> None:
     """A normal cut off at two deviations, of variance 1 / inputs: the layers of the head in Google's code."""
     if isinstance(module, nn.Linear):
-        deviation = module.in_features**-0.5 / CUT_OFF
-        nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        draw_truncated(module.weight, module.in_features**-0.5)
 
 
 def _check(facts: Facts, architecture: Architecture) -> None:

@@ -7,6 +7,7 @@ read back, and only then is the oldest removed. Killed at any instant, a run fin
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lra.core import faults
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import read_json, read_regular, write_atomic, write_json
+from lra.core.files import explained, read_json, read_regular, write_atomic, write_json
 from lra.records.names import CHECKPOINTS as INDEX
 from lra.records.names import GENERATIONS
 
@@ -81,9 +82,13 @@ def read(folder: Path) -> Generation | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove every generation, for a run that is done."""
-    (folder / INDEX).unlink(missing_ok=True)
-    _remove_others(folder, set())
+    """Remove every generation, for a run that is done. Raises UserError where nothing may be removed."""
+    try:
+        if os.path.lexists(folder / INDEX):
+            (folder / INDEX).unlink()
+        _remove_others(folder, set())
+    except OSError as error:
+        raise explained(error, folder, None) from error
 
 
 def newest(folder: Path) -> int:

@@ -132,6 +132,7 @@ class Metrics:
     def write(self, **line: Any) -> dict[str, Any]:
         """Add a line; returns the size and the SHA-256 of the file."""
         data = (json.dumps(_finite(line)) + "\n").encode()
+        files.check_guard(self._path.parent)
         try:
             self._file.write(data)
             self._file.flush()

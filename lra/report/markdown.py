@@ -209,6 +209,9 @@ def receipts(runs: list[dict]) -> Iterator[str]:
     digests = {f"{run['task']} {run['provenance']['data_sha256']}" for run in runs}
     seconds = sum(sum(run.get("seconds", {}).values()) for run in runs)
     yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes"
+    early = sum(run.get("ended") == "no progress" for run in runs)
+    if early:
+        yield f"- ended before all steps, since the validation got no better: {layout.plural(early, 'run')}"
     yield f"- commit: {escape(', '.join(sorted(commits)))}"
     yield f"- data (SHA-256): {'; '.join(sorted(map(escape, digests)))}"
     yield f"- software: {escape('; '.join(sorted(versions)))}"

@@ -53,8 +53,10 @@ def contents(files: RunFiles) -> dict[str, bytes]:
 
 def unpack(folder: Path) -> int:
     """Put every member of the receipts file of a results folder back where it lay, and remove that file; returns how
-    many there were. Raises UserError."""
+    many there were: none where that has been done. Raises UserError."""
     files = RunFiles(folder)
+    if not files.packed and files.find(RECORD):
+        return 0
     receipts = Receipts(folder / RECEIPTS)
     for name in receipts.names:
         if files.is_packed(name):

@@ -129,6 +129,7 @@ class Record(Checked):
     status: Literal[record.STATUSES]
     reason: str = ""
     steps: Count = 0
+    ended: Literal["steps", "no progress"] | None = None
     test: dict[Literal[RULES], Entry] = {}
     validation: dict[Literal["best", "last"], Entry] = {}
     baselines: dict[Name, Value] = {}

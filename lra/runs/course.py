@@ -99,9 +99,13 @@ class Course:
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
-        last = step == self.job.system.recipe.steps
+        last = step == self.job.system.recipe.steps or self.out_of_patience()
         due = last or self.schedule.due(step, time.monotonic() - self._saved_at)
         return ranks.summed(due and ranks.leads()) == [1]
+
+    def out_of_patience(self) -> bool:
+        """Whether the training ends here because its validation got no better (`Recipe.patience`)."""
+        return self.best is not None and self.job.system.recipe.out_of_patience(self.last["step"], self.best["step"])
 
     def save(self) -> None:
         """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
@@ -147,6 +151,7 @@ class Course:
                 on_step=observer.on_step,
                 on_part=observer.on_part,
                 on_cut=observer.on_cut,
+                ended=self.out_of_patience,
             )
             try:
                 for now in measurements:
@@ -198,10 +203,17 @@ class Course:
         """What a record says of the pretraining, if there was one."""
         return {} if self.pretrain is None else {"pretrain": self.pretrain}
 
+    def _end(self) -> dict[str, str]:
+        """Where a training may end before its steps: which end it had."""
+        if self.job.system.recipe.patience is None:
+            return {}
+        return {"ended": "steps" if self.training.step == self.job.system.recipe.steps else "no progress"}
+
     def summary(self) -> dict[str, Any]:
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
+            **self._end(),
             "processes": ranks.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),

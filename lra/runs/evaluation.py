@@ -19,7 +19,7 @@ from lra.training.evaluate import Predictions, Score, evaluate
 
 
 def tested(
-    job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int
+    job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
 ) -> tuple[dict[str, Any], Predictions | None]:
     """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
 
@@ -41,11 +41,11 @@ def tested(
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
     last = best = look()
     model.load_state_dict(best_weights)
-    if best_step != recipe.steps:
+    if best_step != last_step:
         best = look()
     if recipe.selection == "last":
         model.load_state_dict(last_weights)
-    test = {"last": entry(last[0], recipe.steps), "best_val": entry(best[0], best_step)}
+    test = {"last": entry(last[0], last_step), "best_val": entry(best[0], best_step)}
     if task.validates_on_test:
         test["best_test"] = test["best_val"]
     return test, (last if recipe.selection == "last" else best)[1]

@@ -93,7 +93,7 @@ def _trained(course: Course, saved: Generation | None, requests: Requests, logge
 def _finished(course: Course, clock: Stopwatch) -> dict[str, Any]:
     """Test, say the score, and leave what a finished run leaves in its folder."""
     job, task, model = course.job, course.task, course.training.model
-    test, predictions = tested(job, task, model, course.best_weights, course.best["step"])
+    test, predictions = tested(job, task, model, course.best_weights, course.best["step"], course.training.step)
     diagnoses = {} if predictions is None else diagnosed(job, task, predictions)
     selection = job.system.recipe.selection
     chosen = test[selection]

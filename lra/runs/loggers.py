@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from pydantic import PositiveFloat
 from lra.config import configure
 from lra.config.settings import Settings
 from lra.core.console import say
+from lra.core.errors import UserError
 from lra.core.files import digest
 
 GROUPS = {  # by the name in `metrics.jsonl`
@@ -72,6 +74,7 @@ class TensorBoard(Logger):
     """An event file in the run's folder: scalars, and a row of the HPARAMS tab."""
 
     def __init__(self, *, patience: PositiveFloat) -> None:
+        _refuse_absent("tensorboard")
         self.patience = patience
 
     def open(self, run: LoggedRun) -> None:
@@ -129,6 +132,7 @@ class Wandb(Logger):
         init_seconds: PositiveFloat,
         patience: PositiveFloat,
     ) -> None:
+        _refuse_absent("wandb")
         self.mode, self.project, self.entity, self.tags = mode, project, entity, tags
         self.init_seconds, self.patience = init_seconds, patience
 
@@ -170,6 +174,12 @@ class Wandb(Logger):
         if test:
             self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
+
+
+def _refuse_absent(package: str) -> None:
+    """Raises UserError where this package, which our extra of its name installs, is not there."""
+    if find_spec(package) is None:
+        raise UserError(f"logger={package}: {package} is not installed; pip install 'lra[{package}]'")
 
 
 def loggers_of(settings: Settings) -> dict[str, Logger]:

@@ -9,7 +9,7 @@ Legend: n examples, P documents per example (1; matching 2), m stored documents,
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from lra.core.errors import UserError
 from lra.tasks.groups import Group, by_size, by_value
 
 PADDING = 0
+READ_BEFORE_RELEASE = 256  # documents
 OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 
 Progress = Callable[[int, int], None]
@@ -86,6 +87,14 @@ class Split:
         """The tokens of one document [its length]."""
         row = self.index[example * self.documents + place]
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
+
+    def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
+        """The tokens of these stored documents, one by one, without keeping in memory what was read of a map."""
+        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # whose items are had faster
+        for number, row in enumerate(rows):
+            yield tokens[offsets[row] : offsets[row + 1]]
+            if number % READ_BEFORE_RELEASE == 0:
+                self.release()
 
     def release(self) -> None:
         """Give back the memory of mapped tokens; they are read again when they are needed."""

@@ -91,11 +91,9 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _texts(split: Split, documents: np.ndarray) -> Iterator[str]:
-    """Stored documents of bytes, one by one, without keeping what was read of a map."""
-    for number, row in enumerate(documents):
-        yield text_of(split.tokens[split.offsets[row] : split.offsets[row + 1]]).decode("utf-8", errors="replace")
-        if number % 256 == 0:
-            split.release()
+    """Stored documents of bytes, one by one."""
+    for document in split.stored(documents):
+        yield text_of(document).decode("utf-8", errors="replace")
 
 
 def unigram(train: Windows, test: Windows, vocabulary: int) -> float:

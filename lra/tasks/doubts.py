@@ -44,9 +44,7 @@ def repeats(splits: dict[str, Split]) -> list[str]:
 
 def _examples(split: Split) -> list[bytes]:
     """A digest of each example."""
-    stored = [
-        hashlib.blake2b(split.tokens[start:stop].tobytes(), digest_size=16).digest()
-        for start, stop in zip(split.offsets[:-1].tolist(), split.offsets[1:].tolist(), strict=True)
-    ]
+    documents = split.stored(range(len(split.offsets) - 1))
+    stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
     rows = split.index.reshape(-1, split.documents).tolist()
     return [b"".join(stored[row] for row in line) for line in rows]

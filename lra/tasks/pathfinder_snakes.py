@@ -2,7 +2,8 @@
 
 After the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder), which draws one image after the other.
 Here the images of a block grow in lockstep: each step is taken by all of them at once. A block is a function of
-(seed, block) alone, of whole numbers and of raw Philox bits, so a seed gives the same bytes on every machine.
+(seed, block) alone, of raw Philox bits and of numbers that every machine rounds alike, so a seed gives the same bytes
+on every machine.
 
 A pair of snakes that meets a dead end is given up, and another is begun. All pairs take equally many steps, so a block
 begins many at once and keeps those that arrive.
@@ -18,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.tasks.pathfinder_board import Board, Snakes, empty, joined, lay
-from lra.tasks.pathfinder_sprites import DEGREES, DIRECTIONS, FULL, ONE, WEIGHT, Paddles, markers, paddles
+from lra.tasks.pathfinder_board import Board, Snakes, empty, joined
+from lra.tasks.pathfinder_paint import lit, marked, paint
+from lra.tasks.pathfinder_sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 from lra.tasks.probes import Draws
 
 BLOCK = 500  # images
@@ -29,7 +31,6 @@ DISTRACTOR_TRIES = 5
 DEAD_END = WEIGHT * FULL // 10_000  # all weights together: 1e-4
 GUESSES = 16  # at a free place, before all places are looked at
 FRUITLESS = 1 << 15  # pairs given up one after the other
-MARKER = 100  # its contrast in percent
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Design:
 
     `mended`: without the generator's accidents. The first paddle has any direction; the second snake does not begin on
     the first; no paddle is missing from the mask; distractors have the contrast of the snakes; a snake goes on in the
-    same way at every edge.
+    same way at every edge; greys and places are rounded from exact values.
     """
 
     window: int
@@ -56,22 +57,29 @@ class Design:
     distractor_contrast: int
     mended: bool
 
+    @property
+    def contrasts(self) -> tuple[int, int]:
+        """Of the two snakes and of the distractors."""
+        return self.contrast, self.contrast if self.mended else self.distractor_contrast
+
     def paddles(self, margin: int) -> Paddles:
-        sizes = self.paddle_length, self.paddle_thickness, margin, self.continuity, self.window
-        return _paddles(*sizes, exact=self.mended)
+        sizes = self.paddle_length, self.paddle_thickness, margin
+        return _paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.mended)
 
 
-_paddles, _markers = cache(paddles), cache(markers)
+_paddles = cache(paddles)
 
 
 class Images(NamedTuple):
-    """pixels [n, W, W] uint8; labels [n]: 1 where both markers are on one snake; and what else is known [n, 3]: the
-    distance of the markers, the distractors placed, and the length of the snake under the first marker.
+    """pixels [n, W, W] uint8; labels [n]: 1 where both markers are on one snake; what else is known [n, 3]: the
+    distance of the markers, the distractors placed, and the length of the snake under the first marker; and meet [n]:
+    whether both snakes end on one pixel, where the label is a coin.
     """
 
     pixels: np.ndarray
     labels: np.ndarray
     known: np.ndarray
+    meet: np.ndarray
 
 
 def block(index: int, seed: int, design: Design) -> Images:
@@ -80,35 +88,39 @@ def block(index: int, seed: int, design: Design) -> Images:
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
     pixels = np.empty((BLOCK, design.window, design.window), dtype=np.uint8)
-    known = np.empty((BLOCK, 3), dtype=np.int64)
+    known, meet = np.empty((BLOCK, 3), dtype=np.int64), np.empty(BLOCK, dtype=bool)
     for number, margin in enumerate(design.paddle_margins):
         rows = np.flatnonzero(margins == number)
         if len(rows):
-            pixels[rows], known[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
-    return Images(pixels, labels, known)
+            pixels[rows], known[rows], meet[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
+    return Images(pixels, labels, known, meet)
 
 
 def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and what is known of images with these labels, whose first marker is on the snake of this number [n]."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pixels, what is known, and whether both snakes meet, of images with these labels, whose first marker is on the
+    snake of this number [n]."""
     style, rows = design.paddles(margin), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
-    canvas = np.zeros((len(labels), side, side), dtype=np.uint16)
+    canvas = np.zeros((len(labels), side, side), dtype=np.float32)
+    lines, short_lines = (lit(style.line, contrast, exact=design.mended) for contrast in design.contrasts)
     for snake in pair:
-        _paint(canvas, style, snake, rows, design.contrast)
+        paint(canvas, style.rim, lines, snake, rows)
     placed = np.zeros(len(labels), dtype=np.int64)
     for _ in range(design.distractors):
         done, snake = _distractors(draws, design, board)
         placed[done] += 1
-        _paint(canvas, style, snake, done, design.contrast if design.mended else design.distractor_contrast)
+        paint(canvas, style.rim, short_lines, snake, done)
     places = np.stack([snake.places for snake in pair], axis=1)
     start, end = places[rows, origins, 0], places[rows, np.where(labels == 1, origins, 1 - origins), -1]
     rim = style.rim
-    pixels = _marked(canvas[:, rim:-rim, rim:-rim], np.stack([start, end], axis=1), design.marker_radius)
+    ends = np.stack([start, end], axis=1)
+    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.mended)
     path = np.diff(places[rows, origins], axis=1)
-    return pixels, np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
+    known = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
+    return pixels, known, (places[:, 0, -1] == places[:, 1, -1]).all(axis=1)
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
@@ -118,26 +130,6 @@ def _lengths(steps: np.ndarray) -> np.ndarray:
 
 def _rounded(lengths: np.ndarray) -> np.ndarray:
     return (lengths + 128) // 256
-
-
-def _paint(canvas: np.ndarray, style: Paddles, snake: Snakes, rows: np.ndarray, contrast: int) -> None:
-    lines = style.line.astype(np.uint16) * contrast
-    for place, turn in zip(snake.places.swapaxes(0, 1), snake.turns.T, strict=True):
-        lay(canvas, style.rim, lines[turn], rows, place)
-
-
-def _marked(canvas: np.ndarray, ends: np.ndarray, radius: float) -> np.ndarray:
-    """Images [n, W, W] uint8 from 0 to 255, with markers at two places each [n, 2, 2]."""
-    window = canvas.shape[-1]
-    looks = _markers(radius, window)
-    side = looks.shape[-1]
-    for place in ends.swapaxes(0, 1):
-        corner = np.clip(place - side // 2, 0, window - side)
-        stamps = looks[tuple((place - corner).T)].astype(np.uint16) * MARKER
-        lay(canvas, 0, stamps, np.arange(len(canvas)), corner + side // 2)
-    values = canvas.astype(np.int64)
-    most = values.max(axis=(1, 2), keepdims=True)
-    return ((2 * FULL * values + most) // (2 * most)).astype(np.uint8)
 
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
@@ -189,8 +181,7 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
         )
     turns = np.stack([fit[draws.below(len(fit), n)], draws.below(DEGREES, n)], axis=1)
     first = low[turns[:, 0]] + draws.below((high - low)[turns[:, 0]], n, 2)
-    away = design.seed_distance * DIRECTIONS[draws.below(DEGREES, n)]
-    places = np.stack([first, np.rint((first * ONE + away) / ONE).astype(np.int64)], axis=1)
+    places = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
     pivots = style.walked(style.first, turns, places)
     good = (board.within(style.walked(style.head, turns, places)) & board.within(pivots)).all(axis=1)
     if design.mended:

@@ -27,7 +27,6 @@ def sines(radians: np.ndarray) -> np.ndarray:
 
 
 ROUNDED_TWICE = [60, 300]  # 120 degrees either way: in floating point their cosine is more than -1/2, and is rounded up
-DIRECTIONS = sines(np.deg2rad(np.arange(DEGREES) - DEGREES // 2))
 
 
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
@@ -35,15 +34,25 @@ def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
     return -((-distance * directions) // ONE)
 
 
+def paces(distance: int, angles: np.ndarray, *, exact: bool) -> np.ndarray:
+    """The displacements [n, 2, 1] of walks of `distance` pixels. Not exact: in floating point, as the generator."""
+    if exact:
+        return distance * sines(angles)[:, :, None] / ONE
+    return distance * np.array([[[sin(angle)], [cos(angle)]] for angle in angles.tolist()])
+
+
 def walks(distance: int, angles: np.ndarray, places: np.ndarray, *, exact: bool) -> np.ndarray:
     """Where walks of `distance` pixels end, rounded up [n, 2, P], from rows and from columns `places` [n or 1, 2 or 1,
-    P]. Not exact: in floating point, as the generator. There sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are a little
-    more than zero, which counts where a place is near zero: at the upper and at the left edge such a walk ends a pixel
-    further inside."""
-    if exact:
-        return places + rounded_up(distance, sines(angles))[:, :, None]
-    steps = distance * np.array([[sin(angle), cos(angle)] for angle in angles.tolist()])
-    return np.ceil(places + steps[:, :, None]).astype(np.int64)
+    P]. In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are a little more than zero, which counts where a
+    place is near zero: at the upper and at the left edge such a walk ends a pixel further inside."""
+    return np.ceil(places + paces(distance, angles, exact=exact)).astype(np.int64)
+
+
+def seconds(distance: int, places: np.ndarray, *, exact: bool) -> np.ndarray:
+    """Where the second of two snakes begins [360, 2, P], `distance` pixels from rows and from columns `places` [P],
+    rounded to the nearest. 7 sin 30 and the like are halves only where they are exact."""
+    angles = (np.arange(DEGREES) + DEGREES // 2) % DEGREES * pi / 180
+    return np.rint(places + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def reversed_(angles: np.ndarray) -> np.ndarray:
@@ -148,9 +157,10 @@ class Paddles:
     mask, dilated by the margin. room [A, P, P]: the largest mask that each pixel of the paddle's bears beside it.
     points [K, 2]: where the next paddle can begin, from its pivot. head, first [360, 2, C]: for each row and each
     column from -`outside` on, where a first paddle that begins there has its other end and its pivot. ahead [A, 2, C]:
-    for those of a paddle's pivot those of the next one's. weights [A, K]: how likely the next direction is, WEIGHT for
-    straight on. seen [360, S, 2]: of each first paddle the pixels around its beginning that must be free, some of them
-    repeated. usable [360]: the directions in which the generator begins.
+    for those of a paddle's pivot those of the next one's. second [360, 2, C]: for those where the first snake begins
+    those where the second does, by the direction from the one to the other. weights [A, K]: how likely the next
+    direction is, WEIGHT for straight on. seen [360, S, 2]: of each first paddle the pixels around its beginning that
+    must be free, some of them repeated. usable [360]: the directions in which the generator begins.
     """
 
     margin: int
@@ -163,12 +173,14 @@ class Paddles:
     head: np.ndarray
     ahead: np.ndarray
     first: np.ndarray
+    second: np.ndarray
     weights: np.ndarray
     seen: np.ndarray
     usable: np.ndarray
 
     def walked(self, ends: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The places [..., 2] at which walks end from `places` [..., 2], by a table: head, first or ahead."""
+        """The places [..., 2] at which walks end from `places` [..., 2], by a table: head, first, ahead or
+        second."""
         return ends[turns[..., None], np.arange(2), places + self.outside]
 
     @property
@@ -180,8 +192,10 @@ class Paddles:
 WEIGHT = 1 << 16
 
 
-def paddles(length: int, thickness: float, margin: int, continuity: float, window: int, *, exact: bool) -> Paddles:
-    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels; `exact`: see `walks`."""
+def paddles(
+    length: int, thickness: float, margin: int, continuity: float, window: int, seed_distance: int, *, exact: bool
+) -> Paddles:
+    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels; `exact`: see `paces`."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
@@ -196,7 +210,7 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, windo
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
     # Floating point as in the generator, whose whole degrees are times pi before they are divided.
     in_floats = np.concatenate([(np.arange(DEGREES) - DEGREES // 2) * pi / 180, angles[DEGREES:]])
-    places = np.arange(-window, 2 * window)[None, None]
+    places = np.arange(-window, 2 * window)
     heads = walks(length, in_floats[:DEGREES], places, exact=exact)
     seen = _seen(mask[:DEGREES], length + margin)
     return Paddles(
@@ -210,6 +224,7 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, windo
         head=heads,
         ahead=walks(length + 2 * margin, in_floats, places, exact=exact),
         first=walks(length + margin, reversed_(in_floats[:DEGREES]), heads, exact=exact),
+        second=seconds(seed_distance, places, exact=exact),
         weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
         seen=seen,
         usable=_usable(seen),

@@ -69,6 +69,8 @@ def prepared(
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locks.hold(folder.parent / f".{folder.name}.lock", LOCK_PATIENCE_SECONDS):
                 if not (folder / MANIFEST).exists():
+                    if folder.exists() or folder.is_symlink():
+                        raise UserError(f"{folder}: found no {MANIFEST} in this prepared task; delete it")
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except locks.Held as other:
             raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None

@@ -88,13 +88,15 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     """
     earlier = run_kept.record
     job = _job(earlier, _settings(run_kept, earlier, own))
-    _refuse_other_data(job, earlier["provenance"]["data_sha256"])
+    _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
     run(job)
     made = record.read(job.folder / RECORD)
     numbers = differing(run_kept.evaluations, measurements((job.folder / METRICS).read_bytes()))
-    numbers += _told(record.differences(chosen(earlier), chosen(made)))
+    was, now = chosen(earlier), chosen(made)
+    now["config"] = _known(now["config"], was["config"])
+    numbers += _told(record.differences(was, now))
     conditions = ({key: each["provenance"].get(key) for key in CONDITIONS} for each in (earlier, made))
     return Repeated(job.folder, numbers, _told(record.differences(*conditions)))
 
@@ -168,11 +170,15 @@ def _job(earlier: dict[str, Any], settings: Settings) -> Job:
     return Job(settings=settings, system=assemble(settings), cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
-def _refuse_other_data(job: Job, expected: str | None) -> None:
+def _refuse_other_data(job: Job, earlier: dict[str, Any]) -> None:
     """Raises UserError, before anything is trained."""
-    found = job.system.builder.build(Place.of(job.settings)).digest
-    if expected is not None and found != expected:
-        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
+    expected, task = earlier["provenance"]["data_sha256"], job.system.builder.build(Place.of(job.settings))
+    if expected is None or task.digest == expected:
+        return
+    fault = f"data: the run was trained on {expected} (SHA-256), found {task.digest}"
+    if earlier["task_version"] != task.version:
+        fault += f"; those are version {earlier['task_version']} of the task's data, these are version {task.version}"
+    raise UserError(fault)
 
 
 def chosen(whole: dict[str, Any]) -> dict[str, Any]:
@@ -180,6 +186,15 @@ def chosen(whole: dict[str, Any]) -> dict[str, Any]:
     files = {name: digest for name, digest in whole.get("files", {}).items() if name != METRICS}
     config = {**whole["config"], "train": _numbers(whole)}
     return {**{key: whole.get(key) for key in RESULTS}, "config": config, "files": files}
+
+
+def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that came later than an earlier one: whether they count, numbers show."""
+    return {
+        key: _known(value, earlier[key]) if isinstance(value, dict) and isinstance(earlier[key], dict) else value
+        for key, value in config.items()
+        if key in earlier
+    }
 
 
 def _numbers(whole: dict[str, Any]) -> dict[str, Any]:

@@ -126,12 +126,14 @@ def fit(
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
     on_cut: OnCut = lambda *_: None,
+    ended: Callable[[], bool] = lambda: False,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
     `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
-    `on_cut` within steps. Raises `Diverged` with the weights and the optimiser as they were before the step that had a
-    non-finite loss or gradient: a step later where the device runs behind, so that it never waits for this machine.
+    `on_cut` within steps. `ended`, asked before each step, may end the training before its last one. Raises `Diverged`
+    with the weights and the optimiser as they were before the step that had a non-finite loss or gradient: a step later
+    where the device runs behind, so that it never waits for this machine.
     """
     behind = int(runs_behind(next(training.model.parameters()).device))
     if training.due(recipe):  # it stopped in that evaluation
@@ -139,6 +141,8 @@ def fit(
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
     for step, split, examples, parts in _read(training, task, recipe, seed):
+        if ended():
+            return
         asked = update(
             training.model,
             training.optimizer,

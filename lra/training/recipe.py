@@ -38,6 +38,7 @@ class Recipe:
     warmup: PositiveInt
     schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
     stop_in_warmup: bool
+    patience: PositiveInt | None
     weight_decay: NonNegativeFloat
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
     eps: PositiveFloat
@@ -80,6 +81,11 @@ class Recipe:
             "triangular": 1 - (1 - 1 / 32) * past / rest,
         }[self.schedule]
         return self.lr * min(1.0, step / self.warmup) * factor
+
+    def out_of_patience(self, step: int, best: int) -> bool:
+        """Whether training ends after the evaluation of `step`, since the one of `best` and the warm-up are both
+        `patience` evaluations ago."""
+        return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
 
     def own(self, name: str, group: str | None) -> tuple[float, float]:
         """What the rate of a parameter of this name and group is multiplied by, and its weight decay; None: of no

@@ -19,7 +19,7 @@ import numpy as np
 from faults.harmless import faults_in, outcome, ran
 from faults.hostile import drawn, results, rewrite
 from faults.hostile_runs import judged, junk, spoiled
-from faults.test_attacks import Bomb
+from faults.payloads import Bomb
 from faults.trial import Case, Outcome
 from reports import complete
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from faults.harmless import bounded, faults_in, outcome, ran
 from faults.hostile import drawn, rewrite
+from faults.payloads import Bomb, put_checkpoint, with_header
 from faults.runs import TINY, Ended, command
-from faults.test_attacks import Bomb, put_checkpoint, with_header
 from faults.trial import Case, Outcome, Verdict
 
 from lra.cli import explain, train

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ TINY = (
     "checkpoint.steps=4",
     "checkpoint.keep=true",
 )
+PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
 
@@ -92,7 +94,7 @@ class Child:
         fault: str = "",
         inside: Callable[[], object] = lambda: None,
     ) -> None:
-        _warm()
+        warm()
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         self.process = os.fork()
         if self.process == 0:
@@ -107,15 +109,20 @@ class Child:
             finally:  # a child never comes back to the tests
                 os._exit(code)
 
-    def ends(self) -> Ended:
-        """Wait for it."""
+    def ends(self, seconds: float = PATIENCE_SECONDS) -> Ended:
+        """Wait for it; one that has not ended after so many seconds is killed."""
+        waiting = os.pidfd_open(self.process)
+        in_time = bool(select.select([waiting], [], [], seconds)[0])
+        os.close(waiting)
+        if not in_time:
+            os.kill(self.process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
         said = []
         for file in self._files:
             with file:
                 file.seek(0)
                 said.append(file.read().decode())
-        return Ended(code, *said)
+        return Ended(code if in_time else NEVER, *said)
 
 
 def command(*arguments: str, **how: Any) -> Ended:
@@ -140,7 +147,7 @@ def _code(main: Callable, inside: Callable) -> int:
 
 
 @cache
-def _warm() -> None:
+def warm() -> None:
     """What a first step imports, once for all children."""
     weight = torch.nn.Parameter(torch.ones(3))
     weight.sum().backward()

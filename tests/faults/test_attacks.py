@@ -2,7 +2,6 @@
 
 import ast
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from faults.payloads import MARK, Bomb, put_checkpoint, with_header
 from faults.runs import TINY, command, observe, without_figures
 from safetensors.torch import load_file, save
 from support import Commands, composed
@@ -35,15 +35,7 @@ from lra.runs import execute as lra_run
 from lra.runs.standing import complete
 from lra.tasks import sources, storage
 
-MARK = "executed"
 CANARY = "canary-7f3a9c"
-
-
-class Bomb:
-    """What pickle would run."""
-
-    def __reduce__(self) -> tuple:
-        return os.system, (f"touch {MARK}",)
 
 
 def refused(record_property: Callable, attack: str, file: str, act: Callable, expected: str) -> None:
@@ -184,11 +176,6 @@ def test_caches(record_property, cli: Commands, attack: str, change: dict) -> No
 # ---------------------------------------------------------------- checkpoints
 
 
-def with_header(header: dict, data: bytes = b"") -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 STATE = {"__metadata__": {"state": "{}"}}
 
@@ -219,13 +206,6 @@ def test_checkpoints(record_property, cli: Commands, capfd: pytest.CaptureFixtur
         "no checkpoint is whole",
     )
     assert "checkpoint-5.safetensors: damaged: " in capfd.readouterr().err
-
-
-def put_checkpoint(folder: Path, data: bytes) -> None:
-    path = folder / "checkpoint-5.safetensors"
-    path.write_bytes(data)
-    entry = {"file": path.name, "step": 5, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / checkpoint.INDEX).write_text(json.dumps({"schema": checkpoint.SCHEMA, "generations": [entry]}))
 
 
 @pytest.mark.parametrize("entry", [{"file": "checkpoint-5.safetensors", "step": 5}, {"file": "/etc/passwd", "step": 5}])

@@ -9,18 +9,20 @@ from functools import partial
 from pathlib import Path
 from time import sleep
 
-from faults.runs import TINY, Child, command, observe, sending, when, without_figures
+from faults.runs import TINY, Child, command, observe, result, sending, when, without_figures
 from support import Commands, composed, job_of
 
 import lra.cli.train
 import lra.runs.execute
 import lra.runs.folder
+import lra.training.fit
 from lra.cli.report import main as report
 from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED
 from lra.records import record
+from lra.records.names import LOCK
 from lra.records.run_files import RunFiles
 from lra.report import write_report
 from lra.report.records import load
@@ -132,6 +134,27 @@ def test_another_process_finishes_first(record_property, cli: Commands) -> None:
         "begun: 1",
         f"begun: {done()['seed 1']}",
     )
+
+
+def test_a_lock_is_deleted_under_a_run_and_another_process_takes_it(record_property, cli: Commands) -> None:
+    """Between two evaluations; the other process does the run alone, and nothing of it is written twice."""
+
+    def robbed() -> None:
+        def act(*_: object) -> None:
+            lock.unlink()
+            command(*TINY, "out=runs")
+
+        when(lra.training.fit, "update", 11, act)()
+
+    assert command(*TINY, "out=whole").code == 0
+    lock = Path("runs") / next(Path("whole").rglob(LOCK)).relative_to("whole")
+    ended = command(*TINY, "out=runs", inside=robbed)
+    assert ended.said.startswith(f"lra-train: error: {lock}: deleted or replaced while it was held, so another process")
+    same = "the same end" if result("runs") == result("whole") else "another end"
+    observe(
+        record_property, "lock deleted under a run, another takes it", "unlink, a run", "2, one line; the same end",
+        f"{ended.summary}; {same}",
+    )  # fmt: skip
 
 
 def test_a_killed_sweep(record_property, cli: Commands) -> None:

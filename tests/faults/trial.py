@@ -7,7 +7,7 @@ files and arguments that are exchanged, damaged or made to do harm; the trial fi
 
     def another_seed(rng: Random, folder: Path) -> Outcome:
         ended = command(...)
-        return refused("the checkpoint of seed 2", ended)
+        return equal("the checkpoint of seed 2", ended, left(folder), expected)
 
     INPUTS = {"checkpoint of another seed": another_seed}
 
@@ -27,10 +27,13 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
+from typing import Any
 
 from faults.runs import Ended
 
+KINDS_OF_CASES = ("kills", "inputs")
 HERE = Path(__file__).parent
+SHARED = ("MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")  # where libraries may keep what is no one's own
 PATIENCE_SECONDS = 5.0  # for the processes of a command that was killed to end
 
 
@@ -59,18 +62,23 @@ class Outcome:
 Case = Callable[[Random, Path], Outcome]
 
 
-def refused(injected: str, ended: Ended) -> Outcome:
-    """Of a command that must end with one line on standard error and neither with 0 nor by a signal."""
-    well = ended.code > 0 and len(ended.err.strip().splitlines()) == 1 and "Traceback" not in ended.err
-    return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.REFUSED if well else Verdict.WRONG)
-
-
 def equal(injected: str, ended: Ended, seen: object, expected: object) -> Outcome:
     """Of a command that must end with 0 and leave what the undisturbed one leaves."""
     if ended.code != 0:
         return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.LOST)
-    same = seen == expected
-    return Outcome(injected, "the same end" if same else "another end", Verdict.EQUAL if same else Verdict.WRONG)
+    if seen == expected:
+        return Outcome(injected, "the same end", Verdict.EQUAL)
+    return Outcome(injected, f"another end: {difference(seen, expected)}", Verdict.WRONG)
+
+
+def difference(seen: Any, expected: Any) -> str:
+    """The first thing in which two values differ, by its place."""
+    if isinstance(seen, dict) and isinstance(expected, dict):
+        name = min((key for key in seen | expected if seen.get(key, "") != expected.get(key, "")), default="", key=str)
+        if name in seen and name in expected:
+            return f"{name}: {difference(seen[name], expected[name])}"
+        return f"{name}: {'only here' if name in seen else 'missing'}"
+    return f"{seen!s:.60}, expected {expected!s:.60}"
 
 
 def cases(kind: str) -> dict[str, Case]:
@@ -104,7 +112,7 @@ def tried(case: Case, rng: Random) -> Outcome:
             where = traceback.extract_tb(error.__traceback__)[-1]
             seen = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
             outcome = Outcome("the case itself failed", seen, Verdict.WRONG)
-        touched = sorted(name for name, _ in before.items() ^ state(folder.parent, folder).items())
+        touched = sorted({name for name, _ in before.items() ^ state(folder.parent, folder).items()})
         left = _left_at(folder)
         wrong = [f"touched outside: {', '.join(touched)}"] if touched else []
         wrong += [f"processes are left: {', '.join(left)}"] if left else []
@@ -121,12 +129,15 @@ def _around(place: Path) -> Iterator[Path]:
     (place / "precious/link").symlink_to("deep/thesis.txt")
     (place / "record.json").write_text("{}")
     own = {"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "LRA_CACHE": str(folder / "cache")}
-    earlier = {name: os.environ.get(name) for name in own}
+    own |= dict.fromkeys(SHARED, tempfile.gettempdir())
+    earlier, directory = {name: os.environ.get(name) for name in own}, tempfile.tempdir
     os.environ |= own
+    tempfile.tempdir = own["TMPDIR"]
     try:
         with chdir(folder):
             yield folder
     finally:
+        tempfile.tempdir = directory
         for name, value in earlier.items():
             os.environ.pop(name)
             if value is not None:

@@ -11,8 +11,9 @@ from lra.attention import split_heads
 from lra.attention.scan import causal_product, delta_product
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-LENGTH = 131  # two chunks, and three positions more
-TABLE: dict[str, list[float]] = {}
+TABLE: dict[str, list[tuple[float, float]]] = {}  # differences of outputs and of gradients
+SLOW = 0.05  # log decays of this size leave something of a state after a chunk
+every_length = pytest.mark.parametrize("length", [77, 131, 257])  # one, two and four chunks, and some positions more
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,8 @@ def double(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> I
     before = torch.get_default_dtype()
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
-    TABLE[request.node.name.removeprefix("test_")] = []
+    name = request.function.__name__.removeprefix("test_")
+    TABLE[name] = TABLE.pop(name, [])  # the last one is the present one
     yield
     torch.set_default_dtype(before)
 
@@ -40,7 +42,7 @@ def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         ((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1)).item()
         for mine, theirs in zip(one, two, strict=True)
     ]
-    next(reversed(TABLE.values())).extend([off[0], max(off[1:])])
+    next(reversed(TABLE.values())).append((off[0], max(off[1:])))
     assert max(off) <= 1e-10
 
 
@@ -49,33 +51,37 @@ def swapped(*inputs: Tensor) -> list[Tensor]:
     return [x.transpose(1, 2) for x in inputs]
 
 
-def test_gla() -> None:
+@every_length
+def test_gla(length: int) -> None:
     lib = pytest.importorskip("fla.ops.gla.naive")
     mixer = mixer_of("gla", causal=True)
-    inputs = drawn(*[(2, LENGTH, 15)] * 4)
-    found = mixer.recurrence(inputs, torch.ones(2, LENGTH, 1))
+    inputs = drawn(*[(2, length, 15)] * 4)
+    found = mixer.recurrence(inputs, torch.ones(2, length, 1))
     q, k, v, decay = (x.unflatten(-1, (3, 5)) for x in inputs)
     expected, _ = lib.naive_recurrent_gla(q, k, v, torch.nn.functional.logsigmoid(decay) / 16)
     same(found, expected.transpose(1, 2), inputs)
 
 
-def test_ssd() -> None:
+@every_length
+def test_ssd(length: int) -> None:
     """The product with a decay that Mamba-2 is, B and C for all heads; their scale is undone."""
     lib = pytest.importorskip("fla.ops.simple_gla.naive")
-    c, b, x, decay = inputs = drawn(*[(2, 1, LENGTH, 7)] * 2, (2, 3, LENGTH, 5), (2, 3, LENGTH))
-    found = causal_product(c, b, x, -decay.abs())
+    c, b, x, decay = inputs = drawn(*[(2, 1, length, 7)] * 2, (2, 3, length, 5), (2, 3, length))
+    decay = -SLOW * decay.abs()
+    found = causal_product(c, b, x, decay)
     every = [part.expand(-1, 3, -1, -1) for part in (c, b)]
-    expected, _ = lib.naive_recurrent_simple_gla(*swapped(*every, x, -decay.abs()), scale=1.0)
+    expected, _ = lib.naive_recurrent_simple_gla(*swapped(*every, x, decay), scale=1.0)
     same(found, expected.transpose(1, 2), inputs)
 
 
+@every_length
 @pytest.mark.parametrize("gated", [True, False])
-def test_the_delta_rule(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delta_rule(length: int, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lib = pytest.importorskip("fla.ops.gated_delta_rule.naive")
     plain = pytest.importorskip("fla.ops.delta_rule.naive")
     monkeypatch.setattr(torch, "float32", torch.float64)
-    q, k, v, b, g = inputs = drawn(*[(2, 3, LENGTH, 5)] * 3, *[(2, 3, LENGTH)] * 2)
-    k, b, g = torch.nn.functional.normalize(k, dim=-1), b.sigmoid(), -g.abs() * gated
+    q, k, v, b, g = inputs = drawn(*[(2, 3, length, 5)] * 3, *[(2, 3, length)] * 2)
+    k, b, g = torch.nn.functional.normalize(k, dim=-1), b.sigmoid(), -SLOW * g.abs() * gated
     decay, strength = g.unsqueeze(-1), b.unsqueeze(-1)
     found = delta_product(q * 5**-0.5, -decay.exp() * k, strength * k, v, decay)
     if gated:
@@ -85,20 +91,23 @@ def test_the_delta_rule(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     same(found, expected, inputs)
 
 
-def test_the_state_of_rwkv7() -> None:
+@every_length
+def test_the_state_of_rwkv7(length: int) -> None:
     lib = pytest.importorskip("fla.ops.generalized_delta_rule.dplr.naive")
-    q, k, v, a, b, g = inputs = drawn(*[(2, 3, LENGTH, 5)] * 6)
+    q, k, v, a, b, g = inputs = drawn(*[(2, 3, length, 5)] * 6)
     a, b = (0.3 * torch.nn.functional.normalize(part, dim=-1) for part in (a, b))
-    found = delta_product(q * 5**-0.5, a, b, v, -g.abs(), k)
-    same(found, lib.dplr_recurrence(q, k, v, a, b, -g.abs())[0], inputs)
+    g = -SLOW * g.abs()
+    found = delta_product(q * 5**-0.5, a, b, v, g, k)
+    same(found, lib.dplr_recurrence(q, k, v, a, b, g)[0], inputs)
 
 
-def test_mlstm() -> None:
+@every_length
+def test_mlstm(length: int) -> None:
     """They add eps to the denominator, which is 0 here."""
     lib = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")
     mixer = mixer_of("mlstm", causal=True)
-    inputs = drawn(*[(2, LENGTH, 15)] * 3, (2, LENGTH, 6))
-    found = mixer.recurrence(inputs, torch.ones(2, LENGTH, 1))
+    inputs = drawn(*[(2, length, 15)] * 3, (2, length, 6))
+    found = mixer.recurrence(inputs, torch.ones(2, length, 1))
     q, k, v = (split_heads(x, 3) for x in inputs[:3])
     log_in, forget = inputs[3].chunk(2, dim=-1)
     gates = ((log_in + mixer.input_bias).mT, (forget + mixer.forget_bias).mT)
@@ -106,25 +115,51 @@ def test_mlstm() -> None:
     same(found, expected, inputs)
 
 
-def test_based() -> None:
+@every_length
+def test_based(length: int) -> None:
     lib = pytest.importorskip("fla.ops.based.naive")
-    mixer = mixer_of("based", "attention.width=7", causal=True, max_positions=LENGTH)
-    q, k, v = inputs = drawn(*[(2, 3, LENGTH, 7)] * 2, (2, 3, LENGTH, 5))
+    mixer = mixer_of("based", "attention.width=7", causal=True, max_positions=length)
+    q, k, v = inputs = drawn(*[(2, 3, length, 7)] * 2, (2, 3, length, 5))
     same(mixer.attend(q, k, v, None), lib.naive_parallel_based(q, k, v), inputs)
 
 
-def test_rotary() -> None:
+@every_length
+def test_linear(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their eps."""
+    lib = pytest.importorskip("fla.ops.linear_attn.naive")
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    mixer = mixer_of("linear", causal=True)
+    mixer.eps = 1e-10
+    q, k, v = inputs = drawn(*[(2, 3, length, 7)] * 2, (2, 3, length, 5))
+    phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k))
+    expected, _ = lib.naive_recurrent_linear_attn(*swapped(phi_q, phi_k, v), scale=1.0, normalize=True)
+    same(mixer.attend(q, k, v, None), expected.transpose(1, 2), inputs)
+
+
+@every_length
+def test_retention(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs is without rotation, norm and gate."""
+    lib = pytest.importorskip("fla.ops.retention.naive")
+    monkeypatch.setattr(torch, "float", torch.float64)
+    mixer = mixer_of("retention", causal=True)
+    q, k, v = inputs = drawn(*[(2, 3, length, 7)] * 2, (2, 3, length, 5))
+    same(mixer.retain(q * 7**-0.5, k, v), lib.naive_retention(q, k, v), inputs)
+
+
+@every_length
+def test_rotary(length: int) -> None:
     """Their pairs are the columns of the two halves, as ours."""
     lib = pytest.importorskip("transformers.models.llama.modeling_llama")
     mixer = mixer_of("rotary", heads=1, qkv_dim=14, dim=14)
-    q, k = inputs = drawn(*[(2, 1, LENGTH, 14)] * 2)
-    angles = torch.arange(LENGTH)[:, None] * 10000.0 ** (-torch.arange(0, 14, 2) / 14)
+    q, k = inputs = drawn(*[(2, 1, length, 14)] * 2)
+    angles = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, 14, 2) / 14)
     angles = torch.cat([angles, angles], dim=-1).unsqueeze(0)
     expected = torch.stack(lib.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()))
     same(torch.stack([mixer.turned(q), mixer.turned(k)]), expected, inputs)
 
 
-def test_differential(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_length
+def test_differential(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two heads of width 6, whose halves they keep as four heads of 3: first halves first."""
     lib = pytest.importorskip("transformers")
     from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
@@ -135,7 +170,7 @@ def test_differential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "float32", torch.float64)
     theirs = DiffLlamaAttention(config, layer_idx=2).double()
     shape = {"dim": 12, "qkv_dim": 12, "heads": 2, "bias": False, "out_proj": True, "causal": True, "layer": 2}
-    mixer = mixer_of("differential", max_positions=LENGTH, **shape)
+    mixer = mixer_of("differential", max_positions=length, **shape)
     order = torch.arange(12).view(2, 2, 3).transpose(0, 1).flatten()  # [half, head, column] -> [head, half, column]
     pairs = (("query", "q_proj", order), ("key", "k_proj", order), ("value", "v_proj", order))
     with torch.no_grad():
@@ -144,13 +179,14 @@ def test_differential(monkeypatch: pytest.MonkeyPatch) -> None:
         mixer.out.weight.copy_(theirs.o_proj.weight)
         mixer.by_query.copy_(torch.cat([theirs.lambda_q1, theirs.lambda_q2]))
         mixer.by_key.copy_(torch.cat([theirs.lambda_k1, theirs.lambda_k2]))
-    (x,) = inputs = drawn((2, LENGTH, 12))
-    still = torch.ones(1, LENGTH, 3), torch.zeros(1, LENGTH, 3)
-    later = torch.full((LENGTH, LENGTH), -torch.inf).triu(1)[None, None]
+    (x,) = inputs = drawn((2, length, 12))
+    still = torch.ones(1, length, 3), torch.zeros(1, length, 3)
+    later = torch.full((length, length), -torch.inf).triu(1)[None, None]
     same(mixer(x), theirs(x, position_embeddings=still, attention_mask=later)[0], inputs)
 
 
-def test_lru() -> None:
+@every_length
+def test_lru(length: int) -> None:
     """Their D is a matrix; ours is its diagonal. Without GELU and projection."""
     lib = pytest.importorskip("LRU_pytorch.LRU")
     mixer = mixer_of("lru", "attention.state=7", causal=True)
@@ -161,12 +197,13 @@ def test_lru() -> None:
         theirs.B.copy_(torch.view_as_complex(mixer.b))
         theirs.C.copy_(torch.view_as_complex(mixer.c))
         theirs.D.copy_(torch.diag(mixer.skip))
-    (x,) = inputs = drawn((2, LENGTH, 15))
+    (x,) = inputs = drawn((2, length, 15))
     same(mixer.read(x) + mixer.skip * x, theirs(x), inputs)
 
 
+@every_length
 @pytest.mark.parametrize("causal", [True, False])
-def test_s5(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s5(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GELU and projection; their C is not doubled for conjugate pairs."""
     lib = pytest.importorskip("s5.s5_model")
     monkeypatch.setattr(lib, "as_complex", torch.view_as_complex)
@@ -178,19 +215,20 @@ def test_s5(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs.C.data = 2 * torch.view_as_complex(mixer.c)
         theirs.D.copy_(mixer.skip)
         theirs.log_step.data = mixer.log_dt.view_as(theirs.log_step).clone()
-    (x,) = inputs = drawn((LENGTH, 15))
+    (x,) = inputs = drawn((length, 15))
     same((mixer.read(x[None]) + mixer.skip * x)[0], theirs(x), inputs)
 
 
+@every_length
 @pytest.mark.parametrize("causal", [True, False])
-def test_mega(causal: bool) -> None:
+def test_mega(length: int, causal: bool) -> None:
     """Their averages decay by (1 - alpha) delta, in common to all channels, and read alpha x. Ours do so where a and d
     are the root of what a step takes away. The distances' biases are their buckets'. They divide scores by the root
     of the model's width, and add the residual."""
     lib = pytest.importorskip("mega_pytorch.mega_pytorch")
     theirs = lib.MegaLayer(dim=15, ema_heads=3, attn_dim_qk=7, attn_dim_value=15, causal=causal).double()
     ema, attention = theirs.multi_headed_ema, theirs.single_headed_attn
-    sizes = {"causal": causal, "max_positions": LENGTH}
+    sizes = {"causal": causal, "max_positions": length}
     mixer = mixer_of("mega", "attention.averages=3", "attention.width=7", **sizes)
     ways = ("", "reverse_")[: mixer.directions]
     alpha, delta = (
@@ -217,16 +255,16 @@ def test_mega(causal: bool) -> None:
         mixer.by_average.weight.copy_(theirs.Wh.T)
         mixer.by_average.bias.copy_(theirs.bh)
         mixer.by_attention.weight.copy_(theirs.Uh.T)
-        bias = attention.rel_pos_bias(torch.zeros(LENGTH, LENGTH))
+        bias = attention.rel_pos_bias(torch.zeros(length, length))
         mixer.bias.copy_(torch.cat([bias[0].flip(0), bias[1:, 0]]))
-    (x,) = inputs = drawn((2, LENGTH, 15))
+    (x,) = inputs = drawn((2, length, 15))
     same(mixer(x) + x, theirs(x), inputs)
 
 
 def test_the_table_of_differences() -> None:
     """As parts of the largest value; `bash scripts/oracles.sh -s -k recurrences` shows it."""
-    rows = {name: off for name, off in TABLE.items() if off}
-    print(f"\n{'':32}{'outputs':>10}{'gradients':>11}   {LENGTH} positions, float64")
+    rows = {name: [max(part) for part in zip(*off, strict=True)] for name, off in TABLE.items() if off}
+    print(f"\n{'':32}{'outputs':>10}{'gradients':>11}   77 to 257 positions, float64")
     for name, (outputs, gradients) in rows.items():
         print(f"{name:32}{outputs:10.0e}{gradients:11.0e}")
     assert not rows or max(map(max, rows.values())) <= 1e-10

@@ -1,0 +1,122 @@
+"""scripts/everything.sh: parts that fail stop no others, what passed is not run again, and the page says what ran."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lra.core.paths import CHECKOUT
+
+SCRIPTS = CHECKOUT / "scripts"
+pytestmark = pytest.mark.skipif(not SCRIPTS.exists(), reason="not a checkout")
+PARTS = {
+    "good": "echo good >>../ran; echo '=== 5 passed, 2 skipped, 1 deselected in 3.21s (0:00:03) ==='",
+    "bad": "echo bad >>../ran; echo it is broken; exit 3",
+    "last": "echo last >>../ran; test ! -e ../broken",
+}
+
+
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"scripts_{name}", SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def git(*words: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+    subprocess.run(["git", *identity, *words], check=True, capture_output=True)
+
+
+def committed(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+    git("add", ".")
+    git("commit", "--message", "one")
+
+
+@pytest.fixture
+def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A function that runs it with PARTS in a repository of its own, and gives its exit code."""
+    module = loaded("everything", monkeypatch)
+    monkeypatch.setattr(module, "PARTS", dict(PARTS))
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.chdir(tmp_path / "checkout")
+    git("init")
+    committed("results/README.md", "# Results")
+    committed(".gitignore", "/runs/")
+
+    def call(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["everything.sh", *words])
+        return module.main()
+
+    return call
+
+
+def ran() -> list[str]:
+    return Path("../ran").read_text().split()
+
+
+def test_a_part_that_fails_stops_no_other(everything, capsys: pytest.CaptureFixture) -> None:
+    assert everything() == 1
+    assert ran() == ["good", "bad", "last"]
+    good, bad, last = capsys.readouterr().out.splitlines()
+    assert good.startswith("good: passed; 5 passed, 2 skipped; 0 min ")
+    assert bad.startswith("bad: failed, exit code 3; it is broken; 0 min ")
+    [log] = Path("runs/everything").glob("*/bad.log")
+    assert bad.endswith(f" ({log})")
+    assert (log.read_text(), last.split(";")[0]) == ("it is broken\n", "last: passed")
+    page = Path("results/everything.md").read_text()
+    assert "2 of 3 parts passed" in page
+    assert f"| bad | `{PARTS['bad']}` | failed, exit code 3 | it is broken | 0 min " in page
+
+
+def test_what_passed_is_run_again_only_for_another_tree(everything) -> None:
+    everything()
+    committed("results/everything.md", Path("results/everything.md").read_text())
+    assert everything() == 1
+    assert ran() == ["good", "bad", "last", "bad"]
+    committed("code.py", "other = 1")
+    assert everything("good", "last") == 0
+    assert ran() == ["good", "bad", "last", "bad", "good", "last"]
+    assert "| bad | `" in Path("results/everything.md").read_text().partition("| not run |")[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "said"),
+    [
+        ("code.py", "good", "code.py: not as in HEAD; commit first, since what passes is kept by the commit"),
+        ("results/everything.md", "goood", "goood: no such part; did you mean 'good'?"),
+    ],
+)
+def test_a_refusal_is_one_line(everything, file: str, part: str, said: str, capsys: pytest.CaptureFixture) -> None:
+    Path(file).write_text("changed")
+    assert everything(part) == 2
+    assert capsys.readouterr().err == f"everything.sh: error: {said}\n"
+    assert not Path("../ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("log", "counts"),
+    [
+        ("a: 3 records, 0 mismatches\nb: 5 records, 1 mismatches\n", "2 folders, 8 records, 1 mismatches"),
+        ("1 failed, 7 passed in 11.00s\nit goes on\n\n", "1 failed, 7 passed"),
+        ("first\n 200 kills, 0 lost \n", "200 kills, 0 lost"),
+        ("", ""),
+    ],
+)
+def test_counts(log: str, counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded("everything", monkeypatch).counts(log) == counts
+
+
+@pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
+def test_the_ten_kept_runs_are_of_ten_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    reruns = loaded("reruns", monkeypatch)
+    paths = [run.path for run in reruns.chosen()]
+    assert len({path.split("/")[1] for path in paths}) == len(paths) == 10
+    assert all(path.startswith("results/") and "/receipts.zip/" in path for path in paths)
