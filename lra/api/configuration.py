@@ -77,16 +77,6 @@ def run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 
 @contextmanager
-def path_kept() -> Iterator[None]:
-    """Modules of the working folder are found inside; afterwards `sys.path` is what it was before."""
-    before = [*sys.path]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
-@contextmanager
 def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     """As inside of a command: its configuration, Hydra's own part included, which Hydra's global state holds as well.
 
