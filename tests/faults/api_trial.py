@@ -218,14 +218,14 @@ def interrupted(rng: Random, folder: Path) -> Outcome:
     lines = int(10 ** rng.uniform(1, 4.3))
 
     def call() -> None:
-        with _after(lines, how):
+        with After(lines, how):
             calls[name]()
 
     allowed = ("KeyboardInterrupt", "UserError")
     return tried(f"lra.{name} interrupted by {how} after {lines} calls", call, allowed, torch_draws=name == "attention")
 
 
-class _after:
+class After:
     """A context in which something happens at the `number`-th call of a function of ours in this thread."""
 
     def __init__(self, number: int, how: str) -> None:

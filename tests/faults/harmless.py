@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +157,19 @@ def of_markdown(text: str) -> list[str]:
     page = renderer.render(text)
     found = of_html(page)
     for element in html5lib.parse(page, namespaceHTMLElements=False).iter():
-        if element.tag in ("h1", "h2", "h3", "h4", "h5", "h6") and (element.text or "").startswith(MARK):
+        if element.tag == "h1" and (element.text or "").startswith(MARK):
             found.append("a heading")
-        if element.tag in ("img", "em", "pre", "hr") and MARK in "".join(element.itertext())[:9]:
+        if element.tag in ("em", "pre", "hr") and MARK in "".join(element.itertext())[:9]:
             found.append(f"<{element.tag}>")
+        if element.tag == "img" and MARK in str(element.attrib):
+            found.append("a picture")
     return found + _rows([line for line in text.splitlines() if line.startswith("| ")])
 
 
 def _rows(lines: list[str]) -> list[str]:
     """Rows of a table must have the places of its head, which stands above the ruler."""
     found, places = [], 0
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+    for line, below in zip(lines, [*lines, ""][1:], strict=True):
         count = len(re.findall(r"(?<!\\)(?:\\\\)*\|", line))
         if re.fullmatch(r"[|: -]+", below) and "---" in below:
             places = count
@@ -181,13 +184,14 @@ def of_latex(text: str) -> list[str]:
     found = [f"\\{name}" for name in re.findall(r"\\([A-Za-z]+|.)", body) if name not in COMMANDS]
     plain = re.sub(r"\\\\", " ROW ", body)
     plain = re.sub(r"\\[{}%&$#_]", "", plain)
-    depth = 0
+    depths = [*accumulate({"{": 1, "}": -1}.get(character, 0) for character in plain)]
+    found += ["a brace that closes nothing"] * (min(depths, default=0) < 0)
     for line in plain.splitlines():
-        depth += line.count("{") - line.count("}")
-        found += ["a brace that closes nothing"] * (depth < 0)
         found += ["a comment"] * ("%" in line.removesuffix("{%"))
         found += ["^^ or ~ or #"] * bool(re.search(r"\^\^|~|#", line))
-    found += ["a brace that is never closed"] * (depth != 0) + ["control characters"] * (not visible(text))
+    found += ["a brace that is never closed"] * (depths[-1:] not in ([], [0])) + ["control characters"] * (
+        not visible(text)
+    )
     return found
 
 
