@@ -166,6 +166,16 @@ def test_what_was_cut_short_is_done_by_the_same_command(
     assert tree(done) == tree(other)
 
 
+def test_what_a_killed_unpacking_left_half_written_goes(done: Path) -> None:
+    expected = tree(done)
+    pack(done)
+    half = next(done / name for name in expected if name.endswith("/record.json"))
+    half.parent.mkdir(parents=True)
+    half.with_name(f".{half.name}.5c9edcd03745fe07.tmp").write_bytes(b"half")
+    unpack(done)
+    assert tree(done) == expected
+
+
 def sudden_end(*_: object) -> None:
     raise SystemError
 

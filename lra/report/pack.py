@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from lra.core import locks
 from lra.core.errors import UserError
-from lra.core.files import write_atomic
+from lra.core.files import sweep_partials, write_atomic
 from lra.records import record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECEIPTS, RECORD, SWEEP, SWEEP_LOCK, WEIGHTS
 from lra.records.receipts import Receipts, packed
@@ -53,11 +53,14 @@ def contents(files: RunFiles) -> dict[str, bytes]:
 
 def unpack(folder: Path) -> int:
     """Put every member of the receipts file of a results folder back where it lay, and remove that file; returns how
-    many there were: none where that has been done. Raises UserError."""
+    many there were: none where that has been done. What an unpacking that was killed left half written is
+    removed, so only one process may unpack a folder at a time. Raises UserError."""
     files = RunFiles(folder)
     if not files.packed and files.find(RECORD):
         return 0
     receipts = Receipts(folder / RECEIPTS)
+    for place in {(folder / name).parent for name in receipts.names}:
+        sweep_partials(place)
     for name in receipts.names:
         if files.is_packed(name):
             write_atomic(folder / name, _read(files, name))

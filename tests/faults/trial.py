@@ -164,14 +164,20 @@ def _left_at(folder: Path) -> list[str]:
     """The processes that still work in a folder, after a while."""
     end = monotonic() + PATIENCE_SECONDS
     while True:
-        left = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                at, words = (process / "cwd").readlink(), (process / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if process.name != str(os.getpid()) and words and at.is_relative_to(folder):
-                left.append(f"{process.name} ({words.replace(bytes(1), b' ').decode(errors='replace')[:60].strip()})")
+        left = [f"{process} ({words[:60].strip()})" for process, words in processes_at(folder).items()]
         if not left or monotonic() > end:
             return left
         sleep(0.1)
+
+
+def processes_at(folder: Path) -> dict[int, str]:
+    """The other processes that work in a folder, with their command lines."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            at, words = (process / "cwd").readlink(), (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if process.name != str(os.getpid()) and words and at.is_relative_to(folder):
+            found[int(process.name)] = words.replace(bytes(1), b" ").decode(errors="replace")
+    return found
