@@ -18,7 +18,6 @@ HELPERS = {
     "check_errors",
     "close",
     "exact",
-    "fits",
     "observe",
     "refused",
     "same",
