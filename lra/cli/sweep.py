@@ -1,5 +1,6 @@
 """Sweeps: planned, launched, and what is said at the end."""
 
+import os
 from collections import Counter
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from lra.cli.command import FAILED
 from lra.cli.workers import saved_first
 from lra.config.configure import first_line
 from lra.core import locks
+from lra.core.children import end_with
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import PAUSED
@@ -93,7 +95,10 @@ def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[Plann
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
-    workers = saved_first([run.folder for run in runs], LOCK) if _launcher(config) == "joblib" else nullcontext()
+    workers = nullcontext()
+    if _launcher(config) == "joblib":
+        workers = saved_first([run.folder for run in runs], LOCK)
+        launcher.joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}  # also before a worker has a run
     with workers:
         results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     for result in results:

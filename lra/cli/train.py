@@ -1,6 +1,5 @@
 """lra-train: one run, or a sweep of them; from a configuration to a record."""
 
-import os
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -14,7 +13,6 @@ from lra.cli import sweep, workers
 from lra.cli.command import FAILED, command
 from lra.config.cell import Cell, cell_of
 from lra.config.settings import settings_of
-from lra.core.children import end_with
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED, Paused, Requests
@@ -43,7 +41,6 @@ def train(cfg: DictConfig) -> str:
     elif not in_driver:
         without_bars()
         if worker:
-            end_with(os.getppid())
             if workers.told():
                 return "waiting"
             workers.listen()

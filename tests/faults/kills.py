@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -10,7 +9,7 @@ from time import monotonic, sleep
 
 from faults.kinds import KINDS, Kind, children, left, undisturbed
 from faults.runs import Ended, command
-from faults.trial import Case, Outcome, Verdict, equal, processes_at
+from faults.trial import Case, Outcome, Verdict, equal
 
 import lra.__main__ as commands
 from lra.core.signals import INTERRUPTED, PAUSED
@@ -76,18 +75,4 @@ def _after(name: str, told: list[str], ended: Ended, expected: dict, folder: Pat
     return equal(injected, ended, left(folder), expected)
 
 
-def killed_by_joblib(name: str, rng: Random, folder: Path) -> Outcome:
-    """Workers that had no run yet when their driver was killed do not know of it: they hold no lock, and joblib lets
-    them end after 300 idle seconds."""
-    outcome = killed(name, rng, folder)
-    for process, words in processes_at(folder).items():
-        if "joblib.externals.loky" in words:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-    return outcome
-
-
-KILLS: dict[str, Case] = {
-    name: partial(killed_by_joblib if "hydra/launcher=joblib" in kind.words else killed, name)
-    for name, kind in KINDS.items()
-}
+KILLS: dict[str, Case] = {name: partial(killed, name) for name in KINDS}

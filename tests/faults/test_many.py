@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
+from faults.kinds import children
 from faults.runs import TINY, Child, command, observe, result, sending, when, without_figures
+from faults.trial import processes_at
 from support import Commands, composed, job_of
 
 import lra.cli.train
@@ -199,6 +201,22 @@ def test_a_failed_and_a_paused_run_of_a_sweep(record_property, cli: Commands) ->
         "75, table 2/4; then 0, begun: ['seed 2', 'seed 4']",
         f"{stopped.code}, table {'2/4' if shown else page}; then {again.code}, begun: {list(done())}",
     )
+
+
+def test_a_worker_that_has_no_run_yet_does_not_outlive_its_driver(record_property, cli: Commands) -> None:
+    """The driver is killed while joblib's workers still import what they need."""
+    sweep = Child(*SWEEP, "seed=1,2,3,4", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", inside=without_figures)
+    workers: list[int] = []
+    while not workers:
+        sleep(0.01)
+        workers = [child for child in children(sweep.process) if "LokyProcess" in processes_at(Path()).get(child, "")]
+    os.kill(sweep.process, signal.SIGKILL)
+    sweep.ends()
+    end = monotonic() + 60  # to import what they need takes seconds
+    while processes_at(Path()) and monotonic() < end:
+        sleep(0.05)
+    seen = f"left: {len(processes_at(Path()))}"
+    observe(record_property, "driver killed before its workers have runs", "SIGKILL", "left: 0", seen)
 
 
 def _page() -> str:

@@ -178,6 +178,6 @@ def processes_at(folder: Path) -> dict[int, str]:
             at, words = (process / "cwd").readlink(), (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if process.name != str(os.getpid()) and words and at.is_relative_to(folder):
+        if process.name != str(os.getpid()) and words and at.is_relative_to(folder.absolute()):
             found[int(process.name)] = words.replace(bytes(1), b" ").decode(errors="replace")
     return found
