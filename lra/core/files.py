@@ -19,7 +19,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
 NO_LINK = {errno.ELOOP, errno.EMLINK}  # what open(2) says of a symbolic link with O_NOFOLLOW
 JSON_BYTES, JSON_DEPTH = 2**26, 64  # the most that a JSON file may have
-_guards: list[tuple[Path, Callable[[], None]]] = []  # a folder, and what raises where it may not be written any longer
+_guards: dict[Path, Callable[[], None]] = {}  # by lock: raises where its folder may not be written any longer
 
 
 def open_regular(path: Path, follow: bool = False) -> BinaryIO:
@@ -112,21 +112,20 @@ def _no_number(name: str) -> NoReturn:
 
 
 @contextmanager
-def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
-    """From here on this process calls `check` before it writes a file in `folder`."""
-    guard = (folder.absolute(), check)
-    _guards.append(guard)
+def guarded(lock: Path, check: Callable[[], None]) -> Iterator[None]:
+    """From here on this process calls `check` before it writes a file in the folder of a lock."""
+    _guards[lock.absolute()] = check
     try:
         yield
     finally:
-        _guards.remove(guard)
+        del _guards[lock.absolute()]
 
 
 def check_guard(folder: Path) -> None:
     """Raises UserError where this process may not write in a folder any longer."""
     place = folder.absolute()
-    for guarded_folder, check in _guards:
-        if guarded_folder == place:
+    for lock, check in _guards.items():
+        if lock.parent == place:
             check()
 
 

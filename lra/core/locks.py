@@ -56,7 +56,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, _own_name().encode(), 0)
         try:
-            with guarded(path.parent, check):
+            with guarded(path, check):
                 yield
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child may have inherited the descriptor
