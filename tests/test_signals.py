@@ -71,6 +71,18 @@ def test_a_second_control_c_is_no_longer_patient() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_control_c_after_another_signal_is_a_first_one() -> None:
+    """The process that started this one heard Ctrl-C, too, and its SIGTERM may overtake the terminal's SIGINT."""
+    with Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)  # the bell has rung
+        assert requests.pending().code == 75
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_a_child_does_not_ring_for_its_parent(capfd: pytest.CaptureFixture) -> None:
     """As the workers of a preparation, which hear a Ctrl-C of the terminal, too."""
     with Requests(None, None, one_of_many=False) as requests:

@@ -2,7 +2,8 @@
 
 SIGTERM, SIGUSR1, SIGUSR2 (SLURM's warnings) and a first SIGINT ask; the run ends its step, or the part of an evaluation
 that it is in, saves its state and ends with a code of its own: 75, try again, or 130 after SIGINT. A second SIGINT
-stops at once, with the state of the last checkpoint.
+stops at once, with the state of the last checkpoint; one after a SIGTERM is a first one, since the process that started
+this one may have heard Ctrl-C, too, and handed it on as SIGTERM before the terminal's own came.
 """
 
 import os
@@ -123,7 +124,8 @@ class Requests:
         self._number: int | None = None
         self._handlers: dict[int, object] = {}
         self._bell: Bell | None = None
-        self._rung = self._now = False
+        self._rung = self._rung_by_hand = self._now = False  # the bell's
+        self._by_hand = False
         self._over = threading.Event()
 
     def __enter__(self) -> "Requests":
@@ -148,7 +150,8 @@ class Requests:
         does not come to heed."""
         if number not in ASKING:
             return
-        if number == signal.SIGINT and self._rung:
+        by_hand = number == signal.SIGINT
+        if by_hand and self._rung_by_hand:
             self._now = True
             if not self._over.wait(GRACE):
                 _tell("stopped; the same command goes on from the last checkpoint")
@@ -157,12 +160,14 @@ class Requests:
                 os._exit(INTERRUPTED)
         elif self._patient and not self._rung:
             name = signal.Signals(number).name
-            by_hand = number == signal.SIGINT
             _tell("stopping after this step; again: now" if by_hand else f"{name}: stopping after this step")
         self._rung = True
+        self._rung_by_hand |= by_hand
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and (self._now or self._asked is not None) and not self._one_of_many:
+        by_hand = number == signal.SIGINT
+        again, self._by_hand = by_hand and (self._now or self._by_hand), self._by_hand or by_hand
+        if again and not self._one_of_many:
             raise KeyboardInterrupt
         if self._asked is not None:
             return  # it is being heeded: the record of the run may be under way

@@ -9,26 +9,27 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from multiprocessing import resource_tracker
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import distributed
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lra.core.children import end_with
 from lra.core.errors import UserError
-from lra.core.signals import Paused, hand_on
+from lra.core.signals import ASKING, INTERRUPTED, PAUSED, Paused, hand_on
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
-ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # handed on to the ranks; Ctrl-C reaches them by itself
 QUIET = (  # loggers of the launcher, which would say again what the run says itself
     "torch.distributed.elastic",
     "torch.distributed.elastic.agent.server.api",
@@ -203,8 +204,9 @@ def _from_slurm(environment: dict[str, str]) -> None:
 def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value:
     """What `work(*arguments)` returns on rank 0 of so many new processes.
 
-    They end with this process, whatever ends it. Raises Paused where a signal ended them, and RuntimeError, which
-    names the rank, where one failed or was killed.
+    They end with this process, whatever ends it. A signal that asks to stop is handed on to them; they save their state
+    and return, however long that takes, and then Paused is raised. Raises RuntimeError, which names the rank, where one
+    failed or was killed.
     """
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -220,20 +222,53 @@ def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=0,
-        signals_to_handle=",".join(number.name for number in ASKING),
+        signals_to_handle="",  # its handlers leave ranks 30 s to save their state, and then kill them
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # no folder that a process that is killed would leave
     )
-    handlers = {number: signal.getsignal(number) for number in ASKING}
+    with _handed_on() as asked:
+        try:
+            result = elastic_launch(config, _child)(os.getpid(), work, *arguments)[0]
+        except ChildFailedError as error:
+            if not asked:
+                number, failure = error.get_first_failure()
+                how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+                raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
+        except Paused:  # asked before there was a process
+            pass
+    if asked:
+        hand_on(asked[0])
+        raise Paused(signal.Signals(asked[0]).name, INTERRUPTED if asked[0] == signal.SIGINT else PAUSED)
+    return result
+
+
+@contextmanager
+def _handed_on() -> Iterator[list[int]]:
+    """Hand a signal that asks to stop on to the processes that are started meanwhile; the list gets its number.
+
+    Ctrl-C has reached them by itself where it came from a terminal, and a second SIGINT stops them at once, so they are
+    told of it by SIGTERM. Where there is none yet, Paused is raised at once, and after a second SIGINT
+    KeyboardInterrupt.
+    """
+    asked: list[int] = []
+    before = multiprocessing.active_children()
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        asked.append(number)
+        started = [child for child in multiprocessing.active_children() if child not in before]
+        if not started:
+            raise Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+        for child in started:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
+
+    here = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.signal(number, hear) for number in ASKING} if here else {}
     try:
-        return elastic_launch(config, _child)(os.getpid(), work, *arguments)[0]
-    except SignalException as stop:
-        signal.signal(stop.sigval, handlers[stop.sigval])
-        hand_on(stop.sigval)
-        raise Paused(signal.Signals(stop.sigval).name) from None
-    except ChildFailedError as error:
-        number, failure = error.get_first_failure()
-        how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-        raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
+        yield asked
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -241,7 +276,10 @@ def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value
 
 def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
     end_with(parent)
-    return work(*arguments)
+    try:
+        return work(*arguments)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # the launcher takes it for a good end, and waits for a result for ever
 
 
 def _start_tracker() -> None:
