@@ -39,8 +39,12 @@ $full task=listops system=simple seed=1 train.eval_every=250
 END
 }
 
+swept() { # the folders of the queue's experiments: pilots in runs, the others in results
+    find "$home"/runs "$home"/results -mindepth 2 -maxdepth 2 -name sweep.json -printf '%h\n' 2>/dev/null | sort || true
+}
+
 checkpoints() {
-    find "$home/results" -name 'checkpoint.json' 2>/dev/null || true
+    find "$home"/runs "$home"/results -name checkpoint.json 2>/dev/null || true
 }
 
 update() {
@@ -97,7 +101,8 @@ stop() {
 
 collect() { # finished runs into this checkout's results, with their reports
     local record folder results
-    for results in "$home"/results/*/; do
+    swept | while read -r results; do
+        [ "$(dirname "$results")" = "$home/results" ] || continue
         results=$(basename "$results")
         grep -rlE --include=record.json '"status": *"finished"' "$home/results/$results" | while read -r record; do
             folder=$(dirname "${record#"$home"/}")
@@ -115,7 +120,7 @@ start) start "${2:-1}" ;;
 work) work "$2" ;;
 stop) stop ;;
 update) update ;;
-status) for results in "$home"/results/*/; do "$home/code/.venv/bin/lra-report" "$results" --once; done ;;
+status) swept | while read -r folder; do "$home/code/.venv/bin/lra-report" "$folder" --once; done ;;
 collect) collect ;;
 pack) tar -C "$home" --exclude=./code --exclude='./worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
 unpack) mkdir -p "$home" && tar -C "$home" -xzf "${2:?the file to read}" ;;
