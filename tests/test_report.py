@@ -536,6 +536,19 @@ def test_both_collapsed_is_no_equivalence(tmp_path: Path) -> None:
     assert "Simple: both collapsed in every seed" in files_of(tmp_path)["README.md"]
 
 
+@pytest.mark.parametrize(("width", "task", "is_narrow"), [
+    (64, "listops", True), (512, "listops", False), (64, "listops (limit 7)", False),
+])  # fmt: skip
+def test_a_model_that_is_narrower_than_the_published_one_says_so(
+    tmp_path: Path, width: int, task: str, is_narrow: bool
+) -> None:
+    """Table 3 of SimpleTRON has 512 for ListOps; other data have no published number to stand beside."""
+    put_systems(tmp_path, {"softmax": FAR, "simple": ALIKE}, task=task)
+    for path in tmp_path.rglob("record.json"):
+        change(path, config={"model": {"dim": width}})
+    assert ("narrow" in rows_of(tmp_path)["Simple"]["caveats"].split("; ")) == is_narrow
+
+
 def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
     """In the README, all tables, the data and LaTeX."""
     put_systems(tmp_path, {"softmax": FAR, "simple": {1: 30.0, 2: 30.5, 3: 31.0}}, task="listops (limit 7)")

@@ -47,14 +47,15 @@ def _column(files: RunFiles, cells: list[RecordedCell], published: Published) ->
     metric = next((cell.metric for cell in cells if cell.runs), cells[0].metric)
     rows = [_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells]
     refuse_other_labels(rows)
-    rows = [replace(row, badges=badges(row, trivial, metric)) for row in judged(rows, asked(cells), metric)]
+    source = published.source(task)
+    rows = [replace(row, badges=badges(row, trivial, metric, source)) for row in judged(rows, asked(cells), metric)]
     column = Column(
         key=cells[0].key.column,
         title=published.title(task),
         metric=metric,
         baselines=trivial,
         rows=rows,
-        source=published.source(task),
+        source=source,
     )
     if column.leader is None:
         return column
