@@ -191,9 +191,11 @@ def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
     while end < size - 1:
         expected = (size - 1 - end) / mean
         words = bits.random_raw(ceil((expected + 4 * expected**0.5 + 4) / 4)).view(np.uint16)
-        places = np.cumsum(gaps[words]) + end
+        places = np.cumsum(gaps[words], dtype=np.int64)
+        places += end
         end = int(places[-1])
-        drawn.append(places[(words < drops) & (places < size)])
+        inside = places[: np.searchsorted(places, size)]
+        drawn.append(inside[words[: len(inside)] < drops])
     return np.concatenate(drawn)
 
 
@@ -207,7 +209,7 @@ def _gaps(p: float) -> tuple[np.ndarray, int, float]:
     """
     last = min(max(1, ceil(log(1 / 16) / log(1 - p))), LEVELS // 16)
     bounds = np.rint(LEVELS * (1 - (1 - p) ** np.arange(last + 1))).astype(np.int64)  # words below: gap <= index
-    gaps = np.full(LEVELS, last, dtype=np.int64)
+    gaps = np.full(LEVELS, last, dtype=np.min_scalar_type(last))  # small, so that a cache holds the table
     gaps[: bounds[-1]] = np.repeat(np.arange(1, last + 1), np.diff(bounds))
     return gaps, int(bounds[-1]), float(gaps.mean())
 

@@ -36,6 +36,7 @@ class Model(nn.Module):
     def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
         super().__init__()
         _check(facts, architecture)
+        self.dim = architecture.dim
         self.max_len = facts.max_len
         self.documents = facts.documents
         self.key_mask = architecture.key_mask

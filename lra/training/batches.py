@@ -17,7 +17,8 @@ from lra.tasks import Split
 from lra.training import ranks
 from lra.training.recipe import Recipe
 
-OVERHEAD = {"cpu": 128, "cuda": 1 << 15}  # what a micro-batch costs besides its tokens, in tokens; cuda: an estimate
+# What a micro-batch costs besides its tokens, in tokens of a model one wide (measured at 64, 128 and 256); cuda: a guess.
+OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
 
 Item = TypeVar("Item")
 
@@ -67,7 +68,7 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
     order = ranks.share(np.argsort(-lengths, kind="stable"))
-    overhead = OVERHEAD[next(model.parameters()).device.type]
+    overhead = OVERHEAD[next(model.parameters()).device.type] // model.dim
     for part in cheapest(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
 
