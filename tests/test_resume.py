@@ -20,7 +20,7 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
-from lra.records import checkpoint, record
+from lra.records import checkpoint, names, record
 from lra.runs import cut
 from lra.runs.folder import run
 from lra.tools import rerun
@@ -152,6 +152,19 @@ def test_killed_in_its_pretraining_and_after_it_the_end_is_the_same(reference) -
     assert result("killed") == expected
     assert expected["metrics"][0]["phase"] == "pretrain"
     assert len(expected["record"]["pretrain"]["sha256"]) == 64
+
+
+def test_what_a_pretraining_could_not_remove_goes_with_the_next_run(reference) -> None:
+    """It was killed when its record was written, and not all of its checkpoints were away."""
+    phase = ("pretrain=masked", "pretrain.train.steps=3", "pretrain.train.warmup=1", "attention=simple")
+    job = prepared(*phase, "out=killed", "cache=killed")
+    assert finish(fork(job)) == 0
+    [weights] = Path("killed/pretrained").rglob(names.WEIGHTS)
+    of_folder = sorted(weights.parent.iterdir())
+    weights.with_name("checkpoint-3.safetensors").write_bytes(b"of step 3")
+    (job.folder / names.RECORD).unlink()
+    assert finish(fork(job)) == 0
+    assert sorted(weights.parent.iterdir()) == of_folder
 
 
 def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ def pretrained(
         done = ranks.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
+        if ranks.leads():
+            checkpoint.remove(own.folder)  # also where an earlier run was killed before it had removed all of it
     report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
     lines = [json.loads(line) for line in (own.folder / METRICS).read_bytes().splitlines()]
@@ -137,6 +139,5 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
                 "provenance": provenance.provenance(identity, inputs.digest, device, own.settings.precision, started),
             },
         )
-        checkpoint.remove(own.folder)
     ranks.summed(0)  # the others read what the leader has written
     return made

@@ -86,8 +86,10 @@ FILES = {
     "preparation": ("manifest.json", "train.tokens.bin", "test.labels.bin"),
 }
 
-MAY_LACK = {(state, name) for state in ("sweep", "report") for name in (METRICS, PREDICTIONS)} | {("report", RECORD)}
-"""What a report does without: it says which runs are missing; only a verification says which files are."""
+MAY_LACK = {(state, name) for state in ("sweep", "report") for name in (METRICS, PREDICTIONS)}
+MAY_LACK |= {("report", RECORD), ("report", SWEEP)}
+"""What a report does without: it says which runs are missing of those declared, if any are; only a verification says
+which files are."""
 
 
 @cache
