@@ -14,8 +14,8 @@ from logged import StandIn
 from reports import declare, put
 from support import Commands
 
+from lra.core import dropout
 from lra.core import fused as fused_module
-from lra.core import noise
 
 torch.set_num_threads(1)
 
@@ -116,7 +116,7 @@ def kernels() -> Iterator[dict[str, ModuleType]]:
         with pytest.MonkeyPatch.context() as only_here:
             only_here.setenv("TRITON_INTERPRET", "1")
             for name in ("noise_kernel", "fused_kernels"):  # the second takes functions of the first
-                path = Path(noise.__file__).with_name(f"{name}.py")
+                path = Path(dropout.__file__).with_name(f"{name}.py")
                 spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
                 copies[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(copies[name])
@@ -144,8 +144,8 @@ def kernel(interpreted: dict[str, ModuleType]) -> ModuleType:
 @pytest.fixture
 def fused(interpreted: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     """Models take the kernels here, too."""
-    monkeypatch.setattr(noise, "kernel", lambda: interpreted["noise_kernel"])
-    monkeypatch.setattr(noise, "fused", lambda _: True)
+    monkeypatch.setattr(dropout, "kernel", lambda: interpreted["noise_kernel"])
+    monkeypatch.setattr(dropout, "has_kernel", lambda _: True)
     monkeypatch.setattr(fused_module, "kernels", lambda: interpreted["fused_kernels"])
 
 

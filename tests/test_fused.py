@@ -13,8 +13,8 @@ import torch
 from support import model_of, noise, stub_task
 from torch import Tensor, nn
 
+from lra.core import dropout as noises
 from lra.core import fused
-from lra.core import noise as core_noise
 from lra.core.dropout import Dropout, _kept, set_keys
 from lra.model.block import Block
 from lra.model.feed_forward import FeedForward
@@ -54,7 +54,7 @@ def plainly() -> Iterator[None]:
     def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: object = None) -> Tensor | None:
         return _kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers) if layer.drops else None
 
-    with patch.object(core_noise, "fused", lambda _: False), patch.object(Dropout, "draw", masked):
+    with patch.object(noises, "has_kernel", lambda _: False), patch.object(Dropout, "draw", masked):
         yield
 
 

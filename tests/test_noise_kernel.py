@@ -12,7 +12,7 @@ from support import noise as values
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lra.core import noise, streams
+from lra.core import dropout, noise, streams
 from lra.core.dropout import LEVELS, Dropout, NoiseKey, _heads, _kept, _level, _mix, set_keys
 from lra.core.numbering import ColumnRun, Numbers
 
@@ -129,7 +129,7 @@ def test_a_gpu_finds_the_plain_form(shape: tuple[int, ...], numbers: Numbers, dt
     device, x = torch.device("cuda"), (values(prod(shape)).view(shape) + 3).to("cuda", dtype)
     if isinstance(numbers, list):
         numbers = [run._replace(first=run.first.cuda()) for run in numbers]
-    assert noise.fused(device)
+    assert dropout.has_kernel(device)
     assert torch.equal(layer(x, numbers), (x * layer.scale).mul_(masked(layer, x.shape, device, numbers)))
 
 
@@ -165,11 +165,11 @@ def test_without_triton_the_plain_form_is_taken_and_it_is_said_once(
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "lra.core.noise_kernel", raising=False)
     monkeypatch.delattr("lra.core.noise_kernel", raising=False)
-    noise.kernel.cache_clear()
+    dropout.kernel.cache_clear()
     try:
-        assert not any(noise.fused(torch.device("cuda")) for _ in range(3))
+        assert not any(dropout.has_kernel(torch.device("cuda")) for _ in range(3))
     finally:
-        noise.kernel.cache_clear()
+        dropout.kernel.cache_clear()
     assert capfd.readouterr().err.count("Triton is not installed") == 1
 
 

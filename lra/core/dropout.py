@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log, prod
+from types import ModuleType
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lra.core import noise, streams
+from lra.core import streams
+from lra.core.console import say
 from lra.core.noise import BatchWords, Noise, rule_of
 from lra.core.numbering import Numbers, count_of, numbers_of, places_of
 from lra.core.transfer import sent
@@ -80,7 +82,7 @@ class Dropout(Keyed):
             return None
         numbers = self.numbers if numbers is None else numbers
         key = self.key(shape[0])
-        if noise.fused(device) and not self.as_mask:
+        if has_kernel(device) and not self.as_mask:
             self._parts, inner = _heads(shape)
             return rule_of(self._words.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
@@ -112,6 +114,22 @@ class Gumbel(Keyed):
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
         noise = -np.log(-np.log(uniform))[:, numbers_of(pairs, "pairs", torch.device("cpu")).numpy()]
         return x + sent(torch.from_numpy(noise).view(x.shape), x.device).to(x.dtype)
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether a kernel can drop values there."""
+    return device.type == "cuda" and kernel() is not None
+
+
+@cache
+def kernel() -> ModuleType | None:
+    """The module `noise_kernel`; None, and it is said once, where Triton is missing."""
+    try:
+        from lra.core import noise_kernel
+    except ImportError:
+        say("dropout: Triton is not installed, so its noise takes several passes over memory; pip install triton")
+        return None
+    return noise_kernel
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
@@ -148,7 +166,7 @@ def apart(dropped: Dropped | None) -> tuple[Tensor | None, Noise | None]:
 def scaled(x: Tensor, dropped: Dropped, scale: float) -> Tensor:
     """x scale, but zero where dropped."""
     if isinstance(dropped, Noise):
-        return noise.kernel().drop(x, dropped, scale)
+        return kernel().drop(x, dropped, scale)
     return zero_(x * scale, dropped)
 
 
@@ -159,7 +177,7 @@ def zero_(x: Tensor, dropped: Dropped | None) -> Tensor:
         return x
     x = x.contiguous()
     if isinstance(dropped, Noise):
-        return noise.kernel().drop(x, dropped, 1.0, out=x)
+        return kernel().drop(x, dropped, 1.0, out=x)
     if dropped.dtype == torch.bool:
         return x.mul_(dropped.view(x.shape))
     x.view(-1).index_fill_(0, dropped, 0)

@@ -8,15 +8,12 @@ and where numbers go by runs three small tables, which a cache holds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lra.core.console import say
 from lra.core.numbering import Numbers
 from lra.core.transfer import sent
 
@@ -102,19 +99,3 @@ def _high(x: np.ndarray, factor: np.uint64) -> np.ndarray:
     factor_low, factor_high = factor & MASK, factor >> HALF
     middle = high * factor_low + (low * factor_low >> HALF)
     return high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)
-
-
-def fused(device: torch.device) -> bool:
-    """Whether a kernel can drop values there."""
-    return device.type == "cuda" and kernel() is not None
-
-
-@cache
-def kernel() -> ModuleType | None:
-    """The module `noise_kernel`; None, and it is said once, where Triton is missing."""
-    try:
-        from lra.core import noise_kernel
-    except ImportError:
-        say("dropout: Triton is not installed, so its noise takes several passes over memory; pip install triton")
-        return None
-    return noise_kernel

@@ -1,9 +1,10 @@
 """The caveats of a number, by rules that need no judgement; each is shown wherever the number is.
 
 False alarms, for a system with nothing wrong, as tests/test_significance.py simulates them: none of selected on test,
-pretrained, partial data, narrow, few seeds and untested, which are facts; of `collapsed` none where predictions are kept, else
-1 / sqrt(2 pi n p (1 - p)) of runs that are as good as the majority's share p of n examples, whose count they meet by
-chance (2.4 % for 2,000 examples of ListOps); of `below baseline` 2.5 % of systems that are as good as the baseline.
+pretrained, partial data, narrow, few seeds and untested, which are facts; of `collapsed` none where predictions are
+kept, else 1 / sqrt(2 pi n p (1 - p)) of runs that are as good as the majority's share p of n examples, whose count they
+meet by chance (2.4 % for 2,000 examples of ListOps); of `below baseline` 2.5 % of systems that are as good as the
+baseline.
 """
 
 import math
@@ -32,7 +33,7 @@ KINDS = {
 def badges(
     row: TableRow, baselines: dict[str, float], metric: str, published: PublishedTable | None
 ) -> tuple[Badge, ...]:
-    """What a reader must know of the numbers of a row, beside which stand those of a published table, if there is one."""
+    """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
     done, selection = row.summary.done, row.cell.key.selection
     runs = [row.cell.runs[seed] for seed in row.cell.scores()]
     on_test = selection == "best_val" and any("best_test" in run["test"] for run in runs)

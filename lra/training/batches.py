@@ -17,7 +17,7 @@ from lra.tasks import Split
 from lra.training import ranks
 from lra.training.recipe import Recipe
 
-# What a micro-batch costs besides its tokens, in tokens of a model one wide (measured at 64, 128 and 256); cuda: a guess.
+# What a micro-batch costs besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
 
 Item = TypeVar("Item")
