@@ -44,6 +44,7 @@ def test_nothing_of_the_process_is_another_afterwards(here: None, name: str) -> 
 @pytest.mark.parametrize("after", [40, 400, 2_500])
 def test_nothing_of_it_is_another_after_an_interrupt(here: None, after: int, how: str) -> None:
     """In the middle of a training; a signal that comes before a run listens is not ours."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def interrupted() -> None:
@@ -54,6 +55,7 @@ def test_nothing_of_it_is_another_after_an_interrupt(here: None, after: int, how
         said, left = changed(interrupted)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, before)
     assert left == []
     assert re.match("KeyboardInterrupt: ", said)
 
