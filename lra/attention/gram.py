@@ -39,8 +39,6 @@ class Moments(torch.autograd.Function):
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
         near = mean_of_real(pieces[0], masks[0])
-        if by_bands:  # a CPU is asked without waiting
-            masks = [None if mask is None or mask.all() else mask for mask in masks]
         total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
         gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
         for piece, mask in zip(pieces, masks, strict=True):
