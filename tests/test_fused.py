@@ -13,7 +13,6 @@ import torch
 from support import model_of, noise, stub_task
 from torch import Tensor, nn
 
-from lra.core import dropout as noises
 from lra.core import fused
 from lra.core.dropout import Dropout, _kept, set_keys
 from lra.model.block import Block
@@ -54,7 +53,7 @@ def plainly() -> Iterator[None]:
     def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: object = None) -> Tensor | None:
         return _kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers) if layer.drops else None
 
-    with patch.object(noises, "has_kernel", lambda _: False), patch.object(Dropout, "draw", masked):
+    with patch("lra.core.dropout.has_kernel", lambda _: False), patch.object(Dropout, "draw", masked):
         yield
 
 

@@ -23,10 +23,9 @@ from torch.utils._pytree import tree_leaves
 
 from lra.config import configure
 from lra.config.compose import compose
-from lra.core import dropout as noises
 from lra.core import fused, noise_kernel
 from lra.core.console import say
-from lra.core.dropout import set_keys
+from lra.core.dropout import has_kernel, set_keys
 from lra.model.architecture import Architecture
 from lra.model.block import Block
 from lra.runs.machine import device_of
@@ -100,7 +99,7 @@ def bytes_of(sizes: Sizes, *, fuse: bool, dropout: float) -> Moved:
     with ExitStack() as stack:
         for module in ("block", "feed_forward"):
             stack.enter_context(patch(f"lra.model.{module}.autocast_dtype", lambda _: torch.bfloat16))
-        stack.enter_context(patch.object(noises, "has_kernel", lambda _: fuse))
+        stack.enter_context(patch("lra.core.dropout.has_kernel", lambda _: fuse))
         for module in (noise_kernel, fused.kernels()):
             stack.enter_context(patch.object(module, "launch", moved.launch))
         set_keys(block, seed=1, step=0, rows=range(sizes.documents))
@@ -129,11 +128,10 @@ def times(sizes: Sizes) -> dict[str, float]:
     block = sizes.block(0.1, "cuda")
     x = torch.randn(sizes.documents, sizes.positions, sizes.architecture.dim, device="cuda", requires_grad=True)
     hidden = torch.randn(sizes.values(sizes.architecture.mlp_dim), device="cuda").bfloat16()
-    with_kernels = noises.has_kernel
 
     def step(fuse: bool) -> None:
         set_keys(block, seed=1, step=0, rows=range(sizes.documents))
-        with patch.object(noises, "has_kernel", lambda device: fuse and with_kernels(device)), torch.autocast("cuda"):
+        with patch("lra.core.dropout.has_kernel", lambda device: fuse and has_kernel(device)), torch.autocast("cuda"):
             y = block(x, None)
         y.backward(torch.ones_like(y))
 

@@ -82,12 +82,16 @@ class Dropout(Keyed):
             return None
         numbers = self.numbers if numbers is None else numbers
         key = self.key(shape[0])
-        if has_kernel(device) and not self.as_mask:
+        if self.by_rule(device):
             self._parts, inner = _heads(shape)
             return rule_of(self._words.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
             return torch.from_numpy(_dropped(key, shape, self.p, numbers))
         return _kept(key, shape, self.p, device, numbers)
+
+    def by_rule(self, device: torch.device) -> bool:
+        """Whether what `draw` returns there is a rule, for a kernel."""
+        return not self.as_mask and has_kernel(device)
 
     @property
     def drops(self) -> bool:

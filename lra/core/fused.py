@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from lra.core import dropout as noises
 from lra.core.dropout import Dropout
 from lra.core.hooks import hooked
 from lra.core.noise import Noise
@@ -25,7 +24,7 @@ def kernels() -> ModuleType:
 
 def at_once(device: torch.device, dropout: Dropout) -> bool:
     """Whether what a dropout belongs to is done by a kernel; those of `fused_kernels` know one order of numbers."""
-    return not dropout.as_mask and dropout.numbers == "order" and noises.has_kernel(device)
+    return dropout.numbers == "order" and dropout.by_rule(device)
 
 
 def join(
