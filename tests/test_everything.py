@@ -86,6 +86,21 @@ def test_what_passed_is_run_again_only_for_another_tree(everything) -> None:
     assert "| bad | `" in Path("results/everything.md").read_text().partition("| not run |")[0]
 
 
+def test_what_other_parts_alone_read_sends_no_part_back(everything, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything("good", "last")
+    monkeypatch.setattr(sys.modules["scripts_everything"], "READ_BY", {"script.py": {"last"}})
+    committed("script.py", "other = 1")
+    assert everything("good", "last") == 0
+    assert ran() == ["good", "last", "last"]
+    first, other = (line.split(" | ")[-1] for line in page_rows("good", "last"))
+    assert first != other  # each with the commit at which it passed
+
+
+def page_rows(*parts: str) -> list[str]:
+    lines = Path("results/everything.md").read_text().splitlines()
+    return [next(line for line in lines if line.startswith(f"| {part} |")).removesuffix(" |") for part in parts]
+
+
 @pytest.mark.parametrize(
     ("file", "part", "said"),
     [
@@ -111,6 +126,27 @@ def test_a_refusal_is_one_line(everything, file: str, part: str, said: str, caps
 )
 def test_counts(log: str, counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded("everything", monkeypatch).counts(log) == counts
+
+
+@pytest.mark.parametrize(
+    ("differs", "verdict"),
+    [
+        ("tokens.computed: 203 then, 211 now", "near"),  # batches are cut as the processor likes it
+        ("tokens.real: 197 then, 199 now", "wrong"),
+        ("config.train.lr: 0.1 then, 0.2 now", "wrong"),
+        ("parameters: 7 then, 11 now", "wrong"),
+    ],
+)
+def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
+    differs: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reruns = loaded("reruns", monkeypatch)
+    said = f"kept/seed1: not equal to the last bit ({tmp_path})\n  {differs}\n  instructions: a then, b now\n"
+    done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
+    monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}})
+    kept = reruns.Kept(seconds=1.0, path="kept/seed1", record={"test": {"last": {"accuracy": 55.0}}})
+    assert reruns.compared(kept, "out")[0] == verdict
 
 
 @pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
