@@ -1,7 +1,8 @@
 """The parts of scripts/everything.sh: each is run, its time and counts are kept, and a page sums them up.
 
-A part that passed is not run again while HEAD's tree is the same; the page itself does not count, so that it can be
-committed. State and logs: runs/everything/TREE/PART.json and .log.
+A part that passed is not run again while the files that it reads are the same in HEAD. That is every file but the page,
+so that it can be committed, and those that READ_BY gives to other parts. State and logs: runs/everything/TREE/PART.json
+and .log.
 """
 
 import argparse
@@ -36,6 +37,12 @@ PARTS = {
     "lowest": "bash scripts/versions.sh lowest",
     "newest": "bash scripts/versions.sh newest",
 }
+READ_BY = {  # these parts alone read it; every part reads all other files
+    "scripts/everything.py": {"suite", "package"},
+    "scripts/everything.sh": {"suite", "package"},
+    "tests/test_everything.py": {"suite", "package"},
+    "scripts/reruns.py": {"suite", "package", "reruns"},
+}
 COUNTED = r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed)\b"
 
 
@@ -65,10 +72,14 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
 
 
-def tree() -> str:
-    """A digest of all files of HEAD but the page."""
-    files = [line for line in git("ls-tree", "-r", "HEAD").splitlines() if line.split("\t")[1] != str(PAGE)]
-    return hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
+def folder_of(part: str) -> Path:
+    """Where the state of a part lies, by a digest of all files of HEAD that it reads."""
+    lines = [line for line in git("ls-tree", "-r", "HEAD").splitlines() if reads(part, line.split("\t")[1])]
+    return STATE / hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def reads(part: str, path: str) -> bool:
+    return path != str(PAGE) and part in READ_BY.get(path, {part})
 
 
 def uncommitted() -> list[str]:
@@ -90,8 +101,9 @@ def counts(log: str) -> str:
     return lines[-1].strip()[:120] if lines else ""
 
 
-def perform(part: str, command: str, folder: Path, commit: str) -> Ran:
+def perform(part: str, command: str, commit: str) -> Ran:
     """Run a part, and keep what it says and gives."""
+    folder = folder_of(part)
     folder.mkdir(parents=True, exist_ok=True)
     start, log = time.monotonic(), folder / f"{part}.log"
     with open(log, "w") as file:
@@ -105,36 +117,36 @@ def perform(part: str, command: str, folder: Path, commit: str) -> Ran:
     return ran
 
 
-def kept(part: str, folder: Path) -> Ran | None:
-    """What a part gave here before."""
-    path = folder / f"{part}.json"
+def kept(part: str) -> Ran | None:
+    """What a part gave here before, with the same files."""
+    path = folder_of(part) / f"{part}.json"
     return Ran(**json.loads(path.read_text())) if path.exists() else None
 
 
-def page(folder: Path) -> str:
-    """The summary of what ran on this tree."""
-    ran = {part: kept(part, folder) for part in PARTS}
+def page() -> str:
+    """The summary of what ran with the files of HEAD."""
+    ran = {part: kept(part) for part in PARTS}
     known = sorted((one for one in ran.values() if one is not None), key=lambda one: one.ended)
     passed, seconds = sum(one.code == 0 for one in known), sum(one.seconds for one in known)
-    commits = dict.fromkeys(one.commit[:9] for one in known)
     machine = provenance({}, None, "cpu", "fp32", now())
     data = "at hand" if os.environ.get("LRA_DATA") else "not at hand, so tests of them are skipped"
     rows = [
-        f"| {part} | `{one.command}` | {one.result} | {one.counts.replace('|', '/')} | {one.took} |"
+        f"| {part} | `{one.command}` | {one.result} | {one.counts.replace('|', '/')} | {one.took} | {one.commit[:9]} |"
         if one
-        else f"| {part} | `{PARTS[part]}` | not run | | |"
+        else f"| {part} | `{PARTS[part]}` | not run | | | |"
         for part, one in ran.items()
     ]
     lines = [
         "# Everything that checks this repository\n",
         f"By `bash scripts/everything.sh`: {passed} of {len(PARTS)} parts passed, in {seconds / 60:.0f} minutes.\n",
-        f"- Commit: {' '.join(commits)}. What passed there holds while nothing but this page changes.",
+        "- What passed at a commit holds while the files that the part reads are the same: all but this page and "
+        "those that `READ_BY` in `scripts/everything.py` gives to other parts.",
         f"- Last part ended: {known[-1].ended if known else 'never'}.",
         f"- Machine: {machine['cpu']}, {os.cpu_count()} cores; Python {machine['python']}, "
         f"torch {machine['packages']['torch']}.",
         f"- Raw data: {data}.\n",
-        "| part | command | result | counts | time |",
-        "|---|---|---|---|---:|",
+        "| part | command | result | counts | time | at commit |",
+        "|---|---|---|---|---:|---|",
         *rows,
     ]
     return "\n".join(lines) + "\n"
@@ -161,19 +173,19 @@ def main() -> int:
     if refusal := refused(arguments.parts):
         print(f"everything.sh: error: {refusal}", file=sys.stderr)
         return 2
-    folder, commit = STATE / tree(), git("rev-parse", "HEAD").strip()
+    commit = git("rev-parse", "HEAD").strip()
     commands = dict(PARTS)
     if arguments.without_slurm:
         commands["launchers"] = f"WITHOUT_SLURM=1 {commands['launchers']}"
     failed = 0
     for part in arguments.parts or PARTS:
-        before = kept(part, folder)
+        before = kept(part)
         holds = before is not None and before.code == 0 and before.command == commands[part]
-        ran = before if holds else perform(part, commands[part], folder, commit)
+        ran = before if holds else perform(part, commands[part], commit)
         failed += ran.code != 0
-        note = " (before)" if holds else "" if ran.code == 0 else f" ({folder / part}.log)"
+        note = " (before)" if holds else "" if ran.code == 0 else f" ({folder_of(part) / part}.log)"
         print(f"{part}: {ran.result}; {ran.counts}; {ran.took}{note}", flush=True)
-    write_atomic(PAGE, page(folder).encode())
+    write_atomic(PAGE, page().encode())
     return 1 if failed else 0
 
 
