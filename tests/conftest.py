@@ -14,8 +14,8 @@ from logged import StandIn
 from reports import declare, put
 from support import Commands
 
-from lra.core import dropout
-from lra.core import fused as fused_module
+from lra.ops import dropout
+from lra.ops import fused as fused_module
 
 torch.set_num_threads(1)
 

@@ -19,10 +19,10 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
-from lra.core.dropout import set_keys
 from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
+from lra.ops.dropout import set_keys
 from lra.runs.job import Job
 from lra.runs.system import assemble
 from lra.tasks import Facts, Split, Task

@@ -21,12 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lra.config.settings import settings_of
-from lra.core import dropout, noise, transfer
 from lra.core.errors import UserError
-from lra.core.noise import BatchWords
-from lra.core.numbering import ColumnRun, Numbers
-from lra.core.transfer import sent
 from lra.model.model import Model
+from lra.ops import async_copy, dropout, noise
+from lra.ops.async_copy import sent
+from lra.ops.noise import BatchWords
+from lra.ops.numbering import ColumnRun, Numbers
 from lra.runs import cut
 from lra.training import batches
 from lra.training import evaluate as evaluating
@@ -113,7 +113,7 @@ class Lists(TorchFunctionMode):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Watches, with the meta device for the accelerator; `with watch, Lists()` begins."""
     watch = Watch()
-    monkeypatch.setattr(transfer, "runs_behind", lambda device: device.type == "meta")
+    monkeypatch.setattr(async_copy, "runs_behind", lambda device: device.type == "meta")
     monkeypatch.setattr(Tensor, "pin_memory", lambda host: watch.pin(host))
     monkeypatch.setitem(batches.OVERHEAD, "meta", 0)
     monkeypatch.setitem(

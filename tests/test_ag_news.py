@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Split, Task, ag_news, ag_news_files, hub
+from lra.data import hub
+from lra.data.tokenise import load
+from lra.tasks import Place, Split, Task, ag_news
 from lra.tasks.ag_news import AgNews
-from lra.tasks.ag_news_files import csv_examples
-from lra.tasks.tokenise import load
+from lra.tasks.ag_news import files as ag_news_files
+from lra.tasks.ag_news.files import csv_examples
 
 SIZES = {"train": 211, "test": 53}
 HEAD, TAIL = 53, 37

@@ -21,10 +21,10 @@ from support import (
 )
 
 from lra.attention import Mixer
-from lra.attention.gram import Moments, Product, ProductByHead
-from lra.core.dropout import set_keys
 from lra.core.errors import UserError
 from lra.laws import LAWS, findings, trial_of
+from lra.ops.dropout import set_keys
+from lra.ops.gram import Moments, Product, ProductByHead
 
 
 def masks_only(mixer: Mixer) -> None:

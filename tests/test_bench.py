@@ -21,9 +21,9 @@ from lra.bench.steps import ours, straightforward_model, textbook
 from lra.bench.straightforward import update
 from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload, is_out_of_memory
 from lra.cli.bench import main
-from lra.core.dropout import Dropout, set_keys
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
+from lra.ops.dropout import Dropout, set_keys
 from lra.runs.start import initial
 from lra.runs.system import assemble
 from lra.training.update import accumulate

@@ -20,9 +20,9 @@ from torch.nn.functional import gelu, layer_norm
 
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data.tokenise import word_piece
 from lra.init.bert import Bert
 from lra.tasks import Task
-from lra.tasks.tokenise import word_piece
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "the", "old", "cat", "sat", "on", "a", "mat", "##s", ".", "dog"]
 DIM, HEADS, HIDDEN, DEPTH, POSITIONS = 12, 3, 20, 3, 16

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
+from lra.data.baselines import BIGRAM_WEIGHTS, bigram, unigram
+from lra.data.splits import Windows
+from lra.data.tokenise import load
 from lra.tasks import Place, Split, Task
-from lra.tasks.baselines import BIGRAM_WEIGHTS, bigram, unigram
 from lra.tasks.books import Books, read_gutenberg
-from lra.tasks.splits import Windows
-from lra.tasks.tokenise import load
 
 BOOKS = 23
 CONTEXT, VOCABULARY = 11, 311

@@ -9,9 +9,9 @@ from support import Commands, facts
 
 from lra.cli import prepare
 from lra.core.errors import UserError
+from lra.data.cache import Writer, prepared
+from lra.data.card import card, histogram, update
 from lra.tasks import Place, Task
-from lra.tasks.card import card, histogram, update
-from lra.tasks.storage import Writer, prepared
 
 
 def pairs(cache: Path, name: str = "stub") -> Task:

@@ -10,8 +10,8 @@ import torch
 from support import TINY_MODEL, mask_of, model_of, noise, stub_task
 from torch import Tensor
 
-from lra.core.dropout import set_keys
 from lra.model.model import Model
+from lra.ops.dropout import set_keys
 from lra.training.update import compile_blocks
 
 NEWER = [

@@ -8,13 +8,14 @@ import torch
 from support import composed, facts, mixer_of, model_of
 from torch import Tensor
 
-from lra.attention import Attention, Card, Mixer, Shape, kernel
-from lra.attention.offers import Follows, HasScores, HasWeights
+from lra.attention import Attention, Card, Mixer, Shape
 from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.model.architecture import Architecture
 from lra.model.model import Model
+from lra.ops import kernel_attention
+from lra.ops.protocols import Follows, HasScores, HasWeights
 
 CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
 SHAPE = Shape(
@@ -58,9 +59,9 @@ FAULTS: dict[str, tuple[type, dict[str, Any], str]] = {
         " has no forward(self, x, key_mask): define it as lra.attention.Mixer describes it",
     ),
     "no features": (
-        kernel.KernelAttention,
+        kernel_attention.KernelAttention,
         {"card": CARD},
-        " has no features(self, q, k, key_mask): define it as lra.attention.kernel.KernelAttention describes it",
+        " has no features(self, q, k, key_mask): define it as lra.ops.kernel_attention.KernelAttention describes it",
     ),
     "no count of parameters": (
         Mixer,

@@ -13,12 +13,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from support import composed, options, stub_task
 
 from lra.config import configure
+from lra.data.baselines import Overlap
+from lra.data.groups import by_size, by_value
+from lra.data.tokenise import text_of
 from lra.tasks import Builder, Place, Split, Task
 from lra.tasks.acl_matching import AclMatching
-from lra.tasks.baselines import Overlap
-from lra.tasks.groups import by_size, by_value
 from lra.tasks.listops import ListOps, ListOpsFiles, words
-from lra.tasks.tokenise import text_of
 from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lra.core import streams
-from lra.core.dropout import Dropout, NoiseKey, _dropped, _kept, set_keys
-from lra.core.numbering import ColumnRun, Numbers, numbers_of, places_of
+from lra.ops.dropout import Dropout, NoiseKey, _dropped, _kept, set_keys
+from lra.ops.numbering import ColumnRun, Numbers, numbers_of, places_of
 
 
 def masks(
@@ -187,11 +187,11 @@ def test_is_nothing_in_evaluation_and_at_rate_zero() -> None:
 
 
 def test_without_keys_training_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="call lra.core.dropout.set_keys"):
+    with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         Dropout(0.5).train()(torch.ones(2, 3))
     layer = Dropout(0.5).train()
     set_keys(layer, seed=1, step=0, rows=range(3))
-    with pytest.raises(RuntimeError, match="call lra.core.dropout.set_keys"):
+    with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         layer(torch.ones(2, 3))
 
 

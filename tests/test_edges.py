@@ -311,7 +311,7 @@ def test_no_bars_where_several_processes_write(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_machine_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lra.tasks import default_workers
+    from lra.data import default_workers
 
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)

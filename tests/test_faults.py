@@ -43,9 +43,9 @@ import lra.training.update
 from lra.cli import prepare
 from lra.cli.report import main as report
 from lra.config.settings import settings_of
+from lra.data import cache, hub
 from lra.records import checkpoint, record
 from lra.runs.system import assemble
-from lra.tasks import hub, storage
 
 WIDE = (*TINY, "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
 DATA = tuple(option for option in TINY if option.startswith("task"))
@@ -252,7 +252,7 @@ def test_a_cache_that_is_read_only(record_property, cli: Commands) -> None:
 # ---------------------------------------------------------------- signals
 
 PLACES = {
-    "in preparation": (storage, "verify", 1),
+    "in preparation": (cache, "verify", 1),
     "in an evaluation": (lra.training.fit, "evaluate", 2),
     "in the final test": (lra.runs.evaluation, "evaluate", 1),
     "in training": (lra.training.fit, "update", 11),
@@ -297,7 +297,7 @@ def test_a_signal_while_fetching(record_property, cli: Commands) -> None:
 def test_killed_while_preparing(record_property, cli: Commands) -> None:
     """Before the arrays are whole, in the manifest, and between the last check and the renaming."""
     whole = command(*DATA, "cache=whole", "json=true", main=prepare.main)
-    places = [(storage.Writer, "close"), (storage, "write_json"), (storage, "verify")]
+    places = [(cache.Writer, "close"), (cache, "write_json"), (cache, "verify")]
     killed = [
         command(*DATA, "cache=own", main=prepare.main, inside=when(*place, 1, sending(signal.SIGKILL))).code
         for place in places

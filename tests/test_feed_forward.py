@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lra.bench.measure import Workload, flops, saved
 from lra.bench.profile import DROPOUT, profile
-from lra.core.dropout import Over, set_keys
 from lra.model.feed_forward import FeedForward
+from lra.ops.dropout import Over, set_keys
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]

@@ -10,7 +10,8 @@ import pytest
 
 from lra.core.errors import UserError
 from lra.core.files import digest
-from lra.tasks import Place, fingerprints
+from lra.data import fingerprints
+from lra.tasks import Place
 
 DATA = b"raw data of 23 bytes, a"
 

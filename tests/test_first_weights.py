@@ -11,8 +11,8 @@ from support import facts, maker, model_of, shape
 from torch import Tensor, nn
 
 from lra.attention import Mixer
-from lra.attention.first_weights import draw_truncated
 from lra.attention.s5 import hippo_n
+from lra.ops.first_weights import draw_truncated
 
 RELEASED = {"mega": "released", "mlstm": "released", "rwkv7": "released", "s5": "lecun_normal"}
 

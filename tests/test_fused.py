@@ -13,10 +13,10 @@ import torch
 from support import model_of, noise, stub_task
 from torch import Tensor, nn
 
-from lra.core import fused
-from lra.core.dropout import Dropout, _kept, set_keys
 from lra.model.block import Block
 from lra.model.feed_forward import FeedForward
+from lra.ops import fused
+from lra.ops.dropout import Dropout, _kept, set_keys
 
 B, N, D, F = 3, 11, 7, 13
 BLOCKS = [
@@ -53,7 +53,7 @@ def plainly() -> Iterator[None]:
     def masked(layer: Dropout, shape: torch.Size, device: torch.device, numbers: object = None) -> Tensor | None:
         return _kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers) if layer.drops else None
 
-    with patch("lra.core.dropout.has_kernel", lambda _: False), patch.object(Dropout, "draw", masked):
+    with patch("lra.ops.dropout.has_kernel", lambda _: False), patch.object(Dropout, "draw", masked):
         yield
 
 
@@ -215,7 +215,7 @@ def test_they_compile_for_an_accelerator(dtype: str, monkeypatch: pytest.MonkeyP
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
 
-    from lra.core import fused_kernels
+    from lra.ops import fused_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for kernel, types, constants in signatures(fused_kernels, dtype):

@@ -8,9 +8,9 @@ from support import mask_of, mixer_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
-from lra.attention.modes import causal_convolution
-from lra.attention.scan import CHUNK
 from lra.core.errors import UserError
+from lra.ops.convolution import causal_convolution
+from lra.ops.scan import CHUNK
 
 LONG = 4 * CHUNK + 3  # three lengths of blocks meet there
 

@@ -13,11 +13,12 @@ from support import composed
 
 from lra.core.errors import UserError
 from lra.core.files import sha256
+from lra.data import hub
+from lra.data.sampling import limited
 from lra.report.published import Published
 from lra.report.records import CellKey
-from lra.tasks import Place, Split, hub, image
+from lra.tasks import Place, Split, image
 from lra.tasks.image import Image, grey
-from lra.tasks.sampling import limited
 
 ROWS = 7  # of an official file
 NAMES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]

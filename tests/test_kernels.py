@@ -8,9 +8,9 @@ from support import mixer_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
-from lra.attention.kernel import exponentials, product
 from lra.attention.performer import log_features, projection
-from lra.attention.scan import CHUNK, causal_product
+from lra.ops.kernel_attention import exponentials, product
+from lra.ops.scan import CHUNK, causal_product
 
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
 AROUND_CHUNKS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3]

@@ -10,9 +10,9 @@ from support import facts, model_of
 from torch import nn
 
 from lra.core.errors import UserError
+from lra.data.splits import Windows
 from lra.model.model import Model
 from lra.tasks import Task
-from lra.tasks.splits import Windows
 from lra.training.evaluate import evaluate
 from lra.training.generate import continuation
 from lra.training.recipe import Recipe

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Split, sources
+from lra.data import readers
+from lra.tasks import Place, Split
 from lra.tasks.listops import ListOps, ListOpsFiles
-from lra.tasks.listops_files import evaluate, export, nested, read_tsv, words
-from lra.tasks.listops_trees import WORDS, chunk, generate
+from lra.tasks.listops.files import evaluate, export, nested, read_tsv, words
+from lra.tasks.listops.trees import WORDS, chunk, generate
 
 SMALL = {"min_length": 7, "max_length": 43, "max_depth": 4, "max_args": 5}
 LRA = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10}
@@ -330,7 +331,7 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
     for split in ("train", "val", "test"):
         (tmp_path / f"basic_{split}.tsv").write_text(GOOD)
     (tmp_path / "basic_val.tsv").write_text(GOOD + "[MAX " + "1 " * 499 + "]\t1\n")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lra.attention import Mixer
 from lra.attention.nystromformer import pseudo_inverse
-from lra.core.dropout import set_keys
 from lra.core.errors import UserError
+from lra.ops.dropout import set_keys
 
 
 def heads(x: Tensor) -> Tensor:

@@ -21,12 +21,12 @@ from support import composed, model_of
 
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data.baselines import best_threshold, pair_cosine
+from lra.data.cache import verify
+from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task
 from lra.tasks.acl_matching import AclMatching
-from lra.tasks.baselines import best_threshold, pair_cosine
 from lra.tasks.matching import Matching
-from lra.tasks.storage import verify
-from lra.tasks.tokenise import text_of
 from lra.training.recipe import Recipe
 
 ROWS = {"train": 31, "eval": 13, "test": 17}

@@ -12,9 +12,9 @@ from support import cases, composed, every_attention, every_setting, mask_of, no
 
 from lra.attention import Mixer, Shape
 from lra.config import configure
-from lra.core.dropout import set_keys
 from lra.model.architecture import Architecture
 from lra.model.model import Model
+from lra.ops.dropout import set_keys
 from lra.training import batches, ranks
 from lra.training.update import accumulate
 

@@ -12,9 +12,10 @@ from support import noise as values
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lra.core import dropout, noise, streams
-from lra.core.dropout import LEVELS, Dropout, NoiseKey, _heads, _kept, _level, _mix, set_keys
-from lra.core.numbering import ColumnRun, Numbers
+from lra.core import streams
+from lra.ops import dropout, noise
+from lra.ops.dropout import LEVELS, Dropout, NoiseKey, _heads, _kept, _level, _mix, set_keys
+from lra.ops.numbering import ColumnRun, Numbers
 
 WORDS = streams.key(1, "dropout")
 RUNS = [ColumnRun(7, 5, torch.tensor([0, 2, -1, 4, -3])), ColumnRun(3, 2, torch.zeros(5, dtype=torch.int64))]
@@ -104,7 +105,7 @@ def test_it_compiles_for_an_accelerator(
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     from triton.backends.compiler import GPUTarget
 
-    from lra.core import noise_kernel
+    from lra.ops import noise_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     constants = {"SCALE": 1 / 0.9, "NUMBERING": numbering, "BLOCK": noise_kernel.BLOCK, "LEADS": noise_kernel.LEADS}
@@ -163,8 +164,8 @@ def test_without_triton_the_plain_form_is_taken_and_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "lra.core.noise_kernel", raising=False)
-    monkeypatch.delattr("lra.core.noise_kernel", raising=False)
+    monkeypatch.delitem(sys.modules, "lra.ops.noise_kernel", raising=False)
+    monkeypatch.delattr("lra.ops.noise_kernel", raising=False)
     dropout.kernel.cache_clear()
     try:
         assert not any(dropout.has_kernel(torch.device("cuda")) for _ in range(3))

@@ -14,9 +14,10 @@ from support import Commands, composed
 from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.tasks import Place, Task, tables, unheard
+from lra.data import tables
+from lra.data.tokenise import text_of
+from lra.tasks import Place, Task, unheard
 from lra.tasks.files import Files
-from lra.tasks.tokenise import text_of
 
 Rows = list[dict[str, Any]]
 LABELS = ("sour", "sweet", "bitter")

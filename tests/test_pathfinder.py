@@ -18,9 +18,10 @@ from support import Commands
 
 from lra.cli import prepare
 from lra.core.errors import UserError
-from lra.tasks import Builder, Place, Task, pathfinder_snakes, pathfinder_sprites
-from lra.tasks.pathfinder_snakes import Design, Images
-from lra.tasks.pictures import sheet
+from lra.data.pictures import sheet
+from lra.tasks import Builder, Place, Task
+from lra.tasks.pathfinder import snakes, sprites
+from lra.tasks.pathfinder.snakes import Design, Images
 
 NAMES = {"pathfinder": "pathfinder", "pathfinder_64": "pathfinder 64", "pathx": "pathx", "pathx_256": "pathx 256"}
 
@@ -38,7 +39,7 @@ def easy() -> Design:
 
 @cache
 def drawn() -> Images:
-    return pathfinder_snakes.block(3, 5, easy())
+    return snakes.block(3, 5, easy())
 
 
 # ---------------------------------------------------------------- paddles
@@ -50,14 +51,14 @@ def test_lines_are_those_of_pillow(width: int) -> None:
         end = np.ceil(11 * np.array([math.sin(degrees), math.cos(degrees)])).astype(int)
         image = Image.new("L", (47, 47))
         ImageDraw.Draw(image).line([(23, 23), (23 + end[1], 23 + end[0])], fill=1, width=width)
-        assert (pathfinder_sprites.line(47, end, width) == np.asarray(image)).all(), end
+        assert (sprites.line(47, end, width) == np.asarray(image)).all(), end
 
 
 @pytest.mark.parametrize("sides", [(17, 9), (29, 15), (64, 32)])
 def test_pictures_are_made_smaller_as_pillow_does(sides: tuple[int, int]) -> None:
     image = np.random.default_rng(2).integers(256, size=(sides[0],) * 2, dtype=np.uint8)
     small = Image.fromarray(image).resize((sides[1],) * 2, Image.Resampling.LANCZOS)
-    assert (pathfinder_sprites.shrunk(image, sides[1]) == np.asarray(small)).all()
+    assert (sprites.shrunk(image, sides[1]) == np.asarray(small)).all()
 
 
 def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
@@ -65,7 +66,7 @@ def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
     for radius in (3, 6, 7, 8):
         angles = np.arange(math.ceil(2 * math.pi * radius)) / radius
         for values in (np.sin(angles), np.cos(angles), np.sin(np.deg2rad(np.arange(-180, 180)))):
-            exact = values * pathfinder_sprites.ONE
+            exact = values * sprites.ONE
             assert np.abs(np.abs(exact - np.floor(exact)) - 0.5).min() > 1e-5
         paces = radius * np.stack([np.sin(angles), np.cos(angles)])
         off = np.abs(paces - np.rint(paces))
@@ -75,7 +76,7 @@ def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
 def test_paddles_are_those_of_the_loops() -> None:
     """In every direction, also where floating point rounds 120 degrees up; and what a first one sees."""
     one = loops.Loops(builder("pathfinder").design, 1, seed=1)
-    style = pathfinder_snakes.Design.paddles(one.design, 1)
+    style = snakes.Design.paddles(one.design, 1)
     assert style.usable.sum() == 30
     for turn in range(0, 360, 4):
         line, mask = one.paddle((4, 4), loops.radians(turn - 180), 9)
@@ -111,7 +112,7 @@ def test_walks_end_where_those_of_the_loops_do() -> None:
 
 
 def test_a_block_is_a_function_of_seed_and_number() -> None:
-    again, other = (pathfinder_snakes.block(number, 5, easy()) for number in (3, 4))
+    again, other = (snakes.block(number, 5, easy()) for number in (3, 4))
     for one, two in zip(drawn(), again, strict=True):
         assert (one == two).all()
     assert (drawn().pixels != other.pixels).any(axis=(1, 2)).all()
@@ -125,7 +126,7 @@ def test_a_block_has_the_bytes_that_it_had() -> None:
 
 def test_pictures_have_both_labels_full_scale_and_two_markers() -> None:
     images = drawn()
-    assert images.pixels.shape == (pathfinder_snakes.BLOCK, 17, 17) and images.pixels.dtype == np.uint8
+    assert images.pixels.shape == (snakes.BLOCK, 17, 17) and images.pixels.dtype == np.uint8
     assert 0.4 < images.labels.mean() < 0.6
     assert (images.pixels.max(axis=(1, 2)) == 255).all() and (images.pixels.min(axis=(1, 2)) == 0).all()
     assert set(images.known[:, 1]) == {1, 2}
@@ -135,9 +136,9 @@ def test_pictures_have_both_labels_full_scale_and_two_markers() -> None:
 
 def test_where_both_snakes_meet_the_label_does_not_show() -> None:
     """The other labels with the same draws give the same picture there, and another one elsewhere."""
-    labels, origins = drawn().labels, np.arange(pathfinder_snakes.BLOCK) % 2
-    pixels, _, meet = pathfinder_snakes._drawn(pathfinder_snakes.Draws(5, 3), easy(), 1, labels, origins)
-    others, _, again = pathfinder_snakes._drawn(pathfinder_snakes.Draws(5, 3), easy(), 1, 1 - labels, origins)
+    labels, origins = drawn().labels, np.arange(snakes.BLOCK) % 2
+    pixels, _, meet = snakes._drawn(snakes.Draws(5, 3), easy(), 1, labels, origins)
+    others, _, again = snakes._drawn(snakes.Draws(5, 3), easy(), 1, 1 - labels, origins)
     assert (meet == again).all() and 0 < meet.sum() < 50
     assert ((pixels == others).all(axis=(1, 2)) == meet).all()
 
@@ -147,8 +148,8 @@ def test_mended_pictures_miss_no_first_direction() -> None:
     turns = {}
     for mended in (False, True):
         design = replace(builder("pathfinder").design, mended=mended)
-        board = pathfinder_snakes.empty(design.window, design.padding, style, 5_003)
-        _, pair = pathfinder_snakes._seeds(pathfinder_snakes.Draws(5, 0), design, board)
+        board = snakes.empty(design.window, design.padding, style, 5_003)
+        _, pair = snakes._seeds(snakes.Draws(5, 0), design, board)
         turns[mended] = len(np.unique(pair[0].turns))
     assert turns == {False: 30, True: 360}
 
@@ -173,7 +174,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
-    made = [pathfinder_snakes.block(number, 1, builder("pathfinder", **FEW).design) for number in range(2)]
+    made = [snakes.block(number, 1, builder("pathfinder", **FEW).design) for number in range(2)]
     pixels, labels, known, meet = (np.concatenate(parts) for parts in zip(*made, strict=True))
     start = 0
     for split, size in ((task.train, 307), (task.val, 101), (task.test, 103)):
@@ -245,9 +246,9 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path, changes: dict, message:
 
 
 def test_snakes_without_room_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pathfinder_snakes, "FRUITLESS", 100)
+    monkeypatch.setattr(snakes, "FRUITLESS", 100)
     with pytest.raises(UserError, match=r"no two snakes of 40 paddles find room in 17 pixels; ask for shorter ones"):
-        pathfinder_snakes.block(0, 1, replace(easy(), contour_length=40))
+        snakes.block(0, 1, replace(easy(), contour_length=40))
 
 
 # ---------------------------------------------------------------- beside one image after the other
@@ -273,8 +274,8 @@ def test_the_distribution_is_that_of_one_image_after_the_other() -> None:
     slow = (time.process_time() - start) / n
     design.paddles(1)
     start = time.process_time()
-    blocks = [pathfinder_snakes.block(number, 11, design) for number in range(8)]
-    quick = (time.process_time() - start) / (8 * pathfinder_snakes.BLOCK)
+    blocks = [snakes.block(number, 11, design) for number in range(8)]
+    quick = (time.process_time() - start) / (8 * snakes.BLOCK)
     theirs = Pictures(
         np.stack([picture.pixels for picture in pictures]),
         np.array([[round(picture.distance), picture.placed, round(picture.path)] for picture in pictures]),

@@ -8,9 +8,9 @@ import pathfinder_loops as loops
 import pytest
 from pathfinder_loops import builder
 
-from lra.tasks import pathfinder_paint as painting
-from lra.tasks import pathfinder_snakes
-from lra.tasks.pathfinder_board import Snakes
+from lra.tasks.pathfinder import paint as painting
+from lra.tasks.pathfinder import snakes
+from lra.tasks.pathfinder.board import Snakes
 
 CONTRASTS = {"pathfinder": (150, 200), "pathx": (90, 90)}
 
@@ -40,7 +40,7 @@ def test_halves_fall_below_as_in_the_generator(value: int, contrast: int, bright
 def test_a_block_has_no_half_that_is_rounded_up() -> None:
     """Where a distractor is the brightest, nothing but 186 of 255 at contrast 1.5 could give 140."""
     design = builder("pathfinder").design
-    images = pathfinder_snakes.block(0, 1, design)
+    images = snakes.block(0, 1, design)
     greys = set(images.pixels[images.known[:, 1] > 0].ravel().tolist())
     assert 139 in greys and 140 not in greys
 

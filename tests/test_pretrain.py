@@ -19,6 +19,7 @@ from lra.config.settings import settings_of
 from lra.core import locks
 from lra.core.errors import UserError
 from lra.core.signals import Requests
+from lra.data.self_pretraining import facts_of, inputs_of
 from lra.init.checkpoint import Checkpoint
 from lra.records import record
 from lra.report import Report
@@ -26,7 +27,6 @@ from lra.report.records import computed_tokens, training_seconds
 from lra.runs.describe import describe
 from lra.runs.start import initial, pretrained
 from lra.tasks import PADDING, Place, Split, Task
-from lra.tasks.inputs import facts_of, inputs_of
 from lra.training.batches import predict, read
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit

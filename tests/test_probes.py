@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 from lra.cli import report, train
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data.card import card
+from lra.data.probes import BLOCK, Draws, Probe
+from lra.data.splits import Marked
 from lra.tasks import Place, Task
-from lra.tasks.card import card
-from lra.tasks.probes import BLOCK, Draws, Probe
-from lra.tasks.splits import Marked
 from lra.tasks.word_problem import products
 from lra.training.evaluate import Predictions, evaluate
 from lra.training.update import accumulate

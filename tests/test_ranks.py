@@ -20,8 +20,8 @@ from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task
 from torch import distributed
 
 from lra.cli import train
-from lra.core.children import end_with
 from lra.core.signals import Paused
+from lra.core.subprocesses import end_with
 from lra.records import record
 from lra.training import ranks
 from lra.training.divergence import Diverged

@@ -11,10 +11,10 @@ from support import mask_of, mixer_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
-from lra.attention.modes import diagonal_scan, short_convolution
 from lra.attention.s5 import hippo_n
-from lra.attention.scan import CHUNK, channel_product, delta_product
 from lra.core.errors import UserError
+from lra.ops.convolution import diagonal_scan, short_convolution
+from lra.ops.scan import CHUNK, channel_product, delta_product
 
 LENGTHS = [1, 2, 13, CHUNK, 2 * CHUNK + 3]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults.runs import TINY, result
+from fault_points.runs import TINY, result
 from support import composed, job_of
 
 from lra.config.cell import cell_of
@@ -404,12 +404,12 @@ def test_a_forgotten_buffer_would_be_seen(reference, monkeypatch: pytest.MonkeyP
 
 
 def test_a_save_that_is_not_atomic_would_be_seen(reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lra.core import faults
+    from lra.core import fault_points
 
     def torn(path: Path, value: dict) -> None:
         text = json.dumps(value)
         path.write_text(text[: len(text) // 2])
-        faults.point("torn")
+        fault_points.point("torn")
         path.write_text(text)
 
     monkeypatch.setattr(checkpoint, "write_json", torn)

@@ -10,8 +10,8 @@ from support import mask_of, mixer_of, noise
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.attention.s4d import S4D
-from lra.attention.scan import CHUNK
 from lra.core.errors import UserError
+from lra.ops.scan import CHUNK
 
 SIZES = {"dim": 5, "qkv_dim": 11, "heads": 1, "max_positions": 211, "out_proj": True}
 

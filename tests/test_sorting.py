@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lra.attention.reformer import Reformer, sort, take
 from lra.attention.sinkhorn import Sinkhorn, doubly_stochastic
-from lra.core.dropout import set_keys
+from lra.ops.dropout import set_keys
 
 
 @pytest.fixture(autouse=True)

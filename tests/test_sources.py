@@ -14,7 +14,7 @@ import pytest
 
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.tasks import sources
+from lra.data import readers
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -26,7 +26,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file may hold 2,003 bytes or 11 times its own, a header 503 bytes more than what is read ahead."""
     values = {"SMALL_BYTES": 2003, "MAX_EXPANSION": 11, "MAX_HEADER_BYTES": 503, "READ_AHEAD_BYTES": 1024}
     for name, value in values.items():
-        monkeypatch.setattr(sources, name, value, raising=False)
+        monkeypatch.setattr(readers, name, value, raising=False)
 
 
 def archive(path: Path, *members: tuple[str, bytes], form: int = tarfile.PAX_FORMAT, mode: str = "w") -> Path:
@@ -39,15 +39,15 @@ def archive(path: Path, *members: tuple[str, bytes], form: int = tarfile.PAX_FOR
 
 
 def names_in(path: Path) -> list[str]:
-    return [name for name, _ in sources.members(path, lambda name: True)]
+    return [name for name, _ in readers.members(path, lambda name: True)]
 
 
 READERS = {
-    "raw.jsonl": lambda path: list(sources.json_rows(path, **TEXTS)),
-    "raw.jsonl.xz": lambda path: list(sources.lines(path)),
+    "raw.jsonl": lambda path: list(readers.json_rows(path, **TEXTS)),
+    "raw.jsonl.xz": lambda path: list(readers.lines(path)),
     "raw.tar.gz": names_in,
-    "raw.parquet": lambda path: list(sources.columnar_rows([path], **TEXTS)),
-    "raw.arrow": lambda path: list(sources.columnar_rows([path], **TEXTS)),
+    "raw.parquet": lambda path: list(readers.columnar_rows([path], **TEXTS)),
+    "raw.arrow": lambda path: list(readers.columnar_rows([path], **TEXTS)),
     "raw.bin": sha256,
 }
 
@@ -63,7 +63,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str, mak
 def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"a\nb\n")
     (tmp_path / "raw").symlink_to("there")
-    assert [line for _, line in sources.lines(tmp_path / "raw")] == [b"a", b"b"]
+    assert [line for _, line in readers.lines(tmp_path / "raw")] == [b"a", b"b"]
 
 
 # ---------------------------------------------------------------- what comes out of compressed files
@@ -75,15 +75,15 @@ def test_many_short_lines_out_of_a_small_file(tmp_path: Path, small_limits: None
     path.write_bytes(pack(b"short\n" * 5_000))
     size = path.stat().st_size
     with pytest.raises(UserError, match=rf"raw.tsv{end}: more than 2,003 bytes come out of its {size}; "):
-        list(sources.lines(path))
+        list(readers.lines(path))
     path.write_bytes(pack(b"short\n" * 300))
-    assert len(list(sources.lines(path))) == 300
+    assert len(list(readers.lines(path))) == 300
 
 
 def test_a_large_file_may_hold_many_times_its_size(tmp_path: Path, small_limits: None) -> None:
     path = tmp_path / "raw.gz"
     path.write_bytes(gzip.compress(os.urandom(1_000) + b"short\n" * 1_500))
-    assert len(b"".join(line for _, line in sources.lines(path))) > 2_003
+    assert len(b"".join(line for _, line in readers.lines(path))) > 2_003
 
 
 @pytest.mark.parametrize(("mode", "pack"), [("gz", gzip), ("xz", lzma), ("bz2", bz2)])
@@ -92,7 +92,7 @@ def test_an_archive_that_explodes_in_a_member_that_nobody_wants(
 ) -> None:
     path = archive(tmp_path / "raw.tar", ("zeros", bytes(100_000)), mode=f"w:{mode}")
     with pytest.raises(UserError, match=r"raw.tar: more than [\d,]+ bytes come out of its \d+; "):
-        list(sources.members(path, lambda name: False))
+        list(readers.members(path, lambda name: False))
 
 
 def test_zeros_after_the_end_of_an_archive(tmp_path: Path, small_limits: None) -> None:
@@ -123,12 +123,12 @@ def test_a_table_that_explodes(
 ) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr(sources, "SMALL_BYTES", 50_021, raising=False)
-    monkeypatch.setattr(sources, "MAX_EXPANSION", 11, raising=False)
+    monkeypatch.setattr(readers, "SMALL_BYTES", 50_021, raising=False)
+    monkeypatch.setattr(readers, "MAX_EXPANSION", 11, raising=False)
     path = tmp_path / f"raw.{write.__name__}"
     write(path, pa.table({"label": [1] * len(texts), "text": texts}))
     with pytest.raises(UserError, match=f"raw.{write.__name__}: more than 50,021 bytes come out of its"):
-        list(sources.columnar_rows([path], **TEXTS))
+        list(readers.columnar_rows([path], **TEXTS))
 
 
 @pytest.mark.parametrize("write", [parquet, arrow])
@@ -137,7 +137,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path, write: Callable) -> N
 
     rows = [{"label": number % 7, "text": f"{number % 5} très"} for number in range(1_009)]
     write(tmp_path / f"raw.{write.__name__}", pa.Table.from_pylist([{"other": [1.5], **row} for row in rows]))
-    assert [row for _, row in sources.columnar_rows([tmp_path / f"raw.{write.__name__}"], **TEXTS)] == rows
+    assert [row for _, row in readers.columnar_rows([tmp_path / f"raw.{write.__name__}"], **TEXTS)] == rows
 
 
 # ---------------------------------------------------------------- members and their headers
@@ -149,7 +149,7 @@ def test_a_header_of_megabytes(tmp_path: Path, small_limits: None, form: int, wa
     long = "a" * 200_000
     path = archive(tmp_path / "raw.tar", ("first", b"data"), (long, b""), form=form)
     with pytest.raises(UserError, match="raw.tar: a header of more than 503 bytes after 'first'"):
-        list(sources.members(path, lambda name: wanted))
+        list(readers.members(path, lambda name: wanted))
     path = archive(tmp_path / "raw.tar", (long, b""), form=form)
     with pytest.raises(UserError, match="raw.tar: a header of more than 503 bytes after 'its start'"):
         names_in(path)
@@ -158,7 +158,7 @@ def test_a_header_of_megabytes(tmp_path: Path, small_limits: None, form: int, wa
 def test_large_members_between_small_headers(tmp_path: Path, small_limits: None) -> None:
     members = [("a", os.urandom(70_001)), ("b" * 150, os.urandom(30_011)), ("c", b"")]
     path = archive(tmp_path / "raw.tar", *members)
-    read = [(name, sources.contents(name, stream, 10**6)) for name, stream in sources.members(path, lambda _: True)]
+    read = [(name, readers.contents(name, stream, 10**6)) for name, stream in readers.members(path, lambda _: True)]
     assert read == members
 
 
@@ -211,5 +211,5 @@ def test_a_name_that_no_archive_has(tmp_path: Path, name: str) -> None:
 def test_a_line_that_is_no_row(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "raw.jsonl").write_bytes(b'{"label": 1, "text": "a"}\n' + line + b"\n")
     with pytest.raises(UserError, match=f"raw.jsonl:2: {message}") as error:
-        list(sources.json_rows(tmp_path / "raw.jsonl", **TEXTS))
+        list(readers.json_rows(tmp_path / "raw.jsonl", **TEXTS))
     assert len(str(error.value).splitlines()) == 1

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from lra.attention import Shape
 from lra.attention.bigbird import draw_blocks
-from lra.attention.gather import PatternAttention
 from lra.config import configure
 from lra.config.configure import build
-from lra.core.dropout import set_keys
 from lra.core.errors import UserError
-from lra.core.numbering import Numbers, count_of, numbers_of, places_of
 from lra.core.paths import conf_dir
+from lra.ops.block_sparse import PatternAttention
+from lra.ops.dropout import set_keys
+from lra.ops.numbering import Numbers, count_of, numbers_of, places_of
 
 MAX_LEN = 29
 CASES = {

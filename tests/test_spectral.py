@@ -8,8 +8,8 @@ import torch
 from support import composed, mixer_of, noise
 from torch import Tensor
 
-from lra.attention.scan import CHUNK
-from lra.attention.spectral import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
+from lra.ops.random_features import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
+from lra.ops.scan import CHUNK
 
 RKS, PRF = ["gmm_rks", "fastfood_rks", "generative_rks"], ["gmm_prf", "fastfood_prf", "generative_prf"]
 DRAWS = 500

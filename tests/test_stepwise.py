@@ -4,9 +4,9 @@ import pytest
 import torch
 from support import mixer_of, noise
 
-from lra.attention import scan
 from lra.bench import stepwise
 from lra.core.errors import UserError
+from lra.ops import scan
 
 RECURRENCES = ["gated_deltanet", "gla", "lru", "mamba2", "mlstm", "rwkv7", "s5"]
 

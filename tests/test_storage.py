@@ -13,10 +13,10 @@ import pytest
 from support import facts
 
 from lra.core.errors import UserError
+from lra.data.cache import MANIFEST, Writer, prepared, verify
+from lra.data.card import card
+from lra.data.splits import Windows
 from lra.tasks import Place, Task
-from lra.tasks.card import card
-from lra.tasks.splits import Windows
-from lra.tasks.storage import MANIFEST, Writer, prepared, verify
 
 
 def build(cache: Path, log: Path, examples: int = 5) -> Task:

@@ -14,10 +14,12 @@ from support import composed
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
+from lra.data import hub
 from lra.runs.system import assemble
-from lra.tasks import Builder, Facts, Place, ag_news_files, hub, image, text, titled
+from lra.tasks import Builder, Facts, Place, image, text, titled
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
+from lra.tasks.ag_news import files as ag_news_files
 from lra.tasks.books import Books
 from lra.tasks.image import Image
 from lra.tasks.listops import ListOps, ListOpsFiles
@@ -261,11 +263,11 @@ def test_a_cache_without_its_raw_data_keeps_the_name(tmp_path: Path, example: Ex
 
 def test_counting_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process of a sweep reads what the first remembered."""
-    monkeypatch.setattr("lra.tasks.fingerprints.SETTLED_NS", -1)
+    monkeypatch.setattr("lra.data.fingerprints.SETTLED_NS", -1)
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
     name = imdb().at(at).facts.name
-    monkeypatch.setattr("lra.tasks.sources.lines", None)
+    monkeypatch.setattr("lra.data.readers.lines", None)
     assert imdb().at(at).facts.name == name == "text (41/19 examples, length 37)"
     labelled(tmp_path / "data" / "imdb", 43, 19)
     with pytest.raises(TypeError):

@@ -22,10 +22,11 @@ from support import Commands, composed
 from lra.cli import prepare
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.tasks import Place, Split, Task, hub, sources, text
-from lra.tasks.sampling import held_out, limited
+from lra.data import hub, readers
+from lra.data.sampling import held_out, limited
+from lra.data.tokenise import text_of
+from lra.tasks import Place, Split, Task, text
 from lra.tasks.text import Text
-from lra.tasks.tokenise import text_of
 
 PER_CLASS = 13
 Reviews = dict[str, list[tuple[int, str]]]
@@ -213,7 +214,7 @@ def test_a_prepared_task_needs_neither_raw_data_nor_time(
         raise AssertionError("the raw data were read again")
 
     monkeypatch.setattr(hub, "rows", unexpected)
-    monkeypatch.setattr(sources, "json_rows", unexpected)
+    monkeypatch.setattr(readers, "json_rows", unexpected)
     for data_dir in (None, tmp_path / "data"):
         assert imdb().build(place(tmp_path / "cache", data_dir)).digest == first.digest
 
@@ -459,7 +460,7 @@ def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: byte
 def test_a_bad_line_is_named(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
     as_json_lines(tmp_path / "data", reviews)
     path = tmp_path / "data" / "test.jsonl"
     rows = path.read_text().splitlines()
@@ -468,7 +469,7 @@ def test_a_bad_line_is_named(
 
 
 def test_a_review_of_gigabytes_is_refused(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
     for write in (as_archive, as_folder):
         write(tmp_path / write.__name__ / "data", {**reviews, "train": [*reviews["train"][:-1], (0, "a" * 1001)]})
         refused(tmp_path / write.__name__, "train/neg/12_7.txt: more than 1,000 bytes")

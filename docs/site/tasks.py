@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 from lra.config import configure
 from lra.config.compose import compose, options
 from lra.core.errors import UserError
+from lra.data.pictures import Pictures, sheet
+from lra.data.probes import BLOCK, Draws, Probe
+from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.tasks import Builder, unheard
 from lra.tasks.listops import ListOps
-from lra.tasks.listops_trees import WORDS, generate
+from lra.tasks.listops.trees import WORDS, generate
 from lra.tasks.pathfinder import Pathfinder
-from lra.tasks.pathfinder_snakes import block
-from lra.tasks.pictures import Pictures, sheet
-from lra.tasks.probes import BLOCK, Draws, Probe
-from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
+from lra.tasks.pathfinder.snakes import block
 
 FOLDER = "tasks"
 CARDS = "results/data.md"

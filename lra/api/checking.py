@@ -9,10 +9,10 @@ from torch import nn, random
 
 from lra.api.configuration import inside, path_kept
 from lra.api.layer import AttentionLayer
-from lra.attention import Mixer, Shape
 from lra.cli.check import CheckSettings, examine, maker, settings_of
 from lra.core.errors import UserError
 from lra.laws import Finding
+from lra.ops.mixer import Mixer, Shape
 
 
 @dataclass(frozen=True)

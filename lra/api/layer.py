@@ -8,11 +8,11 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from lra.api.configuration import inside, path_kept
-from lra.attention import Card, Mixer, Shape
 from lra.cli.check import settings_of
 from lra.config import configure
-from lra.core.dropout import set_keys
 from lra.core.errors import UserError
+from lra.ops.dropout import set_keys
+from lra.ops.mixer import Card, Mixer, Shape
 
 
 class AttentionLayer(nn.Module):

@@ -12,7 +12,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape, merge_heads
-from lra.attention.kernel import KernelAttention
+from lra.ops.kernel_attention import KernelAttention
 
 
 class Based(KernelAttention):

@@ -11,8 +11,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import Blocks, KeyPart, PatternAttention, band
-from lra.attention.softmax import Scale
+from lra.ops.block_sparse import Blocks, KeyPart, PatternAttention, band
+from lra.ops.softmax import Scale
 
 
 class BigBird(PatternAttention):

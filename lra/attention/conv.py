@@ -15,9 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape
-from lra.attention.modes import short_convolution
-from lra.core.dropout import Dropout
 from lra.core.errors import UserError
+from lra.ops.convolution import short_convolution
+from lra.ops.dropout import Dropout
 
 
 class Conv(Mixer):

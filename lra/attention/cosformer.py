@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from lra.attention import Card, Shape
-from lra.attention.kernel import KernelAttention
+from lra.ops.kernel_attention import KernelAttention
 
 
 class Cosformer(KernelAttention):

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from lra.attention import Attention, Card, Shape
-from lra.attention.recurrent import NORM
-from lra.attention.softmax import allowed, weigh
-from lra.core.precision import at_least_float32
+from lra.ops.precision import at_least_float32
+from lra.ops.recurrent import NORM
+from lra.ops.softmax import allowed, weigh
 
 
 class Differential(Attention):

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
 from lra.attention import Card, Mixer, Shape
-from lra.core.dropout import Dropout
 from lra.core.errors import UserError
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.dropout import Dropout
+from lra.ops.precision import at_least_float32, full_precision
 
 FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15 taps, FFT from 31 (63 if diagonal)
 

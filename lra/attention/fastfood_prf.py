@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import FastFood, Prf
+from lra.ops.random_features import FastFood, Prf
 
 
 class FastfoodPrf(Prf):

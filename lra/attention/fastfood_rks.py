@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import FastFood, Rks
+from lra.ops.random_features import FastFood, Rks
 
 
 class FastfoodRks(Rks):

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, silu
 
 from lra.attention import Card, Shape, split_heads
-from lra.attention.modes import short_convolution
-from lra.attention.recurrent import NORM, DecaySteps, Recurrent
-from lra.attention.scan import delta_product
+from lra.ops.convolution import short_convolution
+from lra.ops.recurrent import NORM, DecaySteps, Recurrent
+from lra.ops.scan import delta_product
 
 OF_GATED = (
     "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "

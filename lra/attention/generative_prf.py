@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import Generator, Prf
+from lra.ops.random_features import Generator, Prf
 
 
 class GenerativePrf(Prf):

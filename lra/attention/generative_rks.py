@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import Generator, Rks
+from lra.ops.random_features import Generator, Rks
 
 
 class GenerativeRks(Rks):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from lra.attention import Card, Shape, split_heads
-from lra.attention.recurrent import NORM, Recurrent
-from lra.attention.scan import channel_product
+from lra.ops.recurrent import NORM, Recurrent
+from lra.ops.scan import channel_product
 
 
 class GatedLinear(Recurrent):

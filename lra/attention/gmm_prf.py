@@ -10,7 +10,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import Prf, Spectrum
+from lra.ops.random_features import Prf, Spectrum
 
 
 class GmmPrf(Prf):

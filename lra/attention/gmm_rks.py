@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
-from lra.attention.spectral import Rks, Spectrum
+from lra.ops.random_features import Rks, Spectrum
 
 
 class GmmRks(Rks):

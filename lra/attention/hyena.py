@@ -17,10 +17,10 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape
-from lra.attention.modes import causal_convolution, convolve_both, short_convolution
-from lra.core.dropout import Dropout
 from lra.core.errors import UserError
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.convolution import causal_convolution, convolve_both, short_convolution
+from lra.ops.dropout import Dropout
+from lra.ops.precision import at_least_float32, full_precision
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
 LEAST = 1e-2  # what a decay falls to, at its share of the longest input

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape
-from lra.attention.softmax import Scale, card_of, scale_of, weigh
+from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
 class Linformer(Attention):

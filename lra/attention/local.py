@@ -10,8 +10,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import WIDEST, Blocks, KeyPart, PatternAttention, Window, band
-from lra.attention.softmax import Scale
+from lra.ops.block_sparse import WIDEST, Blocks, KeyPart, PatternAttention, Window, band
+from lra.ops.softmax import Scale
 
 
 class Local(PatternAttention):

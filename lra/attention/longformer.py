@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.gather import WIDEST, KeyPart, PatternAttention, Window, band
-from lra.attention.softmax import Scale
 from lra.core.errors import UserError
+from lra.ops.block_sparse import WIDEST, KeyPart, PatternAttention, Window, band
+from lra.ops.softmax import Scale
 
 
 class Longformer(PatternAttention):

@@ -14,8 +14,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
-from lra.attention.state_space import SHELL, StateSpace
 from lra.core.errors import UserError
+from lra.ops.state_space import SHELL, StateSpace
 
 TWO_SIDED = "the paper is causal; here the same states also run backward, with a C of their own"
 

@@ -12,9 +12,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.core.dropout import Dropout
-from lra.core.numbering import Numbers
+from lra.ops.dropout import Dropout
+from lra.ops.numbering import Numbers
+from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
 class Handover:

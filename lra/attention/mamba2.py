@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.modes import short_convolution
-from lra.attention.recurrent import DecaySteps, Recurrent
-from lra.attention.scan import causal_product
+from lra.ops.convolution import short_convolution
+from lra.ops.recurrent import DecaySteps, Recurrent
+from lra.ops.scan import causal_product
 
 
 class Mamba2(Recurrent):

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, silu
 
 from lra.attention import Card, Mixer, Shape
-from lra.attention.first_weights import draw_linear, normal
-from lra.attention.modes import convolve_both, convolve_modes, mode_kernel
-from lra.core.dropout import Dropout
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
+from lra.ops.dropout import Dropout
+from lra.ops.first_weights import draw_linear, normal
+from lra.ops.precision import at_least_float32, full_precision
 
 UNRELEASED = (
     "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; in the "

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from lra.attention import Card, Mixer, Shape
-from lra.core.dropout import Dropout
+from lra.ops.dropout import Dropout
 
 
 class TokenMixing(Mixer):

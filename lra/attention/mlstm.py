@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.first_weights import draw_linear, normal
-from lra.attention.recurrent import NORM, Recurrent
-from lra.attention.scan import causal_product
+from lra.ops.first_weights import draw_linear, normal
+from lra.ops.recurrent import NORM, Recurrent
+from lra.ops.scan import causal_product
 
 UNRELEASED = (
     "weights begin as PyTorch draws them; in the authors' code, and with attention.init=released, those of the gates "

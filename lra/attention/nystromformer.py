@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads
-from lra.attention.softmax import Scale, card_of, scale_of
 from lra.core.errors import UserError
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.softmax import Scale, card_of, scale_of
 
 
 class Nystromformer(Attention):

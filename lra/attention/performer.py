@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import pad, relu
 
 from lra.attention import Card, Shape
-from lra.attention.kernel import EVAL_DRAW, KernelAttention, exponentials
-from lra.attention.softmax import Scale, card_of, scale_of
-from lra.core.transfer import sent
+from lra.ops.async_copy import sent
+from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
+from lra.ops.softmax import Scale, card_of, scale_of
 
 
 class Performer(KernelAttention):

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.attention.softmax import Scale, card_of, scale_of
-from lra.core.dropout import Dropout
-from lra.core.precision import at_least_float32, full_precision
-from lra.core.transfer import sent
+from lra.ops.async_copy import sent
+from lra.ops.dropout import Dropout
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.softmax import Scale, card_of, scale_of
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
 PADDED = -2  # the place of padding: neither that of a real token, nor one before or after it

@@ -20,8 +20,8 @@ from torch.nn.functional import rms_norm, silu
 
 from lra.attention import Attention, Card, Shape, merge_heads, project_in
 from lra.attention.rotary import turn
-from lra.attention.scan import causal_product
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.scan import causal_product
 
 
 class Retention(Attention):

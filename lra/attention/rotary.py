@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from lra.attention import Attention, Card, Shape
-from lra.attention.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
+from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
 
 
 class Rotary(Attention):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.attention.first_weights import draw_linear, orthogonal
-from lra.attention.recurrent import Recurrent
-from lra.attention.scan import delta_product
+from lra.ops.first_weights import draw_linear, orthogonal
+from lra.ops.recurrent import Recurrent
+from lra.ops.scan import delta_product
 
 UNRELEASED = (
     "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ at 0.85, α "

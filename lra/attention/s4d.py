@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, glu
 
 from lra.attention import Card, Mixer, Shape
-from lra.attention.modes import convolve_both, convolve_few, convolve_modes, mode_kernel
-from lra.core.dropout import Dropout
 from lra.core.errors import UserError
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
+from lra.ops.dropout import Dropout
+from lra.ops.precision import at_least_float32, full_precision
 
 
 class S4D(Mixer):

@@ -15,9 +15,9 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
-from lra.attention.first_weights import draw_truncated
-from lra.attention.state_space import SHELL, StateSpace
 from lra.core.errors import UserError
+from lra.ops.first_weights import draw_truncated
+from lra.ops.state_space import SHELL, StateSpace
 
 UNRELEASED = (
     "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code, and with "

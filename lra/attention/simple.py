@@ -7,7 +7,7 @@ There are two exact forms. The textbook one projects to q, k, v. The Gram form n
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
 heads, and the output projection goes into the small matrix, too. X^T X is taken about the mean of X, so that a vector
 that all positions share costs no digits. Under autocast the factors of these two are bf16; K^T V and whatever else is
-small stays in fp32 or higher. The products themselves are in lra/attention/gram.py.
+small stays in fp32 or higher. The products themselves are in lra/ops/gram.py.
 """
 
 from dataclasses import replace
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads
-from lra.attention.gram import Moments, Product, ProductByHead
-from lra.attention.scan import causal_product
 from lra.core.errors import UserError
-from lra.core.hooks import hooked
-from lra.core.precision import autocast_dtype, full_precision
+from lra.ops.gram import Moments, Product, ProductByHead
+from lra.ops.hooks import hooked
+from lra.ops.precision import autocast_dtype, full_precision
+from lra.ops.scan import causal_product
 
 
 class Simple(Attention):

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Attention, Card, Shape
-from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.core.dropout import Gumbel
-from lra.core.precision import at_least_float32, full_precision
+from lra.ops.dropout import Gumbel
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 LINEAR_FROM = 32  # smaller blocks leave more to N^2 than to the attention at Long Range Arena's lengths
 

@@ -1,18 +1,11 @@
 """Scaled dot-product attention (Vaswani et al. 2017, eq. 1): softmax(Q K^T scale) V, O(L^2 D) time."""
 
 from dataclasses import replace
-from typing import Literal
 
-import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from lra.attention import Attention, Card, Mixer, Shape
-from lra.core.dropout import Dropout
-from lra.core.numbering import Numbers
-
-Scale = Literal["head_dim", "qkv_dim"]
-LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"
+from lra.attention import Attention, Card, Shape
+from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
 
 
 class Softmax(Attention):
@@ -42,63 +35,3 @@ class Softmax(Attention):
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> float:
         return self.scale
-
-
-def scale_of(shape: Shape, scale: Scale) -> float:
-    """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""
-    return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
-
-
-def card_of(mixer: Mixer, scale: Scale, *deviations: str, **values: object) -> Card:
-    """The card of a mixer whose scores take the protocol's scale: `values` for the names in its formula's braces."""
-    root = "√(H Dh)" if scale == "qkv_dim" else "√Dh"
-    return replace(
-        mixer.card,
-        formula=mixer.card.formula.format(root=root, **values),
-        scale=scale_of(mixer.shape, scale),
-        deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
-    )
-
-
-def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Which keys a query may read, for `weigh`; q [B, H, n, Dh] of the first n positions, k [B, H, L, Dh]."""
-    mask = None if key_mask is None else key_mask[:, None, None, :]
-    if causal:
-        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        mask = earlier if mask is None else mask & earlier
-    return mask
-
-
-def weights_of(q: Tensor, k: Tensor, key_mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(q k^T scale) over the real keys: [B, H, n, L]."""
-    scores = q @ k.transpose(-2, -1) * scale
-    if key_mask is not None:
-        scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
-    return scores.softmax(dim=-1)
-
-
-def weigh(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    dropout: Dropout,
-    numbers: Numbers = "order",
-) -> Tensor:
-    """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend,
-    with axes of 1 where it is the same; `numbers` of the weights of a head, [..., n, m].
-
-    A row that may attend to nothing gives finite values.
-    """
-    if not dropout.drops:
-        if q.dim() > 4:  # the fused kernels take one axis of heads
-            if mask is not None:
-                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
-            return weigh(*(x.flatten(1, -3) for x in (q, k, v)), mask, scale, dropout).view_as(q)
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
-    scores = (q * scale) @ k.transpose(-2, -1)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return dropout(scores.softmax(dim=-1), numbers) @ v

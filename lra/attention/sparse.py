@@ -13,9 +13,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.attention.gather import Blocks, Columns, KeyPart, PatternAttention, Strides, band
-from lra.attention.softmax import Scale
 from lra.core.errors import UserError
+from lra.ops.block_sparse import Blocks, Columns, KeyPart, PatternAttention, Strides, band
+from lra.ops.softmax import Scale
 
 
 class Sparse(PatternAttention):

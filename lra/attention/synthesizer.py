@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.attention.softmax import Scale, card_of, scale_of, weigh
-from lra.core.dropout import Dropout
+from lra.ops.dropout import Dropout
+from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
 class Synthesizer(Mixer):

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from lra.attention import Mixer
 from lra.bench.layers import Layer, layer_of, work
 from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
@@ -24,6 +23,7 @@ from lra.config.compose import compose, options
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
 from lra.model.model import Model
+from lra.ops.mixer import Mixer
 from lra.records import provenance
 from lra.runs.system import assemble
 

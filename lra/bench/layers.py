@@ -9,7 +9,6 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from lra.attention import Shape
 from lra.bench import peers
 from lra.bench.measure import Result, side_by_side
 from lra.bench.settings import BenchSettings
@@ -18,8 +17,9 @@ from lra.bench.straightforward import ATTENTIONS
 from lra.bench.worker import BenchPlace, Workload
 from lra.config import configure
 from lra.core.console import say
-from lra.core.dropout import set_keys
 from lra.core.errors import UserError, did_you_mean
+from lra.ops.dropout import set_keys
+from lra.ops.mixer import Shape
 
 Again = Callable[..., BenchSettings]
 """The settings of this command with more overrides."""

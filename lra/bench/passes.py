@@ -5,7 +5,7 @@
 Counted is a training step under bf16 of everything in a block but its mixer, whose output is given: the two places
 where the stream is added to, the norm between them and the feed-forward net, forward and backward. An operation reads
 its arguments and writes its result once; views and empty tensors move nothing. `plain`: one operation after another, as
-where Triton is missing; `fused`: `lra.core.fused`.
+where Triton is missing; `fused`: `lra.ops.fused`.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from torch.utils._pytree import tree_leaves
 
 from lra.config import configure
 from lra.config.compose import compose
-from lra.core import fused, noise_kernel
 from lra.core.console import say
-from lra.core.dropout import has_kernel, set_keys
 from lra.model.architecture import Architecture
 from lra.model.block import Block
+from lra.ops import fused, noise_kernel
+from lra.ops.dropout import has_kernel, set_keys
 from lra.runs.machine import device_of
 
 TASKS = ("listops", "text", "matching")
@@ -99,7 +99,7 @@ def bytes_of(sizes: Sizes, *, fuse: bool, dropout: float) -> Moved:
     with ExitStack() as stack:
         for module in ("block", "feed_forward"):
             stack.enter_context(patch(f"lra.model.{module}.autocast_dtype", lambda _: torch.bfloat16))
-        stack.enter_context(patch("lra.core.dropout.has_kernel", lambda _: fuse))
+        stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: fuse))
         for module in (noise_kernel, fused.kernels()):
             stack.enter_context(patch.object(module, "launch", moved.launch))
         set_keys(block, seed=1, step=0, rows=range(sizes.documents))
@@ -131,7 +131,7 @@ def times(sizes: Sizes) -> dict[str, float]:
 
     def step(fuse: bool) -> None:
         set_keys(block, seed=1, step=0, rows=range(sizes.documents))
-        with patch("lra.core.dropout.has_kernel", lambda device: fuse and has_kernel(device)), torch.autocast("cuda"):
+        with patch("lra.ops.dropout.has_kernel", lambda device: fuse and has_kernel(device)), torch.autocast("cuda"):
             y = block(x, None)
         y.backward(torch.ones_like(y))
 

@@ -11,7 +11,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, record_function
 
 from lra.bench.worker import Workload
-from lra.core.dropout import Dropout
+from lra.ops.dropout import Dropout
 
 DROPOUT, OPTIMISER, REST = "dropout", "optimiser", "the rest"
 KINDS = {  # the first that has a part of an operation's name

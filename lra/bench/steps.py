@@ -16,12 +16,12 @@ from lra.bench.settings import BenchSettings
 from lra.bench.worker import BenchPlace, Worker, Workload
 from lra.core.console import Preparation
 from lra.core.errors import UserError
+from lra.data import Facts, Split
+from lra.data import Place as Data
+from lra.data.splits import Marked
 from lra.runs.machine import keep_memory, reproducible
 from lra.runs.start import initial
 from lra.runs.system import System, assemble
-from lra.tasks import Facts, Split
-from lra.tasks import Place as Data
-from lra.tasks.splits import Marked
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
 from lra.training.update import Update, adamw, compile_blocks, update

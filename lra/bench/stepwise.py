@@ -1,6 +1,6 @@
 """The recurrences of `lra.attention` position by position: what their forms in chunks are measured beside.
 
-Legend: as in `lra.attention.scan`; a state is [..., M, N].
+Legend: as in `lra.ops.scan`; a state is [..., M, N].
 """
 
 import sys
@@ -13,8 +13,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Mixer, modes, scan
 from lra.core.errors import UserError
+from lra.ops import convolution, scan
+from lra.ops.mixer import Mixer
 
 
 def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
@@ -34,7 +35,7 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
 
 
 def delta_product(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None) -> Tensor:
-    """`lra.attention.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read."""
+    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read."""
     rows = []
     state = torch.zeros_like(b[..., 0, :, None] * v[..., 0, None, :])
     keys = torch.zeros_like(b) if k is None else k
@@ -68,7 +69,7 @@ IN_CHUNKS = {
     scan.causal_product: causal_product,
     scan.channel_product: channel_product,
     scan.delta_product: delta_product,
-    modes.diagonal_scan: diagonal_scan,
+    convolution.diagonal_scan: diagonal_scan,
 }
 
 

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from lra.bench.page import measured
 from lra.core.console import say
 from lra.core.files import write_atomic
+from lra.data import default_workers
 from lra.records import provenance, record
 from lra.runs.machine import Stopwatch
-from lra.tasks import default_workers
 
 SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
 SEEDS = 15

@@ -15,9 +15,9 @@ from lra.core.console import say
 from lra.core.errors import UserError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.attention import Mixer, Shape
     from lra.laws import Finding
     from lra.laws.trial import Trial
+    from lra.ops.mixer import Mixer, Shape
 
 WORDS = {"kept": "PASS", "broken": "FAIL", "silent": "----"}
 
@@ -51,7 +51,7 @@ def settings_of(cfg: DictConfig) -> CheckSettings:
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
     """What makes the mixers that the settings describe."""
-    from lra.attention import Mixer
+    from lra.ops.mixer import Mixer
 
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
 
@@ -83,7 +83,7 @@ def examine(
 
 
 def _shape(settings: CheckSettings) -> "Shape":
-    from lra.attention import Shape
+    from lra.ops.mixer import Shape
 
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in settings.model]

@@ -14,9 +14,9 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
 from lra.core.files import write_atomic
-from lra.tasks import Builder, Place
-from lra.tasks.card import card, summary, update
-from lra.tasks.storage import verify
+from lra.data import Builder, Place
+from lra.data.cache import verify
+from lra.data.card import card, summary, update
 
 
 @dataclass(frozen=True, kw_only=True)

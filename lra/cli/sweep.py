@@ -17,10 +17,10 @@ from lra.cli.command import FAILED
 from lra.cli.workers import saved_first
 from lra.config.configure import first_line
 from lra.core import locks
-from lra.core.children import end_with
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import PAUSED
+from lra.core.subprocesses import end_with
 from lra.records.names import LOCK
 from lra.report import beginning, write_report
 from lra.runs.budget import check_cost

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from lra.core import faults
+from lra.core import fault_points
 from lra.core.errors import UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -140,13 +140,13 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
-            faults.point("file opened")
+            fault_points.point("file opened")
             for half in (memoryview(data)[: len(data) // 2], memoryview(data)[len(data) // 2 :]):
                 file.write(half)
-                faults.point("file half written")
+                fault_points.point("file half written")
             file.flush()
             os.fsync(file.fileno())
-        faults.point("file written")
+        fault_points.point("file written")
         os.replace(partial, path)
         _sync_folder(path.parent)
     except OSError as error:

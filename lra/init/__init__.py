@@ -16,8 +16,8 @@ from lra.records import record
 if TYPE_CHECKING:  # what a finished run started from is known without torch
     from torch import Tensor
 
+    from lra.data import Task
     from lra.model.model import Model
-    from lra.tasks import Task
 
 NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
 

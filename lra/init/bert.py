@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.core.errors import UserError
+from lra.data import hub
+from lra.data.tokenise import TOKENIZER, load, vocabulary_of
 from lra.init import Start, read
-from lra.tasks import hub
-from lra.tasks.tokenise import TOKENIZER, load, vocabulary_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lra.data import Task
     from lra.model.model import Model
-    from lra.tasks import Task
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
 HUB = "hub:"

@@ -8,8 +8,8 @@ from lra.records.names import WEIGHTS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lra.data import Task
     from lra.model.model import Model
-    from lra.tasks import Task
 
 
 class Checkpoint(Start):

@@ -11,7 +11,6 @@ from typing import Literal
 
 import torch
 
-from lra.attention import Mixer, Shape
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.laws.gradients import differences, graph
@@ -21,6 +20,7 @@ from lra.laws.outputs import dtype, empty, finite, shape, unchanged
 from lra.laws.repeats import noise, state
 from lra.laws.trial import Broken, Trial
 from lra.laws.weights import as_declared, loaded, registered
+from lra.ops.mixer import Mixer, Shape
 
 POSITIONS = 13
 
@@ -44,7 +44,7 @@ LAWS = (
     Law("empty", "outputs are finite where all is padding", empty, quick=False),
     Law("input", "the input is not changed", unchanged),
     Law("state", "no call leaves a trace in the next", state),
-    Law("noise", "all noise comes from lra.core.dropout, and none in evaluation", noise),
+    Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", noise),
     Law("rows", "an output depends on its own document alone", rows),
     Law("cuts", "a cut of a training batch changes nothing, noise included", cuts),
     Law("padding", "an output does not depend on what stands in padding", padding),

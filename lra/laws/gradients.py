@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lra.attention import Mixer
 from lra.laws.lines import Line, Watch
 from lra.laws.trial import Broken, Trial, trained, values
+from lra.ops.mixer import Mixer
 
 STEPS, TOLERANCE = (1e-6, 1e-4), 5e-3  # short steps cross few kinks; long ones suit a mixer that computes in float32
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lra.attention import Mixer
 from lra.laws.trial import trained, values
+from lra.ops.mixer import Mixer
 
 LENGTHS = (256, 512, 1024, 2048)
 TURNS = 3

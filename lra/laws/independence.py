@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from lra.attention import Mixer
 from lra.laws.lines import Line, Watch, of_method, reads
 from lra.laws.trial import SEED, Broken, Trial, moved, trained
+from lra.ops.mixer import Mixer
 
 
 @torch.no_grad()

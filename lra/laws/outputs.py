@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from lra.attention import Mixer
-from lra.core.precision import autocast_dtype
 from lra.laws.lines import Line, Watch, of_result
 from lra.laws.trial import Broken, Trial
+from lra.ops.mixer import Mixer
+from lra.ops.precision import autocast_dtype
 
 SPREADS = (0.0, 10.0)
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lra.attention import Mixer
 from lra.laws.lines import Line, Watch, of_attribute, of_method
 from lra.laws.trial import SEED, Broken, Trial, moved, trained, values
+from lra.ops.mixer import Mixer
 
 
 def _forms(trial: Trial, documents: int) -> dict[str, Callable[[], Mixer]]:
@@ -47,7 +47,7 @@ def noise(trial: Trial) -> bool:
             if not trial.same(first, second):
                 raise Broken(
                     f"{form} outputs of the same input differ by {moved(first, second):.2g}",
-                    "draw with lra.core.dropout.Dropout, or define draw(self, rng)",
+                    "draw with lra.ops.dropout.Dropout, or define draw(self, rng)",
                     _drawing(trial, fresh(), x),
                 )
     return True

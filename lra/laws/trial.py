@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lra.attention import Mixer, Shape
-from lra.core import dropout
 from lra.laws.lines import Line, file_of
+from lra.ops import dropout
+from lra.ops.mixer import Mixer, Shape
 
 SEED, STEP = 1, 0
 

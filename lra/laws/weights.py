@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Mixer
-from lra.core.dropout import Keyed
 from lra.laws.lines import of_attribute, of_method
 from lra.laws.trial import SEED, Broken, Trial, counted, moved
+from lra.ops.dropout import Keyed
+from lra.ops.mixer import Mixer
 
 REGISTERS = ("_parameters", "_buffers", "_modules")
 

@@ -5,14 +5,14 @@ Legend: B examples, N positions (the CLS counts, if there is one), D width.
 
 from torch import Tensor, nn
 
-from lra.attention import Mixer
-from lra.core.dropout import Dropout
-from lra.core.fused import at_once, join
-from lra.core.hooks import hooked
-from lra.core.precision import autocast_dtype
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
 from lra.model.norms import BatchNorm, norm_of, normed
+from lra.ops.dropout import Dropout
+from lra.ops.fused import at_once, join
+from lra.ops.hooks import hooked
+from lra.ops.mixer import Mixer
+from lra.ops.precision import autocast_dtype
 
 
 class Block(nn.Module):

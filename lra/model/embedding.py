@@ -8,10 +8,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lra.core.dropout import Dropout
 from lra.core.errors import UserError
+from lra.data import OF_INPUTS, PADDING, Facts
 from lra.model.architecture import Architecture
-from lra.tasks import OF_INPUTS, PADDING, Facts
+from lra.ops.dropout import Dropout
 
 GREYS = 256
 

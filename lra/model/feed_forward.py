@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from lra.core import fused
-from lra.core.dropout import Dropout, Dropped, Over, apart, scaled, zero_
-from lra.core.hooks import hooked
-from lra.core.precision import autocast_dtype
+from lra.ops import fused
+from lra.ops.dropout import Dropout, Dropped, Over, apart, scaled, zero_
+from lra.ops.hooks import hooked
+from lra.ops.precision import autocast_dtype
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 NAMES = {False: "gelu", True: "relu"}
@@ -62,7 +62,7 @@ class FeedForward(nn.Sequential):
 class _FeedForward(torch.autograd.Function):
     """drop(scale W2 drop(f(W1 x + b1)) + b2), x [T, D], W1 [F, D], W2 [D, F]; the drops only set zeros.
 
-    `at_once`: by the kernels of `lra.core.fused`.
+    `at_once`: by the kernels of `lra.ops.fused`.
     """
 
     @staticmethod

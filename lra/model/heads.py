@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.core.precision import at_least_float32
+from lra.data import Facts
 from lra.model.architecture import Architecture
 from lra.model.embedding import sinusoids
 from lra.model.feed_forward import ACTIVATIONS
-from lra.tasks import Facts
+from lra.ops.precision import at_least_float32
 
 
 def head_of(facts: Facts, architecture: Architecture) -> nn.Module:

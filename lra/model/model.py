@@ -10,17 +10,17 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lra.attention import Mixer, Shape
-from lra.attention.first_weights import draw_truncated
-from lra.attention.offers import Follows
 from lra.core.errors import UserError
+from lra.data import OF_INPUTS, PADDING, Facts
 from lra.model.architecture import Architecture
 from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import norm_of, normed
-from lra.tasks import OF_INPUTS, PADDING, Facts
+from lra.ops.first_weights import draw_truncated
+from lra.ops.mixer import Mixer, Shape
+from lra.ops.protocols import Follows
 
 
 class Model(nn.Module):

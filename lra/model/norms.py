@@ -6,8 +6,8 @@ Legend: B examples, N positions, D width.
 import torch
 from torch import Tensor, nn
 
-from lra.core.precision import at_least_float32
 from lra.model.architecture import Architecture
+from lra.ops.precision import at_least_float32
 
 MOMENTUM = 0.1  # of the running moments; torch's
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.core import faults
+from lra.core import fault_points
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json, read_regular, write_atomic, write_json
@@ -50,13 +50,13 @@ def write(folder: Path, checkpoint: Generation) -> None:
     }
     path = folder / entry["file"]
     write_atomic(path, data)
-    faults.point("checkpoint written")
+    fault_points.point("checkpoint written")
     if _read(folder, entry) != data:
         raise OSError(f"{path}: what was written cannot be read back")
     earlier = [other for other in _index(folder) if other["step"] != checkpoint.step]
     kept = [entry, *earlier][:KEPT]
     write_json(folder / INDEX, {"schema": SCHEMA, "generations": kept})
-    faults.point("checkpoint listed")
+    fault_points.point("checkpoint listed")
     _remove_others(folder, {other["file"] for other in kept})
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from lra.config.settings import Checkpoints
-from lra.core import console, faults
+from lra.core import console, fault_points
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.signals import Requests
+from lra.data import Task
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS
@@ -21,7 +22,6 @@ from lra.runs.job import Job
 from lra.runs.loggers import Loggers
 from lra.runs.machine import KeptMemory
 from lra.runs.standing import another_run
-from lra.tasks import Task
 from lra.training import ranks
 from lra.training.batches import Tokens
 from lra.training.divergence import Diverged
@@ -235,7 +235,7 @@ class _Observer:
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
         self.memory.between_parts()
         self.bar.step(step, loss, tokens.computed)
-        faults.point("step")
+        fault_points.point("step")
         if self.course.due(step):
             self.course.save()
         self.course.pause_if_asked(self.requests)
@@ -243,12 +243,12 @@ class _Observer:
     def on_part(self, done: int, total: int) -> None:
         self.memory.between_parts()
         self.bar.evaluating(self.course.training.step, done, total)
-        faults.point("evaluation")
+        fault_points.point("evaluation")
         self.course.pause_if_asked(self.requests)
 
     def on_cut(self, done: int, total: int) -> None:
         self.bar.within(done, total)
-        faults.point("micro-batch")
+        fault_points.point("micro-batch")
         if self.requests.heard():
             self.course.pause_if_asked(self.requests)
 

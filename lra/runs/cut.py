@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from lra.config.settings import Precision
-from lra.core import dropout
 from lra.core.console import say
+from lra.data import Facts, Split, Task
 from lra.model.model import Model
+from lra.ops import dropout
 from lra.records.checkpoint import Generation
 from lra.runs.job import Job
-from lra.tasks import Facts, Split, Task
 from lra.training import ranks
 from lra.training.batches import Part, predict, read
 from lra.training.losses import summed_loss

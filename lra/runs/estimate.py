@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from lra.config.settings import Settings
-from lra.core.children import heard_from
 from lra.core.console import Preparation
 from lra.core.errors import UserError
 from lra.core.files import digest
+from lra.core.subprocesses import heard_from
+from lra.data import Place, Split, Task
 from lra.model.model import Model
 from lra.runs.cut import by_tokens
 from lra.runs.describe import describe
 from lra.runs.machine import Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.start import initial
 from lra.runs.system import System
-from lra.tasks import Place, Split, Task
 from lra.training.batches import batches, parts_of, predict
 from lra.training.update import accumulate
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lra.core import console
 from lra.core.files import write_atomic
+from lra.data import Task
 from lra.model.model import Model
 from lra.runs.job import Job
 from lra.runs.machine import KeptMemory
-from lra.tasks import Task
 from lra.training import ranks
 from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
 from lra.training.evaluate import Predictions, Score, evaluate

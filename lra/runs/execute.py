@@ -11,6 +11,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Requests
+from lra.data import Task
 from lra.records import checkpoint, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
@@ -22,7 +23,6 @@ from lra.runs.job import Job
 from lra.runs.loggers import Loggers
 from lra.runs.machine import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
 from lra.runs.start import first_weights, initial, pretrained
-from lra.tasks import Task
 from lra.training import ranks
 from lra.training.divergence import Diverged
 from lra.training.fit import Training

@@ -13,6 +13,7 @@ from lra.core.console import Preparation, say
 from lra.core.errors import UserError
 from lra.core.files import explained, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, Requests
+from lra.data import Place, Task
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.outcome import recorded
@@ -20,7 +21,6 @@ from lra.runs.job import Job
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
 from lra.runs.standing import complete, nothing_to_do
 from lra.runs.system import assemble, check_memory
-from lra.tasks import Place, Task
 
 if TYPE_CHECKING:
     from lra.training.ranks import Gate

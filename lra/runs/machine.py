@@ -12,7 +12,7 @@ import torch
 
 from lra.core import locks
 from lra.core.errors import UserError
-from lra.tasks import default_workers
+from lra.data import default_workers
 from lra.training import ranks
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)

@@ -16,6 +16,7 @@ from lra.core import locks, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import Requests
+from lra.data import Facts, Task
 from lra.init.checkpoint import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
@@ -25,7 +26,6 @@ from lra.runs.cut import naming_what_is_too_large, settled
 from lra.runs.job import Job
 from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.system import System
-from lra.tasks import Facts, Task
 from lra.training import ranks
 from lra.training.divergence import Diverged
 from lra.training.fit import Training

@@ -9,16 +9,16 @@ import torch
 
 from lra.config.settings import Settings
 from lra.core import streams
-from lra.core.children import heard_from
 from lra.core.console import say
+from lra.core.subprocesses import heard_from
+from lra.data import Facts, Split
+from lra.data.splits import Marked, Windows
 from lra.runs.cut import by_tokens
 from lra.runs.describe import describe
 from lra.runs.execute import initial
 from lra.runs.job import Job
 from lra.runs.machine import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.system import System
-from lra.tasks import Facts, Split
-from lra.tasks.splits import Marked, Windows
 from lra.training.update import adamw, update
 
 SECONDS = 10  # that measuring a step may take

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from lra.config import configure
 from lra.config.settings import Settings
 from lra.core.errors import UserError
+from lra.data import Builder, Facts, Place
 from lra.init import Start
 from lra.model.architecture import Architecture
-from lra.tasks import Builder, Facts, Place
 from lra.training.pretrain import Pretrain, carried
 from lra.training.recipe import Recipe
 
 PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.attention import Mixer
     from lra.model.model import Model
+    from lra.ops.mixer import Mixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +156,8 @@ def check_memory(system: System) -> None:
 
 def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
     """The model that these two parts of a configuration describe, for any task."""
-    from lra.attention import Mixer
     from lra.model.model import Model
+    from lra.ops.mixer import Mixer
 
     mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
     configure.check(Architecture, model, "model.")

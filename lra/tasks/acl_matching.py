@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lra.core.errors import UserError
-from lra.tasks import Place, fingerprints, hub, sources
-from lra.tasks.finding import Source, together
+from lra.data import fingerprints, hub, readers
+from lra.data.cache import SPLITS
+from lra.data.sources import Source, together
+from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
-from lra.tasks.storage import SPLITS
 
 LICENCE = "texts Creative Commons (CC BY 4.0 for the CL-SciSumm part); graph: ACL Anthology Network"
 ORIGIN = (
@@ -90,7 +91,7 @@ def _read(documents: Path, files: dict[str, Path]) -> Iterator[tuple[str, Iterat
 
 
 def _id_pairs(path: Path) -> Iterator[tuple[str, int, str, str]]:
-    for where, line in sources.lines(path):
+    for where, line in readers.lines(path):
         label, *names = fields_of(where, line, 3)
         citing, other = (name.decode("utf-8", errors="backslashreplace") for name in names)
         yield where, label_of(where, label), citing, other
@@ -98,7 +99,7 @@ def _id_pairs(path: Path) -> Iterator[tuple[str, int, str, str]]:
 
 def _papers(path: Path) -> dict[str, bytes]:
     papers: dict[str, bytes] = {}
-    for where, row in sources.json_rows(path, id=str, text=str):
+    for where, row in readers.json_rows(path, id=str, text=str):
         if row["id"] in papers:
             raise UserError(f"{where}: paper {row['id']!r:.80} stands above already")
         if not row["text"]:

@@ -15,15 +15,16 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError, did_you_mean
 from lra.core.files import opened, sha256, write_json
-from lra.tasks import Facts, Place, fingerprints, hub, sources, titled
-from lra.tasks.baselines import bigram, unigram
-from lra.tasks.building import FromSource
-from lra.tasks.finding import Content, Source, first
-from lra.tasks.fingerprints import Stamp
-from lra.tasks.sampling import shuffled
-from lra.tasks.storage import NUL, SPLITS, Identity, Splits
-from lra.tasks.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
-from lra.tasks.writer import Writer
+from lra.data import fingerprints, hub, readers
+from lra.data.baselines import bigram, unigram
+from lra.data.cache import NUL, SPLITS, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.sampling import shuffled
+from lra.data.sources import Content, Source, first
+from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, titled
 
 VERSION = 1
 CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
@@ -115,7 +116,7 @@ class Books(FromSource):
             )
 
         if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
-            count = lambda: fingerprints.counted(place, collection, sources.count)  # noqa: E731
+            count = lambda: fingerprints.counted(place, collection, readers.count)  # noqa: E731
             return of(COLLECTION, collection, lambda: read_collection(collection), count)
         if book := first(place, *(f"{folder}/*.txt" for folder in FOLDERS)):
             folder = book.parent
@@ -192,12 +193,12 @@ def _absent(place: Place) -> NoReturn:
 def read_collection(path: Path) -> list[Book]:
     """The books of a JSON-lines file in the order of their paths."""
     books: dict[str, Book] = {}
-    for where, row in sources.json_rows(path, path=str, year=str, group=str, text=str):
+    for where, row in readers.json_rows(path, path=str, year=str, group=str, text=str):
         if row["group"] not in GROUPS:
             raise UserError(f"{where}: group {row['group']!r:.80}; {did_you_mean(row['group'], GROUPS)}")
         if row["path"] in books:
             raise UserError(f"{where}: path {row['path']!r:.80} stands in an earlier line already")
-        text = sources.checked_text(where, row["text"])
+        text = readers.checked_text(where, row["text"])
         books[row["path"]] = Book(path=row["path"], year=row["year"], group=row["group"], text=text)
     return [books[name] for name in sorted(books)]
 
@@ -205,7 +206,7 @@ def read_collection(path: Path) -> list[Book]:
 def read_gutenberg(path: Path) -> Book:
     """The text between the START and END markers of a Project Gutenberg file, line ends as \n."""
     with opened(path) as file:
-        data = sources.contents(str(path), file, MOST_BYTES)
+        data = readers.contents(str(path), file, MOST_BYTES)
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -219,4 +220,4 @@ def read_gutenberg(path: Path) -> Book:
             f"{path}: no line '*** {missing} OF ...', expected a file of Project Gutenberg with its licence header"
         )
     book = text[start.end() : end.start()].strip("\n") + "\n"
-    return Book(path=path.name, year=None, group=None, text=sources.checked_text(str(path), book))
+    return Book(path=path.name, year=None, group=None, text=readers.checked_text(str(path), book))

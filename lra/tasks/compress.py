@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from lra.tasks.probes import Draws, Examples, Probe, at_least
+from lra.data.probes import Draws, Examples, Probe, at_least
 
 
 class Compress(Probe):

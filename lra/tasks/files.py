@@ -11,18 +11,19 @@ from pydantic import Field, PositiveInt
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.tasks import Facts, Place, Split, fingerprints, titled
-from lra.tasks.baselines import bag_of_words, majority, pair_cosine
-from lra.tasks.building import FromSource
-from lra.tasks.convolution import convolution
-from lra.tasks.finding import Content, Source
-from lra.tasks.fingerprints import Stamp
-from lra.tasks.groups import Group, by_value
-from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import NUL, SPLITS, Identity, Splits
-from lra.tasks.tables import KINDS, PACKED, Example, documents, examples, scan
-from lra.tasks.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
-from lra.tasks.writer import Writer
+from lra.data import fingerprints
+from lra.data.baselines import bag_of_words, majority, pair_cosine
+from lra.data.cache import NUL, SPLITS, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.groups import Group, by_value
+from lra.data.sampling import held_out, limited
+from lra.data.sources import Content, Source
+from lra.data.tables import KINDS, PACKED, Example, documents, examples, scan
+from lra.data.text_convolution import convolution
+from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Split, titled
 
 VERSION = 1
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}

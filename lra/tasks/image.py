@@ -12,16 +12,17 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.tasks import Facts, Place, Progress, hub, sources, titled
-from lra.tasks.baselines import majority
-from lra.tasks.building import FromSource
-from lra.tasks.finding import Content, Source, first
-from lra.tasks.fingerprints import Stamp
-from lra.tasks.picture_baselines import picture_baselines
-from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import Identity, Splits
-from lra.tasks.tokenise import BYTE_VOCABULARY
-from lra.tasks.writer import Writer
+from lra.data import hub, readers
+from lra.data.baselines import majority
+from lra.data.cache import Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.picture_baselines import picture_baselines
+from lra.data.sampling import held_out, limited
+from lra.data.sources import Content, Source, first
+from lra.data.tokenise import BYTE_VOCABULARY
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Progress, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
 PIXELS = 1_024
@@ -122,7 +123,7 @@ def grey(rgb: np.ndarray) -> np.ndarray:
 def _read_binary(path: Path) -> dict[str, Images]:
     """Records of a label and the red, green and blue pixels, row after row; the files of train in their order."""
     batches: dict[str, Images] = {}
-    for name, stream in sources.members(path, lambda name: True):
+    for name, stream in readers.members(path, lambda name: True):
         batch = name.rpartition("/")[2]
         if batch in (*TRAIN_BATCHES, TEST_BATCH):
             data = _sized(f"{path}: {name}", stream, BATCH_ROWS * (1 + 3 * PIXELS))
@@ -140,14 +141,14 @@ def _read_copies(folder: Path) -> dict[str, Images]:
     read = {}
     for split, rows in (("train", len(TRAIN_BATCHES) * BATCH_ROWS), ("test", BATCH_ROWS)):
         images, labels = folder / f"{split}.images.u8.xz", folder / f"{split}.labels.u8"
-        with sources.decompressed(images) as pixel_file, sources.decompressed(labels) as label_file:
+        with readers.decompressed(images) as pixel_file, readers.decompressed(labels) as label_file:
             pixels = _sized(str(images), pixel_file, rows * PIXELS).reshape(rows, PIXELS)
             read[split] = pixels, _checked(_sized(str(labels), label_file, rows), str(labels))
     return read
 
 
 def _sized(where: str, file: IO[bytes], size: int) -> np.ndarray:
-    data = sources.contents(where, file, size)
+    data = readers.contents(where, file, size)
     if len(data) != size:
         raise UserError(f"{where}: {len(data):,} bytes, expected {size:,}")
     return np.frombuffer(data, dtype=np.uint8)

@@ -13,16 +13,17 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.tasks import Facts, Place, Split, fingerprints, hub, sources, titled
-from lra.tasks.baselines import Overlap, majority, pair_cosine
-from lra.tasks.building import FromSource
-from lra.tasks.finding import Content, Source, first, together
-from lra.tasks.fingerprints import Stamp
-from lra.tasks.groups import Group, by_size
-from lra.tasks.sampling import sampled
-from lra.tasks.storage import NUL, SPLITS, Identity, Splits
-from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.tasks.writer import Writer
+from lra.data import fingerprints, hub, readers
+from lra.data.baselines import Overlap, majority, pair_cosine
+from lra.data.cache import NUL, SPLITS, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.groups import Group, by_size
+from lra.data.sampling import sampled
+from lra.data.sources import Content, Source, first, together
+from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Split, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -143,7 +144,7 @@ class Matching(Pairs):
         return Source(
             name=files["train"].name,
             paths=list(files.values()),
-            read=lambda: ((split, _rows(sources.lines(path))) for split, path in files.items()),
+            read=lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
             content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in files.items()})},
         )
 
@@ -151,8 +152,8 @@ class Matching(Pairs):
         """Each split and its lines, of the first member of each name, wherever its folder stands; what follows the last
         of them is not read."""
         missing = dict(self.FILES)
-        for name, stream in sources.members(archive, lambda name: Path(name).name in missing):
-            yield missing.pop(Path(name).name), sources.stream_lines(f"{archive}: {name}", stream)
+        for name, stream in readers.members(archive, lambda name: Path(name).name in missing):
+            yield missing.pop(Path(name).name), readers.stream_lines(f"{archive}: {name}", stream)
             if not missing:
                 return
         raise UserError(f"{archive}: no member {next(iter(missing))}, expected {', '.join(self.FILES)}")

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
-from lra.tasks.probes import TABLE, Draws, Examples, Probe, at_least
+from lra.data.probes import TABLE, Draws, Examples, Probe, at_least
 
 
 class Memorise(Probe):

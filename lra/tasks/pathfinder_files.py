@@ -17,12 +17,13 @@ from pydantic import PositiveInt
 
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.tasks import Facts, Place, fingerprints, titled
-from lra.tasks.finding import Content, Source
-from lra.tasks.fingerprints import Stamp
+from lra.data import fingerprints
+from lra.data.cache import SPLITS, Identity
+from lra.data.fingerprints import Stamp
+from lra.data.sources import Content, Source
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
-from lra.tasks.storage import SPLITS, Identity
-from lra.tasks.writer import Writer
 
 METADATA, PICTURES = "metadata/*.npy", "imgs/*/*.png"
 ARRAYS = ("images.npy", "labels.npy")

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
-from lra.tasks.groups import Group, by_size, by_value
-from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
-from lra.tasks.splits import Marked
+from lra.data.groups import Group, by_size, by_value
+from lra.data.probes import Draws, Examples, Probe, at_least, grid
+from lra.data.splits import Marked
 
 
 class Recall(Probe):

@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from lra.tasks.groups import Group, by_size
-from lra.tasks.probes import Draws, Examples, Probe, at_least, grid
-from lra.tasks.splits import Marked
+from lra.data.groups import Group, by_size
+from lra.data.probes import Draws, Examples, Probe, at_least, grid
+from lra.data.splits import Marked
 
 
 class SelectiveCopy(Probe):

@@ -16,15 +16,16 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import opened
-from lra.tasks import Facts, Place, Progress, Split, fingerprints, hub, sources, titled
-from lra.tasks.baselines import bag_of_words, majority
-from lra.tasks.building import FromSource
-from lra.tasks.finding import Content, Source, first, together
-from lra.tasks.fingerprints import Stamp
-from lra.tasks.sampling import held_out, limited
-from lra.tasks.storage import NUL, Identity, Splits
-from lra.tasks.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks.writer import Writer
+from lra.data import fingerprints, hub, readers
+from lra.data.baselines import bag_of_words, majority
+from lra.data.cache import NUL, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.sampling import held_out, limited
+from lra.data.sources import Content, Source, first, together
+from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Progress, Split, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -59,7 +60,7 @@ class Review:
         if self.label not in (0, 1):
             raise UserError(f"{self.where}: label {self.label!s:.80}, expected 0 (negative) or 1 (positive)")
         if isinstance(self.text, str):
-            return sources.checked_text(self.where, self.text).encode(), self.label
+            return readers.checked_text(self.where, self.text).encode(), self.label
         if not self.text.strip():
             raise UserError(f"{self.where}: an empty text, expected words")
         return self.text, self.label
@@ -185,11 +186,11 @@ def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
 
 def _archive_rows(path: Path) -> Iterator[Review]:
     """Every member is looked at, so that one that no official archive has is refused."""
-    for name, stream in sources.members(path, lambda name: True):
+    for name, stream in readers.members(path, lambda name: True):
         if match := MEMBER.fullmatch(name):
             split, label = match.groups()
             where = f"{path}: {name}"
-            text = sources.contents(where, stream, sources.MAX_LINE_BYTES)
+            text = readers.contents(where, stream, readers.MAX_LINE_BYTES)
             yield Review(split=split, where=where, label=CLASSES.index(label), text=text)
 
 
@@ -198,13 +199,13 @@ def _folder_rows(folder: Path) -> Iterator[Review]:
         for label, name in enumerate(CLASSES):
             for path in (folder / split / name).glob("*.txt"):
                 with opened(path) as file:
-                    text = sources.contents(str(path), file, sources.MAX_LINE_BYTES)
+                    text = readers.contents(str(path), file, readers.MAX_LINE_BYTES)
                 yield Review(split=split, where=str(path), label=label, text=text)
 
 
 def _file_rows(files: list[list[Path]]) -> Iterator[Review]:
     for split, paths in zip(READ_SPLITS, files, strict=True):
-        for where, row in sources.rows(paths, label=int, text=str):
+        for where, row in readers.rows(paths, label=int, text=str):
             yield Review(split=split, where=where, label=row["label"], text=row["text"])
 
 

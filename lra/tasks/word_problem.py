@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
+from lra.data.probes import Draws, Examples, Probe, grid
+from lra.data.splits import Marked
 from lra.tasks import Task
-from lra.tasks.probes import Draws, Examples, Probe, grid
-from lra.tasks.splits import Marked
 
 MOST = 120  # elements of a group
 

@@ -20,14 +20,14 @@ from torch.nn.functional import cross_entropy
 
 from lra.config import configure
 from lra.config.compose import compose, options
-from lra.core import dropout
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.numbering import Numbers
+from lra.data import Facts
 from lra.model.architecture import Architecture
 from lra.model.model import Model
+from lra.ops import dropout
+from lra.ops.numbering import Numbers
 from lra.runs.machine import device_of, reproducible
-from lra.tasks import Facts
 
 SIZES = ("model.dim=32", "model.qkv_dim=32", "model.heads=2", "model.mlp_dim=131", "model.depth=2", "model.dropout=0.1")
 FACTS = Facts(name="contact", version=1, vocab_size=17, max_len=127, classes=5, documents=1)

@@ -18,21 +18,21 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from lra.attention import Attention, Mixer
-from lra.attention.offers import HasWeights
 from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.console import Preparation
 from lra.core.errors import UserError
+from lra.data import Builder, Place, Task
+from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, load, text_of
 from lra.init import read_of_run
 from lra.model.model import Model
+from lra.ops.mixer import Attention, Mixer
+from lra.ops.protocols import HasWeights
 from lra.records import record
 from lra.records.names import WEIGHTS
 from lra.report import schema
 from lra.runs.system import architecture
-from lra.tasks import Builder, Place, Task
-from lra.tasks.listops_trees import IDS
-from lra.tasks.tokenise import BYTE_VOCABULARY, TOKENIZER, load, text_of
+from lra.tasks.listops.trees import IDS
 
 CLOSE_ENOUGH = 1e-10  # of the sum of all parts to what the mixer gave, relative, in float64
 

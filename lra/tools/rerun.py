@@ -14,6 +14,7 @@ from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 from lra.core.paths import conf_dir
+from lra.data import Place
 from lra.records import record
 from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
@@ -23,7 +24,6 @@ from lra.runs.folder import run
 from lra.runs.job import Job
 from lra.runs.standing import complete
 from lra.runs.system import assemble
-from lra.tasks import Place
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lra.config.settings import Precision
 from lra.core import streams
-from lra.core.transfer import sent
+from lra.data import Split
 from lra.model.model import Model
-from lra.tasks import Split
+from lra.ops.async_copy import sent
 from lra.training import ranks
 from lra.training.recipe import Recipe
 

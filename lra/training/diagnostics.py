@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.tasks.groups import Group
+from lra.data.groups import Group
 
 PREDICTIONS = "predictions.npy"
 

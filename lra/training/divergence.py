@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Precision
-from lra.core import dropout
+from lra.data import Split
 from lra.model.model import Model
-from lra.tasks import Split
+from lra.ops import dropout
 from lra.training import ranks
 from lra.training.batches import parts_of, predict
 from lra.training.losses import summed_loss

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Precision
-from lra.core.transfer import runs_behind
+from lra.data import Split
 from lra.model.model import Model
-from lra.tasks import Split
+from lra.ops.async_copy import runs_behind
 from lra.training import ranks
 from lra.training.batches import ahead, cuts, predict, read
 from lra.training.losses import hits, summed_loss

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Precision
-from lra.core.transfer import runs_behind
+from lra.data import Split, Task
 from lra.model.model import Model
-from lra.tasks import Split, Task
+from lra.ops.async_copy import runs_behind
 from lra.training.batches import Part, Tokens, ahead, batches, parts_of
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate

@@ -4,9 +4,9 @@ import torch
 
 from lra.config.settings import Generate
 from lra.core import streams
+from lra.data import PADDING, Task
+from lra.data.tokenise import TOKENIZER, load
 from lra.model.model import Model
-from lra.tasks import PADDING, Task
-from lra.tasks.tokenise import TOKENIZER, load
 
 
 @torch.inference_mode()

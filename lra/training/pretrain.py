@@ -7,9 +7,9 @@ from pydantic import Field
 
 from lra.config.settings import Seed
 from lra.core.errors import UserError
+from lra.data import Facts, Task
+from lra.data.self_pretraining import Objective, facts_of, inputs_of
 from lra.model.groups import belongs
-from lra.tasks import Facts, Task
-from lra.tasks.inputs import Objective, facts_of, inputs_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lra.attention import Attention
-from lra.attention.offers import HasScores
 from lra.config.settings import Precision
+from lra.data import Split
 from lra.model.block import Block
 from lra.model.model import Model
-from lra.tasks import Split
+from lra.ops.mixer import Attention
+from lra.ops.protocols import HasScores
 from lra.training.batches import predict, read
 
 

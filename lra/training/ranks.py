@@ -25,9 +25,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from lra.core.children import end_with
 from lra.core.errors import UserError
 from lra.core.signals import ASKING, INTERRUPTED, PAUSED, Paused, hand_on
+from lra.core.subprocesses import end_with
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
 QUIET = (  # loggers of the launcher, which would say again what the run says itself

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Precision
-from lra.core import dropout
 from lra.core.errors import UserError
-from lra.core.transfer import Awaited
+from lra.data import Split
 from lra.model.model import Model
-from lra.tasks import Split
+from lra.ops import dropout
+from lra.ops.async_copy import Awaited
 from lra.training import ranks
 from lra.training.batches import Part, Tokens, parts_of, predict
 from lra.training.divergence import Diverged, cause_of

@@ -26,6 +26,7 @@ from lra.core import locks
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.paths import PACKAGE
+from lra.data import cache, readers
 from lra.records import checkpoint, record
 from lra.records.names import CONFIG, ERRORS
 from lra.records.run_files import RunFiles
@@ -33,7 +34,6 @@ from lra.report.beside import predictions
 from lra.report.records import load
 from lra.runs import execute as lra_run
 from lra.runs.standing import complete
-from lra.tasks import sources, storage
 
 CANARY = "canary-7f3a9c"
 
@@ -75,7 +75,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 def test_archives(record_property, cli: Commands, attack: str, made: tarfile.TarInfo, expected: str) -> None:
     with tarfile.open("raw.tar.gz", "w:gz") as tar:
         tar.addfile(made, io.BytesIO(b"data"))
-    read = sources.members(Path("raw.tar.gz"), lambda name: True)
+    read = readers.members(Path("raw.tar.gz"), lambda name: True)
     refused(record_property, f"archive with a {attack}", "raw.tar.gz", lambda: list(read), expected)
 
 
@@ -83,14 +83,14 @@ def test_bombs(record_property, cli: Commands) -> None:
     """100 MB of zeros in 100 kB: no more than the limit is ever in memory."""
     zeros = bytes(100 * 2**20)
     Path("raw.tsv.gz").write_bytes(gzip.compress(zeros))
-    lines = sources.lines(Path("raw.tsv.gz"))
+    lines = readers.lines(Path("raw.tsv.gz"))
     refused(record_property, "line that explodes", "raw.tsv.gz:1", lambda: list(lines), "a line of more than")
     with tarfile.open("raw.tar.gz", "w:gz") as tar:
         large = member("a")
         large.size = len(zeros)
         tar.addfile(large, io.BytesIO(zeros))
-    streams = (stream for _, stream in sources.members(Path("raw.tar.gz"), lambda name: True))
-    read = lambda: [sources.contents("raw.tar.gz: a", stream, 2**20) for stream in streams]  # noqa: E731
+    streams = (stream for _, stream in readers.members(Path("raw.tar.gz"), lambda name: True))
+    read = lambda: [readers.contents("raw.tar.gz: a", stream, 2**20) for stream in streams]  # noqa: E731
     refused(record_property, "member that explodes", "raw.tar.gz: a", read, "more than 1,048,576 bytes")
 
 
@@ -163,7 +163,7 @@ def test_predictions_with_objects(record_property, cli: Commands) -> None:
 def test_caches(record_property, cli: Commands, attack: str, change: dict) -> None:
     """With a digest that is right: whoever makes such a file can make that, too."""
     assert command(*TINY, "out=runs", "cache=own").code == 0
-    path = next(Path("own").rglob(storage.MANIFEST))
+    path = next(Path("own").rglob(cache.MANIFEST))
     manifest = json.loads(path.read_text())
     del manifest["sha256"]
     manifest["arrays"]["train.tokens"] |= change

@@ -17,6 +17,7 @@ from support import composed, facts
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
+from lra.data import readers, tokenise
 from lra.records import record
 from lra.records.names import CONFIG
 from lra.records.run_files import RunFiles
@@ -24,7 +25,7 @@ from lra.report.beside import predictions
 from lra.report.curves import read as read_curve
 from lra.report.records import load
 from lra.runs.standing import complete
-from lra.tasks import Place, sources, storage, tokenise
+from lra.tasks import Place
 
 DAMAGES = 40  # half of them cuts, half of them flipped bits
 
@@ -74,7 +75,7 @@ def said(values: Any) -> Any:
 def prepared(cache: Path) -> Any:
     """Everything that a task of the cache says."""
 
-    def make(writers: dict[str, storage.Writer], staging: Path) -> dict[str, int]:
+    def make(writers: dict[str, cache.Writer], staging: Path) -> dict[str, int]:
         tokenizer = tokenise.train_bpe(TEXTS, 300, staging / tokenise.TOKENIZER)
         for split, writer in writers.items():
             for number, ids in enumerate(tokenise.encode(tokenizer, TEXTS)):
@@ -83,7 +84,7 @@ def prepared(cache: Path) -> Any:
 
     place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)
     known = facts(vocab_size=300)
-    task = storage.prepared(place, known, {"task": "stub"}, make, lambda splits: {"majority class": 20.0})
+    task = cache.prepared(place, known, {"task": "stub"}, make, lambda splits: {"majority class": 20.0})
     splits = [
         [part.tokens.tobytes(), part.offsets.tobytes(), part.index.tobytes(), part.labels.tobytes()]
         for part in (task.train, task.val, task.test)
@@ -204,9 +205,9 @@ def test_damaged_raw_data(record_property, tmp_path: Path, name: str, data: byte
 
     def read() -> list:
         if ".tar." in name:
-            found = sources.members(path, lambda member: True)
-            return [sources.contents(f"{path}: {member}", stream, 2**20) for member, stream in found]
-        return list(sources.lines(path))
+            found = readers.members(path, lambda member: True)
+            return [readers.contents(f"{path}: {member}", stream, 2**20) for member, stream in found]
+        return list(readers.lines(path))
 
     assert len(read()) in (4, 500)
     found = silent_loads(path, read)

@@ -23,6 +23,7 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED
+from lra.data import cache
 from lra.records import record
 from lra.records.names import LOCK
 from lra.records.run_files import RunFiles
@@ -30,7 +31,6 @@ from lra.report import write_report
 from lra.report.records import load
 from lra.runs import plan
 from lra.runs.folder import run
-from lra.tasks import storage
 
 QUICK = (*TINY, "train.steps=10")
 SWEEP = ("--multirun", *QUICK, "out=runs", "cache=own")
@@ -47,7 +47,7 @@ def logged() -> None:
         with open("log", "a") as file:
             file.write(f"{line}\n")
 
-    when(storage, "_build", 1, lambda *_: note("data"))()
+    when(cache, "_build", 1, lambda *_: note("data"))()
     for number in range(1, 9):
         when(lra.runs.execute, "train_and_test", number, lambda job, *_: note(f"seed {job.settings.seed}"))()
 

@@ -23,8 +23,8 @@ from goodness import Pictures, compared
 from pathfinder_loops import builder
 from PIL import Image
 
-from lra.tasks import pathfinder_snakes
-from lra.tasks.pathfinder_snakes import Design
+from lra.tasks.pathfinder import snakes
+from lra.tasks.pathfinder.snakes import Design
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
@@ -138,6 +138,6 @@ def test_the_distribution_is_that_of_the_public_generator(
     np.random.seed(SEED)
     random.seed(SEED)
     generator.from_wrapper(arguments(design, n, tmp_path))
-    blocks = [pathfinder_snakes.block(number, SEED, design) for number in range(-(-4 * n // pathfinder_snakes.BLOCK))]
+    blocks = [snakes.block(number, SEED, design) for number in range(-(-4 * n // snakes.BLOCK))]
     ours = Pictures(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("pixels", "known")))
     assert compared(Pictures(np.stack(theirs.pixels), np.array(theirs.known)), ours) >= 0.01

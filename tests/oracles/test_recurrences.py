@@ -8,7 +8,7 @@ from support import mixer_of, noise
 from torch import Tensor
 
 from lra.attention import split_heads
-from lra.attention.scan import causal_product, delta_product
+from lra.ops.scan import causal_product, delta_product
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 TABLE: dict[str, list[tuple[float, float]]] = {}  # differences of outputs and of gradients

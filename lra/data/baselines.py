@@ -1,0 +1,145 @@
+"""Answers that need no reading or little: what a model must beat. Fitted on train.
+
+Test accuracies in percent; of language models, test perplexities.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lra.core.errors import UserError
+from lra.data import Split
+from lra.data.splits import Windows
+from lra.data.tokenise import text_of
+
+COSINE_PAIRS = 5_000
+BIGRAM_WEIGHTS = np.arange(1, 20) / 20
+
+
+def majority(train: Split, test: Split) -> float:
+    """Always the most frequent class of train."""
+    return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
+
+
+def bag_of_words(train: list[str], train_labels: np.ndarray, test: list[str], test_labels: np.ndarray) -> float:
+    """TF-IDF of words, logistic regression. Raises UserError where one class or no word occurs often enough."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32)
+    try:
+        features = words.fit_transform(train)
+        model = LogisticRegression(max_iter=200).fit(features, train_labels)
+    except ValueError as error:
+        raise UserError(f"bag of words: {error}; give the task more or longer examples") from None
+    return float(100 * np.mean(model.predict(words.transform(test)) == test_labels))
+
+
+def pair_cosine(train: Split, test: Split) -> float:
+    """Are two documents of bytes alike? Their `Overlap` as known from train, above the threshold that is best there."""
+    overlap = Overlap(train)
+    threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
+    right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
+    return 100 * int(right.sum()) / len(test)
+
+
+class Overlap:
+    """How alike the two documents of a pair are: cosine of their TF-IDF of words, 0 to 1.
+
+    Only words that at least two and at most a fifth of the known documents have, hashed into 2^20 buckets. Known are
+    those of at most COSINE_PAIRS pairs `rows` of a split, evenly spaced. Pairs are read in blocks of as many: memory
+    does not grow with the data.
+    """
+
+    def __init__(self, known: Split) -> None:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
+        self.rows = np.linspace(0, len(known) - 1, min(len(known), COSINE_PAIRS)).astype(np.int64)
+        bags, _ = self._counts(known, self.rows)
+        frequency = bags.getnnz(axis=0)
+        kept = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
+        self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
+
+    def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        """Of these examples [n]."""
+        blocks = range(0, len(examples), COSINE_PAIRS)
+        return np.concatenate([self._cosines(split, examples[start : start + COSINE_PAIRS]) for start in blocks])
+
+    def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        from sklearn.preprocessing import normalize
+
+        bags, places = self._counts(split, examples)
+        np.log(bags.data, out=bags.data)
+        bags.data += 1
+        bags = normalize(bags.multiply(self._rarity).tocsr())
+        return np.asarray(bags[places[:, 0]].multiply(bags[places[:, 1]]).sum(axis=1)).ravel()
+
+    def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Word counts of the documents of these pairs, each once, and where those of each pair stand."""
+        documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
+        return self._words.transform(_texts(split, documents)), places.reshape(-1, 2)
+
+
+def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The score from which on class 1 is the answer, so that most of `labels` [n] are right; the least of the best."""
+    candidates = np.append(np.unique(scores), np.inf)
+    ones, zeros = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    correct = len(ones) - np.searchsorted(ones, candidates) + np.searchsorted(zeros, candidates)
+    return float(candidates[correct.argmax()])
+
+
+def _texts(split: Split, documents: np.ndarray) -> Iterator[str]:
+    """Stored documents of bytes, one by one."""
+    for document in split.stored(documents):
+        yield text_of(document).decode("utf-8", errors="replace")
+
+
+def unigram(train: Windows, test: Windows, vocabulary: int) -> float:
+    """Perplexity of the shares of the tokens in train, each counted once more than it occurs."""
+    _, targets = _predictions(test)
+    return perplexity(_shares(train, vocabulary)[targets])
+
+
+def bigram(train: Windows, val: Windows, test: Windows, vocabulary: int) -> float:
+    """Perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b); w is the best of BIGRAM_WEIGHTS on val.
+
+    Where a never precedes anything in train, the unigram answers alone.
+    """
+    stream = train.tokens.astype(np.int64)
+    pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
+    totals = np.bincount(stream[:-1], minlength=vocabulary)
+    shares = _shares(train, vocabulary)
+
+    def seen(split: Windows) -> tuple[np.ndarray, np.ndarray]:
+        """Bigram and unigram probability of every prediction."""
+        tokens, targets = _predictions(split)
+        wanted = tokens * vocabulary + targets
+        places = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+        found = np.where(pairs[places] == wanted, counts[places], 0)
+        known = totals[tokens] > 0
+        return np.where(known, found / totals[tokens].clip(min=1), shares[targets]), shares[targets]
+
+    def mixed(weight: float, after: np.ndarray, alone: np.ndarray) -> float:
+        return perplexity(weight * after + (1 - weight) * alone)
+
+    of_val, of_test = seen(val), seen(test)
+    best = min(BIGRAM_WEIGHTS.tolist(), key=lambda weight: mixed(weight, *of_val))
+    return mixed(best, *of_test)
+
+
+def perplexity(probabilities: np.ndarray) -> float:
+    """exp of the mean surprise."""
+    return float(np.exp(-np.log(probabilities).mean()))
+
+
+def _shares(train: Windows, vocabulary: int) -> np.ndarray:
+    counts = np.bincount(train.tokens, minlength=vocabulary) + 1
+    return counts / counts.sum()
+
+
+def _predictions(split: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """Every token that a model is given and the one that it has to predict, over all windows."""
+    rows = np.arange(len(split))
+    return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -1,0 +1,50 @@
+"""What is doubtful in prepared data: examples that are equal, in one split or in several, and what contradicts itself.
+
+Examples are compared whole: all documents of each, as they are stored, which is after they were cut.
+"""
+
+import hashlib
+from itertools import combinations
+
+import numpy as np
+
+from lra.data import Split
+
+
+def contradictions(splits: dict[str, Split]) -> dict[str, int]:
+    """How many different examples stand in two splits or have two labels, and how many pairs are of one document."""
+    examples = {name: _examples(split) for name, split in splits.items()}
+    labels: dict[bytes, set[int]] = {}
+    for name, split in splits.items():
+        for example, label in zip(examples[name], split.verdicts(), strict=True):
+            labels.setdefault(example, set()).add(label)
+    kinds = [set(found) for found in examples.values()]
+    shared = set().union(*(one & other for one, other in combinations(kinds, 2)))
+    counts = {
+        "different examples stand in more than one split": len(shared),
+        "different examples have more than one label": sum(len(found) > 1 for found in labels.values()),
+    }
+    places = {name: split.documents for name, split in splits.items()}
+    if max(places.values()) > 1:
+        same = [np.ptp(split.index.reshape(-1, places[name]), axis=1) == 0 for name, split in splits.items()]
+        counts["examples are of a document and itself"] = int(np.concatenate(same).sum())
+    return counts
+
+
+def repeats(splits: dict[str, Split]) -> list[str]:
+    """In words, how many examples of each split equal an earlier one, and how many two splits share."""
+    names = {name: _examples(split) for name, split in splits.items()}
+    lines = [f"{name}: {len(found) - len(set(found)):,} examples equal an earlier one" for name, found in names.items()]
+    lines += [
+        f"{one} and {other} share {len(set(names[one]) & set(names[other])):,} different examples"
+        for one, other in combinations(names, 2)
+    ]
+    return lines
+
+
+def _examples(split: Split) -> list[bytes]:
+    """A digest of each example."""
+    documents = split.stored(range(len(split.offsets) - 1))
+    stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
+    rows = split.index.reshape(-1, split.documents).tolist()
+    return [b"".join(stored[row] for row in line) for line in rows]

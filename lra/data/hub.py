@@ -1,0 +1,76 @@
+"""Fetching raw data from the Hugging Face hub: what is fetched is said before, and what cannot be is one line."""
+
+import os
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.data import Place
+
+
+def rows(place: Place, dataset: str, *, split: str, size: str, wants: str, config: str | None = None) -> Any:
+    """The rows of a split of a data set on the hub, through `datasets`; says what it fetches before it does.
+
+    Raises UserError with `absent`'s message where the hub cannot be reached.
+    """
+
+    def load() -> Any:
+        import datasets
+
+        return datasets.load_dataset(dataset, config, split=split, cache_dir=str(place.cache / "hub"))
+
+    return _fetched(load, place, f"{dataset} ({split})", size=size, wants=wants)
+
+
+def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> Path:
+    """A file of a repository on the hub; says so, and fails, as `rows` does."""
+
+    def load() -> Path:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(repository, name, cache_dir=str(place.cache / "hub")))
+
+    return _fetched(load, place, f"{name} of {repository}", size=size, wants=wants)
+
+
+class NotFetched(Exception):
+    """The hub did not give what it was asked for; the message says why, in one line."""
+
+
+def from_hub(what: str, load: Callable[[], Any]) -> Any:
+    """What `load` fetches from the hub; says so before it does. Raises NotFetched."""
+    say(f"fetching {what} from the Hugging Face hub")
+    try:
+        _refuse_unless_reachable()
+        return load()
+    except Exception as error:
+        raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
+    try:
+        return from_hub(f"{what}, {size},", load)
+    except NotFetched as error:
+        raise absent(place, what, size=size, wants=wants, reason=str(error)) from None
+
+
+def _refuse_unless_reachable() -> None:
+    """Ask the hub once, briefly; its own client would try again for half a minute."""
+    from huggingface_hub import constants
+
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        raise ConnectionError("HF_HUB_OFFLINE is set")
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def absent(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
+    """The message for data that are neither in the data folder nor on the network."""
+    if place.data_dir:
+        looked, where = f"not in {place.data_dir}", "Put there"
+    else:
+        looked, where = "no data folder is set", "Name a folder (LRA_DATA=... or data_dir=...) and put there"
+    return UserError(f"{what} ({size}): {looked}, and it could not be fetched ({reason}). {where}: {wants}")

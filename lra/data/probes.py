@@ -1,0 +1,172 @@
+"""Probes: generated sequences with answers at some of their positions, each of which asks one thing of a mixer.
+
+Examples are made in blocks. A block is a function of (seed, split, block) alone, drawn from raw Philox bits: a seed
+gives the same bytes on every machine, and more examples leave the earlier ones as they are. Accuracy is that of scored
+positions, all examples together, and the loss is the mean over those of a batch.
+"""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.data import Facts, Place, titled
+from lra.data.baselines import majority
+from lra.data.cache import SPLITS, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.groups import Group, by_size
+from lra.data.sources import Content, Source
+from lra.data.splits import Marked
+from lra.data.writer import Writer
+
+VERSION = 1
+BLOCK = 1_024  # examples
+TABLE = len(SPLITS)  # the index, in the stream "data", of what all splits share
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Tokens [n, L] and answers [n, L]; an answer below 0 is not asked for."""
+
+
+class Draws:
+    """Numbers at random from the stream "data" of a seed at `index`."""
+
+    def __init__(self, seed: int, *index: int) -> None:
+        self._bits = streams.philox(seed, "data", *index)
+
+    def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
+        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
+        high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
+        return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+    def shares(self, *shape: int) -> np.ndarray:
+        """Numbers between 0 and 1, both exclusive."""
+        words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
+        return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
+
+    def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:
+        """For each row, `count` different numbers from 0 to bound - 1 in an order at random [rows, count]."""
+        table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
+        row = np.arange(rows)
+        for place in range(count):
+            other = place + self.below(bound - place, rows)
+            table[row, other], table[:, place] = table[:, place].copy(), table[row, other]
+        return table[:, :count].astype(np.int64)
+
+
+class Probe(FromSource):
+    """A generated task with answers at positions.
+
+    `options`: what decides an example, by the names of the options; they stand in the name of the task where they are
+    not those of `published`. `causal`: a model may not look ahead.
+    """
+
+    name: ClassVar[str]
+    published: ClassVar[dict[str, Any]]
+    objective: ClassVar[str] = "positions"
+
+    def __init__(self, *, options: dict[str, Any], sizes: tuple[int, int, int], seed: int, causal: bool) -> None:
+        self.options = options
+        self.sizes = dict(zip(SPLITS, sizes, strict=True))
+        self.seed, self.causal = seed, causal
+
+    @abstractmethod
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        """`rows` examples, of the training split or of another."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are; they are numbered from 1, since 0 is padding."""
+        return self.options["vocabulary"]
+
+    @property
+    def positions(self) -> int:
+        """Of an example."""
+        return self.options["length"]
+
+    @property
+    def classes(self) -> int:
+        """How many answers there are; they are tokens where nothing else is said."""
+        return self.vocabulary + 1
+
+    def facts_of(self, content: Content) -> Facts:
+        notes = {
+            f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
+            for key, value in self.options.items()
+        }
+        sizes = tuple(self.sizes.values())
+        notes[f"{'/'.join(map(str, sizes))} examples"] = self.published.get("sizes", ...) != sizes
+        notes["two-sided"] = not self.causal and self.published.get("causal", True)
+        return Facts(
+            name=titled(self.name, notes),
+            version=VERSION,
+            vocab_size=self.vocabulary + 1,
+            max_len=self.positions,
+            classes=self.classes,
+            documents=1,
+            objective=self.objective,
+            causal=self.causal,
+        )
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
+            "task": self.name,
+            "version": VERSION,
+            "sizes": self.sizes,
+            **self.options,
+            "seed": self.seed,
+        }
+
+    def find(self, place: Place) -> Source:
+        """The generator."""
+        return Source(name="generated", read=lambda: self.draw)
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        draw = source.read()
+        done, total = 0, sum(self.sizes.values())
+        for number, (split, size) in enumerate(self.sizes.items()):
+            for start in range(0, size, BLOCK):
+                draws = Draws(self.seed, number, start // BLOCK)
+                tokens, answers = draw(draws, BLOCK, train=split == "train")
+                rows = min(BLOCK, size - start)
+                writers[split].mark(tokens[:rows], answers[:rows])
+                done += rows
+                place.progress(done, total)
+        return {
+            "scored": "positions with an answer, all examples together",
+            "splits": "each from a stream of its own; examples that are equal are counted below",
+        }
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent); also of what `tricks` does."""
+        train, test = splits["train"], splits["test"]
+        tricks = self.tricks(train, test)
+        return {"most frequent answer": majority(train, test), **{name: float(value) for name, value in tricks.items()}}
+
+    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+        """Test accuracy (percent) of answers that need little reading."""
+        return {}
+
+    def groups(self, split: Marked) -> dict[str, Group]:
+        """Of predictions, by the position that is scored."""
+        return {"position": by_size(np.asarray(split.places))}
+
+
+def grid(split: Marked) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens [n, L] of a split whose documents are of one length, and the example of each prediction [m]."""
+    tokens = np.asarray(split.tokens).reshape(len(split), -1)
+    return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
+
+
+def at_least(because: str = "", **wanted: tuple[int, int]) -> None:
+    """Raises UserError for the first option (value, least) that is too small, `because` of another one, if named."""
+    for key, (value, least) in wanted.items():
+        if value < least:
+            raise UserError(f"task.{key}={value}: expected at least {least}{because and f' for task.{because}'}")
+
+
+def _said(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,88 @@
+"""Splits whose predictions are not one for each example: next tokens of windows, answers at marked positions.
+
+Legend: n examples, m predictions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lra.data import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows(Split):
+    """The documents as one stream, cut into windows of `context` tokens that start every `stride` tokens.
+
+    An example is a window; its targets are the tokens that follow each of its tokens.
+    """
+
+    context: int
+    stride: int
+
+    def __len__(self) -> int:
+        return max(0, (len(self.tokens) - 1 - self.context) // self.stride + 1)
+
+    @property
+    def documents(self) -> int:
+        return 1
+
+    def lengths(self, examples: np.ndarray) -> np.ndarray:
+        return np.full((len(examples), 1), self.context)
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        """One for every token of every window."""
+        return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        """Tokens [len(examples), context]; `length` must be the context."""
+        return self.tokens[self._places(examples)]
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """The next tokens [len(examples), context]."""
+        return self.tokens[self._places(examples) + 1].astype(np.int64)
+
+    def _places(self, examples: np.ndarray) -> np.ndarray:
+        return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marked(Split):
+    """Examples of one document each, with answers at some of its positions: predictions are scored there alone.
+
+    ends [n + 1] int64 cuts the m predictions of the split into those of each example; places [m] are their positions
+    in the document, ascending, and labels [m] the answers.
+    """
+
+    ends: np.ndarray
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def documents(self) -> int:
+        return 1
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        counts = self.counts(examples)
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
+
+    def counts(self, examples: np.ndarray) -> np.ndarray:
+        """How many predictions each of these examples has [len(examples)]."""
+        examples = np.asarray(examples)
+        return self.ends[examples + 1] - self.ends[examples]
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """The answers of these examples, one example after the other."""
+        return self.labels[self.predictions(examples)].astype(np.int64)
+
+    def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
+        rows = np.repeat(np.arange(len(examples)), self.counts(examples))
+        return rows * length + self.places[self.predictions(examples)]
+
+    def verdicts(self) -> list[bytes]:
+        places, labels = np.asarray(self.places), np.asarray(self.labels)
+        cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
+        return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]

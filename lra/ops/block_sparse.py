@@ -1,0 +1,280 @@
+"""Attention in which a query reads only some of the keys: softmax over the keys of a pattern, without an L x L matrix.
+
+Positions stand in N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a
+table, the same positions for all, or the same place of every block; a rule on positions masks inside them. The scores
+of all parts stand side by side under one softmax, so the result is that of the dense mask. Time O(L m D) and memory
+O(H L m) for m keys per query. Beside the legend of the contract: N blocks, b positions in one, m keys of a part.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lra.ops.dropout import Dropout
+from lra.ops.mixer import Attention, Shape
+from lra.ops.numbering import ColumnRun, Numbers
+from lra.ops.softmax import Scale, card_of, scale_of, weigh
+
+WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPart:
+    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
+
+    `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
+    `most`: how many keys a query has in texts of any length; noise is numbered by it.
+    """
+
+    most: int
+    rule: Rule | None = None
+    letters: ClassVar[str] = "bhnjd"
+
+    @abstractmethod
+    def positions(self, places: Tensor) -> Tensor:
+        """Of the keys, [1 or H, 1 or N, 1 or b, m], from all positions [N, b]; outside of these: no key."""
+
+    @abstractmethod
+    def pick(self, x: Tensor) -> Tensor:
+        """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
+
+    def first(self, places: Tensor) -> Tensor:
+        """The number [N, b] of the first key of the part for a query, the others following; the keys that it may read
+        have those from 0 to `most` - 1, whatever the length."""
+        return torch.zeros_like(places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(KeyPart):
+    """The blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; a missing one is none."""
+
+    table: Tensor
+
+    def positions(self, places: Tensor) -> Tensor:
+        width = places.shape[1]
+        return (self.table[..., None] * width + places[0]).flatten(-2).unsqueeze(-2)
+
+    def pick(self, x: Tensor) -> Tensor:
+        heads, blocks = x.shape[1:3]
+        first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks
+        rows = first + self.table.clamp(0, blocks - 1)
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())
+        return picked.unflatten(1, rows.shape).flatten(3, 4)
+
+
+class Window(Blocks):
+    """Blocks as wide as the length allows; of their keys those at most `most` // 2 positions from the query."""
+
+    def first(self, places: Tensor) -> Tensor:
+        return self.positions(places)[0, :, :, 0] - places + self.most // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(KeyPart):
+    """The same `columns` [m] for all queries."""
+
+    columns: Tensor
+
+    def positions(self, places: Tensor) -> Tensor:
+        return self.columns.view(1, 1, 1, -1)
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
+
+
+class Strides(KeyPart):
+    """The place of the query in every block."""
+
+    letters = "bhjid"
+
+    def positions(self, places: Tensor) -> Tensor:
+        return places.T[None, None]
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x
+
+
+def band(places: Tensor, window: int, causal: bool) -> Tensor:
+    """A table [1, N, blocks] with all blocks that have a position at most `window` from one of the own block.
+
+    The first rows begin with block 0 and have blocks beyond the window, which takes a rule.
+    """
+    blocks, width = places.shape
+    reach = -(-window // width)
+    count = min(reach + 1 if causal else 2 * reach + 1, blocks)
+    first = (torch.arange(blocks, device=places.device) - reach).clamp(min=0)
+    return (first[:, None] + torch.arange(count, device=places.device))[None]
+
+
+def gather_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    *,
+    places: Tensor,
+    parts: list[KeyPart],
+    everywhere: Columns,
+    causal: bool,
+    scale: float,
+    dropout: Dropout,
+) -> Tensor:
+    """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; `places` [N, b] numbers the positions, N b >= L.
+
+    All queries read the columns `everywhere`, whatever the parts say; each key counts once.
+    """
+    length, missing = q.shape[-2], places.numel() - q.shape[-2]
+    real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
+    q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
+    readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
+    if len(everywhere.columns):
+        parts, readable = [*parts, everywhere], [*readable, real]
+    numbers = [ColumnRun(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts]
+    seen = [visible(part, places, keys, causal) for part, keys in zip(parts, readable, strict=True)]
+    if any(isinstance(part, Strides) for part in parts):
+        mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout, numbers)
+    else:
+        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
+        mixed = weigh(q, k, v, mask, scale, dropout, numbers)
+    return mixed.flatten(2, 3)[:, :, :length]
+
+
+def _weigh_parts(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: list[Tensor],
+    parts: list[KeyPart],
+    scale: float,
+    dropout: Dropout,
+    numbers: Numbers,
+) -> Tensor:
+    """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
+    q = q * scale
+    scores = []
+    for part, seen_of_part in zip(parts, seen, strict=True):
+        products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
+        scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
+    weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
+    shares = weights.split([score.shape[-1] for score in scores], dim=-1)
+    mixed = [
+        torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
+        for part, share in zip(parts, shares, strict=True)
+    ]
+    return sum(mixed)
+
+
+def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
+    """Where the queries may read the keys of a part, broadcastable to [B, H, N, b, m]; `readable` [B or 1, N b]."""
+    i, j = places.unsqueeze(-1), part.positions(places)
+    seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
+    if part.rule is not None:
+        seen = seen & part.rule(i, j)
+    return seen & (j <= i) if causal else seen
+
+
+class PatternAttention(Attention, abstract=True):
+    """The shell of a mechanism with a pattern: `reads` defines it, `parts` says how it is computed.
+
+    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory.
+    The dense rows have a dropout of their own.
+    """
+
+    can_be_causal = True
+
+    def __init__(self, shape: Shape, *, scale: Scale, keys: str) -> None:
+        """`keys`: which j a position i reads, as the card says it."""
+        super().__init__(shape)
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, keys=f"({keys}) and j ≤ i" if shape.causal else keys)
+        self.row_dropout = Dropout(shape.dropout)
+
+    @abstractmethod
+    def width(self, length: int) -> int:
+        """Positions in a block (b)."""
+
+    @abstractmethod
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        """What the queries of the blocks `places` [N, b] read; global positions need not be left out."""
+
+    @abstractmethod
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether position i reads position j, broadcast; global positions and causality come on top."""
+
+    def global_places(self, places: Tensor) -> Tensor:
+        """Which of the positions `places` [L] are global [g]."""
+        return places[:0]
+
+    @property
+    def commutes(self) -> bool:
+        return self.full_pattern and not self.causal
+
+    @property
+    def full_pattern(self) -> bool:
+        """Whether `pattern(max_positions)` leaves out nothing but what causality does."""
+        places = torch.arange(self.shape.max_positions, device="cpu")
+        is_global = torch.isin(places, self.global_places(places))
+        for i in places[~is_global]:  # row by row: a pattern with gaps has them early
+            seen = self.reads(i, places) | is_global
+            if not (seen | (places > i) if self.causal else seen).all():
+                return False
+        return True
+
+    def pattern(self, length: int) -> Tensor:
+        """Which query reads which key as a dense mask, [1 or H, L, L]; for reading and as the reference."""
+        places = torch.arange(length, device=self.query.weight.device)
+        i, j = places[:, None], places
+        everywhere = torch.isin(places, self.global_places(places))
+        seen = self.reads(i, j) | everywhere[:, None] | everywhere
+        return (seen & (j <= i) if self.causal else seen).view(-1, length, length)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mixed = self.gather(q, k, v, key_mask)
+        rows = self.global_places(torch.arange(q.shape[-2], device=q.device))
+        return self.fill_rows(mixed, rows, q.index_select(2, rows), k, v, key_mask)
+
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """All queries, the global ones as if they were not."""
+        length = q.shape[-2]
+        width = self.width(length)
+        places = torch.arange(-(-length // width) * width, device=q.device)
+        everywhere = Columns(columns=self.global_places(places[:length]), most=self._most_global())
+        places = places.view(-1, width)
+        return gather_attention(
+            q,
+            k,
+            v,
+            key_mask,
+            places=places,
+            parts=self.parts(places),
+            everywhere=everywhere,
+            causal=self.causal,
+            scale=self.scale,
+            dropout=self.dropout,
+        )
+
+    def fill_rows(
+        self, mixed: Tensor, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None
+    ) -> Tensor:
+        """Put what the queries q [B, H, g, Dh] of the global positions `rows` [g] read into `mixed` [B, H, L, Dh]."""
+        if not len(rows):
+            return mixed
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
+            mask = earlier if mask is None else mask & earlier
+        filled = weigh(q, k, v, mask, self.scale, self.row_dropout, self._most_global())
+        return mixed.index_copy(2, rows, filled)
+
+    def _most_global(self) -> int:
+        """How many positions are global in the longest text."""
+        return len(self.global_places(torch.arange(self.shape.max_positions)))

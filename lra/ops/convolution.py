@@ -1,0 +1,149 @@
+"""Convolutions over positions, and recurrences with the same decay at every position, s_i = exp(rate) s_{i-1} + u_i.
+
+A mode is one such state, complex, with Re rate < 0. The causal forms are so to the last bit, as no Fourier transform is
+by its rounding. Legend: B batch, L positions, D channels, N modes.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, pad
+
+from lra.ops.scan import CHUNK
+
+SHORT = 16  # positions in a chunk where every mode has a matrix of its own
+
+
+def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
+    """sum_l weight[:, -1 - l] x_{i + later - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
+    x = pad(x, (0, 0, weight.shape[1] - 1 - later, later))
+    rows = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, L] with channels last: oneDNN's fastest layout, and no copy
+    return conv2d(rows, weight[:, None, None], groups=len(weight)).squeeze(2).transpose(1, 2)
+
+
+def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
+    """y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j by FFT; x [B, L, D], both kernels [D, L]."""
+    length = x.shape[1]
+    size = 1 << (2 * length - 2).bit_length()  # 2 L - 1 lags at least, so that nothing wraps around
+    both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
+    y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
+    return y[..., :length].transpose(1, 2)
+
+
+def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tensor:
+    """The first `count` outputs of `convolve_both`, each in O(L D)."""
+    length = x.shape[1]
+    outputs = []
+    for place in range(min(count, length)):
+        kernel = torch.cat([earlier[:, : place + 1].flip(-1), later[:, : length - place - 1]], dim=-1)
+        outputs.append((x * kernel.T).sum(dim=1))
+    return torch.stack(outputs, dim=1)
+
+
+def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
+    """y_i = sum_{j <= i} K_{i-j} x_j in each channel, causal to the last bit; x [B, L, D], kernel [D, L].
+
+    Blocks of `CHUNK` positions directly; of two neighbours of that length, and of 2, 4, ... times that length, the
+    second reads the first by FFT. Time O(L D (CHUNK + log(L)^2)).
+    """
+    return _CausalConvolution.apply(x.transpose(1, 2), kernel).transpose(1, 2)
+
+
+class _CausalConvolution(torch.autograd.Function):
+    """x [B, D, L], kernel [D, L] -> [B, D, L]; keeps its inputs alone."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
+        ctx.save_for_backward(x, kernel)
+        return _causal(x, kernel)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, kernel = ctx.saved_tensors
+        length = x.shape[-1]
+        size = 1 << (2 * length - 2).bit_length()
+        lags = (torch.fft.rfft(grad, size) * torch.fft.rfft(x, size).conj()).sum(dim=0)
+        return _causal(grad.flip(-1), kernel).flip(-1), torch.fft.irfft(lags, size)[..., :length]
+
+
+def _causal(x: Tensor, kernel: Tensor) -> Tensor:
+    length = x.shape[-1]
+    size = min(CHUNK, 1 << (length - 1).bit_length())
+    lags = torch.arange(size, device=x.device)
+    matrix = pad(kernel[:, :size], (size - 1, size - 1))[:, lags - lags.unsqueeze(-1) + size - 1]  # [D, from, to]
+    blocks = pad(x, (0, -length % size)).unflatten(-1, (-1, size)).transpose(0, 1)  # [D, B, blocks, size]
+    y = (blocks.flatten(1, 2) @ matrix).unflatten(1, blocks.shape[1:3]).transpose(0, 1).flatten(2)[..., :length]
+    while size < length:
+        first, _ = pad(x, (0, -length % (2 * size))).unflatten(-1, (-1, 2, size)).unbind(-2)
+        reach = torch.fft.rfft(kernel[:, : 2 * size], 2 * size).unsqueeze(1)
+        read = torch.fft.irfft(torch.fft.rfft(first, 2 * size) * reach, 2 * size)[..., size:]
+        y = y + pad(read, (size, 0)).flatten(2)[..., :length]
+        size *= 2
+    return y
+
+
+def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
+    """2 Re sum_n c_n exp(rate_n l) for l < length: [directions, D, length]; rate [D, N], c [directions, D, N] complex.
+
+    Lags are l = a step + b with `step` about the root of the length, so the modes' powers are products of twice as many
+    of them, and no D x N x length numbers are formed.
+    """
+    steps = torch.arange(-(-length // step), device=c.device)
+    coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
+    fine = powers(rate, torch.arange(step, device=c.device))
+    return 2 * real_product(coarse.transpose(-2, -1), fine).flatten(-2)[..., :length]
+
+
+def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
+    """y_i = 2 Re sum_n c_n sum_{j <= i} exp(rate_n (i - j)) x_j in each channel, as a recurrence from chunk to chunk;
+    x [B, L, D], rate and c [D, N] complex."""
+    batch, length, dim = x.shape
+    width = min(CHUNK, length)
+    chunks = pad(x, (0, 0, 0, -length % width)).permute(2, 0, 1).unflatten(-1, (-1, width))  # [D, B, chunks, width]
+    flat = chunks.flatten(1, 2)
+    lags = torch.arange(width, device=x.device)
+    mode = powers(rate, lags)  # [D, N, width]
+    kernel = pad(2 * (c.unsqueeze(-1) * mode).real.sum(dim=1), (width - 1, 0))
+    inside = flat @ kernel[:, lags - lags.unsqueeze(-1) + width - 1]
+    last = mode.flip(-1).transpose(-2, -1)
+    states = torch.complex(flat @ last.real, flat @ last.imag).unflatten(1, (batch, -1))
+    before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
+    read = (2 * c * rate.exp()).unsqueeze(-1) * mode
+    y = inside + real_product(before, read)
+    return y.view(dim, batch, -1).permute(1, 2, 0)[:, :length]
+
+
+def diagonal_scan(u: Tensor, rate: Tensor) -> Tensor:
+    """h_i = exp(rate) h_{i-1} + u_i for every mode; u [B, L, N] and rate [N] complex, Re rate < 0 -> [B, L, N].
+
+    A chunk is one product with a triangular matrix for each mode. Time O(L N SHORT).
+    """
+    batch, length, _ = u.shape
+    chunks = pad(u, (0, 0, 0, -length % SHORT)).permute(2, 0, 1).unflatten(-1, (-1, SHORT))  # [N, B, chunks, SHORT]
+    lags = torch.arange(SHORT, device=u.device)
+    decay = powers(rate, lags)
+    matrix = pad(decay, (SHORT - 1, 0))[:, lags - lags.unsqueeze(-1) + SHORT - 1]
+    inside = (chunks.flatten(1, 2) @ matrix).unflatten(1, (batch, -1))
+    ends = accumulate(inside[..., -1:], rate.unsqueeze(-1) * SHORT)
+    before = pad(ends[:, :, :-1], (0, 0, 1, 0))
+    y = inside + before * powers(rate, lags + 1)[:, None, None]
+    return y.flatten(2).permute(1, 2, 0)[:, :length]
+
+
+def powers(rate: Tensor, lags: Tensor) -> Tensor:
+    """exp(rate lag), [..., lags]."""
+    return torch.exp(rate.unsqueeze(-1) * lags)
+
+
+def real_product(a: Tensor, b: Tensor) -> Tensor:
+    """Re(a @ b) by one real product."""
+    return torch.cat([a.real, -a.imag], dim=-1) @ torch.cat([b.real, b.imag], dim=-2)
+
+
+def accumulate(states: Tensor, rate: Tensor) -> Tensor:
+    """s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ..., by doubling; states [D, B, chunks, N], rate [D, N]."""
+    reach = 1
+    while reach < states.shape[2]:
+        earlier = pad(states[:, :, :-reach], (0, 0, reach, 0))
+        states = states + (rate * reach).exp()[:, None, None] * earlier
+        reach *= 2
+    return states

@@ -1,0 +1,146 @@
+"""The products of the Gram form of SimpleAttention: X^T X about the mean of X, and the small ones after it.
+
+X^T X itself would hold the square of what all positions share. Where the projections take that away again, its rounding
+would stay: with a shared vector of 30 times the noise, 600 times the rounding of the textbook form in fp32.
+
+On a CPU they round less than products in fp32, which add up a whole sum in one chain; an error here meets every
+position, where those of the textbook form's projections average out.
+"""
+
+import torch
+from torch import Tensor
+
+from lra.ops.precision import at_least_float32
+
+BAND = 64  # rows of a Gram matrix that a CPU computes at a time
+POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+
+
+def multiply_in_pieces(a: Tensor, b: Tensor, size: int, out: Tensor) -> None:
+    """a [B, M, K] @ b [B, K, N] into `out`, as a sum of sums of `size` terms: rounds less than one chain of K."""
+    for start in range(0, b.shape[1], size):
+        piece = slice(start, start + size)
+        torch.baddbmm(out, a[:, :, piece], b[:, piece], beta=min(start, 1), out=out)
+
+
+class Moments(torch.autograd.Function):
+    """x [B, L, D] -> over the real positions, the mean m [B, D] in float64, and the sum of (x_j - m) (x_j - m)^T
+    [B, D, D] in fp32 or higher.
+
+    Both are computed about the mean of the first positions, which is near m, and then moved to m. The backward pass is
+    one product of x, since the sum is symmetric.
+    A CPU sums products of bf16 in fp32, too, but rounds the result to bf16.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        by_bands = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+        size = POSITIONS if by_bands else x.shape[1]
+        pieces = x.split(size, dim=1)
+        masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
+        near = mean_of_real(pieces[0], masks[0])
+        total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
+        gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
+        for piece, mask in zip(pieces, masks, strict=True):
+            apart = piece - near
+            if mask is not None:
+                apart.masked_fill_(~mask.unsqueeze(-1), 0)
+            total += apart.sum(dim=1, keepdim=True, dtype=gram.dtype)
+            add_bands(gram, apart) if by_bands else gram.add_(gram_of(apart))
+        if by_bands:
+            gram = gram.triu() + gram.triu(1).mT
+        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).clamp(min=1).view(-1, 1, 1)
+        shift = total / count
+        mean = near + shift
+        ctx.save_for_backward(x, key_mask, mean)
+        ctx.count = count
+        return mean.squeeze(1), gram - (total.mT @ shift).to(gram.dtype)
+
+    @staticmethod
+    def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
+        x, key_mask, mean = ctx.saved_tensors
+        twice = (by_gram + by_gram.mT).to(x.dtype)
+        shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()
+        by_x = torch.baddbmm(shared.to(x.dtype), x, twice)
+        return by_x if key_mask is None else by_x.masked_fill_(~key_mask.unsqueeze(-1), 0), None
+
+
+def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """x [B, L, D] -> [B, 1, D], in the dtype of x; zero where no position is real."""
+    if key_mask is None:
+        return x.mean(dim=1, keepdim=True)
+    real = key_mask.unsqueeze(-1)
+    return x.masked_fill(~real, 0).sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def add_bands(gram: Tensor, x: Tensor) -> None:
+    """Add x^T x of x [B, L, D] to the part of `gram` from the diagonal on, by bands of rows."""
+    for start in range(0, x.shape[2], BAND):
+        band = slice(start, start + BAND)
+        rows = gram[:, band, start:]
+        torch.baddbmm(rows, x[:, :, band].mT, x[:, :, start:], out=rows)
+
+
+def gram_of(x: Tensor) -> Tensor:
+    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher."""
+    if x.device.type == "cuda" and x.dtype == torch.bfloat16:
+        return torch.bmm(x.mT, x, out_dtype=torch.float32)
+    return at_least_float32(x.mT @ x)
+
+
+class Product(torch.autograd.Function):
+    """a [M, K] @ b [K, N] of matrices that do not grow with the length."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return small_product(a, b)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # in memory as b is
+        return small_product(grad, b.T), by_b
+
+
+def small_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; in pieces on a CPU."""
+    if a.device.type != "cpu":
+        return a @ b
+    product = a.new_empty(1, len(a), b.shape[1])
+    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, product)
+    return product.squeeze(0)
+
+
+class ProductByHead(torch.autograd.Function):
+    """a [H, M, K] @ b [H, K, N], neither of which grows with the length.
+
+    A CPU computes it in float64, a head at a time, which stays in its cache.
+    """
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        if a.device.type != "cpu":
+            return a @ b
+        product = a.new_empty(len(a), a.shape[1], b.shape[2])
+        for a_head, b_head, of_head in zip(a, b, product, strict=True):
+            of_head.copy_(few_rows_first(a_head.double(), b_head.double()))
+        return product
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        if a.device.type != "cpu":
+            return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad
+        by_a, by_b = torch.empty_like(a), torch.empty_like(b)
+        for a_head, b_head, grad_head, by_a_head, by_b_head in zip(a, b, grad, by_a, by_b, strict=True):
+            grad_head = grad_head.double()
+            by_a_head.copy_(few_rows_first(grad_head, b_head.double().T))
+            by_b_head.copy_(few_rows_first(a_head.double().T, grad_head))
+        return by_a, by_b
+
+
+def few_rows_first(a: Tensor, b: Tensor) -> Tensor:
+    """a [M, K] @ b [K, N], computed with the fewer rows in front: the other way round takes up to twice the time."""
+    return (b.T @ a.T).T if len(a) > b.shape[1] else a @ b

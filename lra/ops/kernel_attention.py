@@ -1,0 +1,80 @@
+"""Attention as a kernel of feature maps: phi(q) . phi(k) in place of exp(q . k), hence linear in the length.
+
+Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
+Legend: M features, N width of the values.
+"""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lra.ops.mixer import Attention, Shape
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.scan import causal_product
+
+EVAL_DRAW = "evaluation keeps the last draw of training"
+
+
+class KernelAttention(Attention, abstract=True):
+    """The shell of a feature map; `eps` is added to the denominator.
+
+    Features and sums are in fp32 or higher under autocast. Padded keys get features of zero, after the map.
+    """
+
+    can_be_causal = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, eps: float) -> None:
+        super().__init__(shape)
+        self.eps = eps
+
+    @abstractmethod
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """q, k [B, H, L, Dh] -> phi(q), phi(k) [B, H, L, M]; maxima over keys must leave padded ones out.
+
+        A causal form may add the log decay of `causal_product`, [B, H, L].
+        """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
+            if key_mask is not None:
+                phi_k = phi_k.masked_fill(~key_mask[:, None, :, None], 0)
+            v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
+            weighted = causal_product if self.causal else product
+            total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)
+            return total / self.denominator(mass)
+
+    def denominator(self, mass: Tensor) -> Tensor:
+        """phi(q_i) . z, kept away from zero."""
+        return mass + self.eps
+
+
+def exponentials(log_q: Tensor, log_k: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    """What `features` returns for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
+
+    The exponents are shifted by maxima, through which no gradient goes, since they cancel between the weighted sum
+    and its denominator. Two-sided: each feature of the keys has its own, over all keys, and the queries take it over;
+    the denominator is at least 1. Causal: the features of the keys share one, over the keys so far, so that nothing
+    tells of a later one; where it grows, what lies before decays.
+    """
+    if causal:
+        top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
+        before = pad(top, (0, 0, 1, -1), value=-torch.inf)
+        log_decay = [(before - top).masked_fill(before == -torch.inf, 0).squeeze(-1)]
+    else:
+        top = log_k.detach().amax(dim=-2, keepdim=True)
+        log_decay = []
+    top = top.masked_fill(top == -torch.inf, 0)  # no real key, or none so far
+    if not causal:
+        log_q = log_q + top
+    return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - top).exp(), *log_decay
+
+
+def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
+    state = v.transpose(-2, -1) @ k  # [..., N, M]; in this order the gradients of q and k are laid out as they are
+    return q @ state.transpose(-2, -1)

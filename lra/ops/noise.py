@@ -1,0 +1,101 @@
+"""Noise on an accelerator: the words of a batch, which are made at once and copied once, and what a kernel is told.
+
+The plain form there (`dropout._kept`) makes a mask from int64 tensors as large as the data, and moves more than
+200 bytes a value (tests/test_noise_kernel.py counts them). The kernel of `noise_kernel` hashes in registers while it
+reads and writes the data, forward and backward. It moves nothing besides but a word of 8 bytes for each row and head,
+and where numbers go by runs three small tables, which a cache holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.ops.async_copy import sent
+from lra.ops.numbering import Numbers
+
+MASK = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+FACTORS = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)
+ADDED = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Which values of x [B, ...] are dropped, by rule: a value whose hash is below `drops`."""
+
+    words: Tensor  # [B heads]
+    inner: Sequence[int]  # the axes of a head
+    drops: int
+    numbering: Literal["order", "pairs", "channels", "columns", "runs"]
+    most: int  # numbers in a column where numbers go by columns, and in a row where they go by runs
+    columns: Tensor | None = None  # [m] runs only: the number of a column in its row, less what `first` says
+    runs: Tensor | None = None  # [m] runs only: which run a column belongs to
+    first: Tensor | None = None  # [runs, n] runs only: see ColumnRun
+
+
+def rule_of(words: Tensor, inner: Sequence[int], drops: int, numbers: Numbers) -> Noise:
+    """The rule for values that `numbers` numbers, in heads with the axes `inner`."""
+    if isinstance(numbers, int):
+        return Noise(words=words, inner=inner, drops=drops, numbering="columns", most=numbers)
+    if isinstance(numbers, str):
+        return Noise(words=words, inner=inner, drops=drops, numbering=numbers, most=0)
+    columns, run_of, before, device = [], [], 0, words.device
+    for number, run in enumerate(numbers):
+        columns.append(torch.arange(before, before + run.width, device=device))
+        run_of.append(torch.full((run.width,), number, device=device))
+        before += run.most
+    tables = {
+        "columns": torch.cat(columns),
+        "runs": torch.cat(run_of),
+        "first": torch.stack([r.first for r in numbers]),
+    }
+    return Noise(words=words, inner=inner, drops=drops, numbering="runs", most=before, **tables)
+
+
+class BatchWords:
+    """The words of all layers of a batch for `parts` of each row in a layer: made when one is first asked for, and
+    copied to the accelerator at once."""
+
+    def __init__(self, key: np.ndarray, step: int, rows: Sequence[int], parts: Sequence[int]) -> None:
+        self._key, self._step, self._rows, self._parts = key, step, np.asarray(rows, np.uint64), parts
+        self._copied: Sequence[Tensor] = ()
+
+    def on(self, device: torch.device, layer: int, parts: int) -> Tensor:
+        """The words [rows parts] of one layer."""
+        if parts != self._parts[layer]:  # in the first batch alone it is not known how many heads a layer has
+            return sent(torch.from_numpy(self._of(layer, parts)), device)
+        if not self._copied:
+            words = [self._of(number, count) for number, count in enumerate(self._parts)]
+            copied = sent(torch.from_numpy(np.concatenate(words)), device)
+            self._copied = copied.split([len(of_layer) for of_layer in words])
+        return self._copied[layer]
+
+    def _of(self, layer: int, parts: int) -> np.ndarray:
+        counters = np.zeros((4, len(self._rows), parts), np.uint64)
+        counters[1] = self._rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
+        counters[2:] = np.array([layer, self._step], np.uint64)[:, None, None]
+        return (first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)).astype(np.int64)
+
+
+def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """What np.random.Philox(key=key, counter=counters[:, i]).random_raw() gives for every i, counters [4, n].
+
+    Ten rounds of Philox 4x64 (Salmon et al. 2011), all at once, since an object for each costs microseconds.
+    """
+    a, b, c, d = counters[0] + np.uint64(1), *counters[1:]  # numpy counts before it draws
+    for turn in range(10):
+        one, two = key + ADDED * np.uint64(turn)
+        a, b, c, d = _high(c, FACTORS[1]) ^ b ^ one, c * FACTORS[1], _high(a, FACTORS[0]) ^ d ^ two, a * FACTORS[0]
+    return a
+
+
+def _high(x: np.ndarray, factor: np.uint64) -> np.ndarray:
+    """The upper 64 bits of a product of 128."""
+    low, high = x & MASK, x >> HALF
+    factor_low, factor_high = factor & MASK, factor >> HALF
+    middle = high * factor_low + (low * factor_low >> HALF)
+    return high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)

@@ -1,0 +1,226 @@
+"""What the six learned kernels of Chowdhury et al. 2022 (On Learning the Transformer Kernel) share.
+
+With x' = x Dh^-1/4 and frequencies Omega [Dh, m] whose distribution is learned, the weight of a key is k(q', k'):
+
+RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k = E cos(omega . (q' - k')) + s^2
+PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
+
+Time O(L D M) and memory O(L H M) for M features a head. An RKS kernel may be negative; s keeps most sums of weights
+positive. There is no dropout of weights. The released code draws anew at every forward pass, evaluation included;
+here training draws every `redraw_every` steps, and evaluation keeps the last draw.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lra.ops.async_copy import sent
+from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
+from lra.ops.mixer import Shape
+
+EVERY_DRAW = f"{EVAL_DRAW}, and one may serve several steps (released: every forward pass draws)"
+LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm (released: 1e-6, without shifts)"
+
+
+class Spectrum(nn.Module):
+    """A learned distribution of frequencies: a function, with parameters, of noise that is drawn.
+
+    `deviations`: for the card, in what it differs from the released code.
+    """
+
+    deviations: tuple[str, ...] = ()
+
+    def __init__(self, noise: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("noise", noise)
+
+    def draw(self, rng: np.random.Generator) -> None:
+        self.noise.copy_(sent(torch.from_numpy(self.sample(rng)), self.noise.device))
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal(self.noise.shape)
+
+    @abstractmethod
+    def frequencies(self) -> Tensor:
+        """Omega [Dh, m], or [H, Dh, m] where every head has its own."""
+
+    @property
+    @abstractmethod
+    def parameter_count(self) -> int:
+        """By formula."""
+
+
+class Spectral(KernelAttention, abstract=True):
+    """A feature map of random frequencies; `redraw_every`: training steps that one draw serves."""
+
+    commutes = True
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
+        super().__init__(shape, eps=eps)
+        self.card = replace(self.card, deviations=(EVERY_DRAW, *spectrum.deviations))
+        self.spectrum = spectrum
+        self.redraw_every = redraw_every
+
+    def draw(self, rng: np.random.Generator) -> None:
+        self.spectrum.draw(rng)
+
+    @property
+    def extra_parameters(self) -> int:
+        return self.spectrum.parameter_count
+
+
+class Rks(Spectral, abstract=True):
+    """Random kitchen sinks; `samples`: the m of 1 / sqrt(m); `smoothing`: the constant s."""
+
+    def __init__(
+        self, shape: Shape, spectrum: Spectrum, *, samples: int, smoothing: float, redraw_every: int, eps: float
+    ) -> None:
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        self.samples = samples
+        self.smoothing = smoothing
+        self.card = replace(
+            self.card, formula=self.card.formula.format(samples=samples, smoothing=smoothing, size=samples)
+        )
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        omega = self.spectrum.frequencies()
+        return rks(scaled(q), omega, self.samples, self.smoothing), rks(scaled(k), omega, self.samples, self.smoothing)
+
+
+class Prf(Spectral, abstract=True):
+    """Positive random features, times factors that cancel in the output; else they underflow where x is large."""
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+        omega = self.spectrum.frequencies()
+        log_q, log_k = log_prf(scaled(q), omega), log_prf(scaled(k), omega)
+        if key_mask is not None:
+            log_k = log_k.masked_fill(~key_mask[:, None, :, None], -math.inf)
+        return exponentials(log_q, log_k, self.causal)
+
+
+def scaled(x: Tensor) -> Tensor:
+    """x' = x Dh^-1/4: half of the usual scale of q . k for either side."""
+    return x * x.shape[-1] ** -0.25
+
+
+def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
+    """[cos, sin](x Omega) / sqrt(samples), and the constant: [..., Dh] -> [..., 2 m + 1]."""
+    return _Waves.apply(x @ omega, samples**-0.5, smoothing)
+
+
+class _Waves(torch.autograd.Function):
+    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1], which is all that is kept:
+    the derivatives are in it."""
+
+    @staticmethod
+    def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
+        samples = angles.shape[-1]
+        waves = angles.new_full((*angles.shape[:-1], 2 * samples + 1), constant)
+        torch.cos(angles, out=waves[..., :samples])
+        torch.sin(angles, out=waves[..., samples:-1])
+        waves[..., :-1] *= factor
+        ctx.save_for_backward(waves)
+        return waves
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (waves,) = ctx.saved_tensors
+        samples = waves.shape[-1] // 2
+        cos, sin = waves[..., :samples], waves[..., samples:-1]
+        return torch.addcmul(grad[..., samples:-1] * cos, grad[..., :samples], sin, value=-1), None, None
+
+
+def log_prf(x: Tensor, omega: Tensor) -> Tensor:
+    """x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
+    return x @ omega - (x.square().sum(dim=-1, keepdim=True) + 0.5 * math.log(omega.shape[-1]))
+
+
+class FastFood(Spectrum):
+    """V = S H G P H B / sqrt(N), a structured stand-in for an N x N Gaussian matrix (Le et al. 2013).
+
+    H is the Hadamard matrix of N = Dh, or the next power of two (x is then padded with zeros, so columns of V are
+    left out); S, G, B are learned diagonals, P a random permutation. `classic` starts S, G, B as Le et al. 2013 draw
+    them: each row of V is N(0, I), the kernel Gaussian. `released` starts them as N(0, 1 / N): V x is close to 0.
+
+    V is formed, by one product of N x N matrices, and meets x in one more: at Dh = 64 and L = 4,001 on a CPU, 9 times
+    as fast as log N butterflies on x, and 3.5 times as fast as two products of x with H.
+    """
+
+    def __init__(self, head_dim: int, init: Literal["classic", "released"]) -> None:
+        size = 1 << (head_dim - 1).bit_length()
+        super().__init__(torch.randperm(size))
+        self.head_dim, self.size = head_dim, size
+        if size != head_dim:
+            self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
+        self.register_buffer("hadamard", hadamard(size), persistent=False)  # follows from the size alone
+        s, g, b = torch.randn(3, size) * size**-0.5
+        if init == "classic":
+            g, b = torch.randn(size), torch.randint(2, (size,)) * 2.0 - 1.0
+            s = torch.randn(size, size).norm(dim=1) / g.norm()
+        self.s, self.g, self.b = nn.Parameter(s), nn.Parameter(g), nn.Parameter(b)
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        return rng.permutation(self.size)
+
+    def frequencies(self) -> Tensor:
+        """The first Dh columns of V, transposed: [Dh, N]."""
+        inner = self.g[:, None] * (self.hadamard * self.b)[self.noise]  # G P H B
+        v = self.s[:, None] * (self.hadamard @ inner) * self.size**-0.5
+        return v[:, : self.head_dim].T
+
+    @property
+    def parameter_count(self) -> int:
+        return 3 * self.size
+
+
+def hadamard(size: int) -> Tensor:
+    """Sylvester's matrix of +-1 with H H^T = size I; `size` is a power of two."""
+    h = torch.ones(1, 1)
+    while len(h) < size:
+        h = torch.cat([torch.cat([h, h], dim=1), torch.cat([h, -h], dim=1)])
+    return h
+
+
+class Generator(Spectrum):
+    """omega = G(noise): noise [m, w] -> [m, Dh], hidden layers Linear, BatchNorm, LeakyReLU, then Linear, tanh.
+
+    The widths are in units of Dh. The normalisation is over the m samples of the noise, which no example enters, and
+    the same in training and evaluation: there are no running averages.
+    """
+
+    deviations = ("the generator's normalisation keeps no running averages, in evaluation either",)
+
+    def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
+        widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]
+        super().__init__(torch.randn(samples, widths[0]))
+        self.widths = [*widths, head_dim]
+        hidden = [
+            nn.Sequential(linear(*pair), nn.BatchNorm1d(pair[1], track_running_stats=False), nn.LeakyReLU())
+            for pair in pairwise(widths)
+        ]
+        self.layers = nn.Sequential(*hidden, linear(widths[-1], head_dim), nn.Tanh())
+
+    def frequencies(self) -> Tensor:
+        """[Dh, m], each value between -1 and 1."""
+        return self.layers(self.noise).T
+
+    @property
+    def parameter_count(self) -> int:
+        linears = sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
+        return linears + 2 * sum(self.widths[1:-1])  # and a scale and a shift of each normalised unit
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    return layer

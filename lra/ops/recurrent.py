@@ -1,0 +1,98 @@
+"""The shell of recurrences over heads: projections, one pass or two, a norm of each head, a gate, an output projection.
+
+Legend: as in `lra.attention`; N is the width of what a head writes, H N = qkv_dim.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm, silu, softplus
+
+from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out
+from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.scan import both_ways
+
+TWO_SIDED = (
+    "the paper is causal; here a backward pass with the same weights is added, and both passes count the token itself"
+)
+NORM = "the norm of the heads has no weights, which those of the output projection can hold"
+
+
+class Recurrent(Mixer, abstract=True):
+    """`norm_eps`: of the norm of each head. Where later positions count, the recurrence runs forward and backward with
+    the same weights, and the sum of both is normed. A padded position changes no state."""
+
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(self, shape: Shape, *, norm_eps: float) -> None:
+        super().__init__(shape)
+        self.norm_eps = norm_eps
+        self.query = project_in(shape)
+        self.key = project_in(shape)
+        self.value = project_in(shape)
+        self.gate = project_in(shape)
+        self.out = project_out(shape)
+        if not shape.causal:
+            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
+
+    @abstractmethod
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What the recurrence reads of x [B, L, D]: each [B, L, .]; it will be zero at padded positions."""
+
+    @abstractmethod
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        """[B, H, L, N] of `inputs`, causal; `real` [B, L, 1] is 1 at real positions and 0 at padded ones."""
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        inputs, gate = self.inputs(x), self.gate(x)
+        with full_precision(x.device):
+            inputs = [at_least_float32(part) for part in inputs]
+            real = torch.ones_like(inputs[0][..., :1])
+            if key_mask is not None:
+                padded = ~key_mask.unsqueeze(-1)
+                *inputs, real = (part.masked_fill(padded, 0) for part in (*inputs, real))
+            y = self.passes(inputs, real)
+            y = self.gated(y, at_least_float32(gate))
+        return self.out(y)
+
+    def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        """One forward pass, or the sum of a forward and a backward one."""
+        if self.causal:
+            return self.recurrence(inputs, real)
+        return both_ways(lambda *parts: self.recurrence(parts[:-1], parts[-1]), *inputs, real)
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        """What goes to the output projection, of y [B, H, L, N] and the gate's projection [B, L, H N]."""
+        return silu(gate) * merge_heads(self.normed(y))
+
+    def normed(self, y: Tensor) -> Tensor:
+        """y / sqrt(mean of y^2 + eps) over the last axis."""
+        return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
+
+    @property
+    def gate_parameters(self) -> int:
+        return (self.shape.dim + self.shape.bias) * self.shape.qkv_dim
+
+
+class DecaySteps(nn.Module):
+    """The decay exp(-A dt) of every head, dt = softplus(x W + c). A begins uniform between `a_min` and `a_max`, and c
+    where softplus(c) is log-uniform between `dt_min` and `dt_max`."""
+
+    def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
+        super().__init__()
+        self.project = nn.Linear(shape.dim, shape.heads, bias=False)
+        low, high = math.log(dt_min), math.log(dt_max)
+        start = (low + (high - low) * torch.rand(shape.heads)).exp()
+        self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
+        self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(shape.heads)).log())
+        self.count = (shape.dim + 2) * shape.heads
+
+    def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """dt and log decay [B, H, L, 1] of what `project` gives; zero where nothing is real."""
+        dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)
+        return dt, -self.log_a.exp()[:, None, None] * dt

@@ -1,0 +1,67 @@
+"""What S5 and LRU share: one diagonal state space with all channels as inputs and outputs.
+
+h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. Where later positions
+count, the same states also run backward, and C reads both. Legend: N complex modes.
+"""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from lra.ops.convolution import diagonal_scan
+from lra.ops.dropout import Dropout
+from lra.ops.mixer import Mixer, Shape
+from lra.ops.precision import at_least_float32, full_precision
+
+SHELL = (
+    "GELU and an output projection, no gated linear unit",
+    "dropout falls on whole channels only where model.dropout_over says so",
+    "the state's parameters have a learning rate and a decay of their own only where train.groups gives them one",
+)
+
+
+class StateSpace(Mixer, abstract=True):
+    """`modes`: N. The layer's own parameters: `skip` [D] and the output projection."""
+
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(self, shape: Shape, modes: int) -> None:
+        super().__init__(shape)
+        self.modes = modes
+        self.directions = 1 if self.causal else 2
+        self.skip = nn.Parameter(torch.randn(shape.dim))
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
+        self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+    @abstractmethod
+    def system(self) -> tuple[Tensor, Tensor, Tensor]:
+        """rate [N], B [N, D] and C [D, directions N], complex; Re rate < 0."""
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        with full_precision(x.device):
+            x = at_least_float32(x)
+            y = self.read(x) + self.skip * x
+        return self.out(self.dropout(gelu(y)))
+
+    def read(self, x: Tensor) -> Tensor:
+        """Re C h, [B, L, D]."""
+        rate, b, c = self.system()
+        u = torch.complex(*(x @ torch.cat([b.real, b.imag]).mT).chunk(2, dim=-1))
+        if self.causal:
+            h = diagonal_scan(u, rate)
+        else:
+            forward, backward = diagonal_scan(torch.cat([u, u.flip(1)]), rate).chunk(2)
+            h = torch.cat([forward, backward.flip(1)], dim=-1)
+        return torch.cat([h.real, h.imag], dim=-1) @ torch.cat([c.real, -c.imag], dim=-1).mT
+
+    @property
+    def extra_parameters(self) -> int:
+        """B, C, the skip and the output projection; the rates come from the subclass."""
+        dim = self.shape.dim
+        maps = 2 * dim * self.modes * (1 + self.directions)
+        return maps + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections

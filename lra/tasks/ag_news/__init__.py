@@ -1,0 +1,214 @@
+"""AG News: the topic of a news item, its title and description; World, Sports, Business, Sci/Tech.
+
+Data: Zhang, Zhao and LeCun 2015, 120,000 items for training and 7,600 for test. The first seven tenths of train are
+trained on and the rest validates, as SimpleTRON's authors do.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.data import hub
+from lra.data.baselines import bag_of_words, majority
+from lra.data.cache import NUL, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.sampling import limited
+from lra.data.sources import Content, Source, first
+from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, head_and_tail, train_bpe, vocabulary_of, word_piece
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Task, titled
+from lra.tasks.ag_news.files import CLASSES, PARTIAL, ROWS, Examples, find
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+VERSION = 1
+HEAD, TAIL = 128, 384
+BPE_VOCABULARY = 8_000
+BATCH = 1_000  # texts that are encoded at once
+LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
+ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"
+
+BERT, BERT_VOCABULARY, BERT_SIZE = "google-bert/bert-base-cased", 28_996, "213 kB"
+VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
+
+
+class AgNews(FromSource):
+    """Title and description in tokens; of a longer item the first `head` and the last `tail`.
+
+    `tokenizer`: `wordpiece` is that of bert-base-cased, its vocabulary from the file `vocab`, else from the data
+    folder, else from the hub; `bpe` is trained on the training split to `vocabulary` tokens; `auto` takes word pieces
+    where their vocabulary is at hand and never fetches it; `wordpiece_uncased` lower-cases the text first.
+    `limit`: at most this many examples of each split.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Literal["auto", "wordpiece", "wordpiece_uncased", "bpe"],
+        vocab: str | None,
+        vocabulary: BpeVocabulary,
+        head: PositiveInt,
+        tail: NonNegativeInt,
+        limit: PositiveInt | None,
+    ) -> None:
+        if tokenizer == "wordpiece_uncased" and vocab is None:
+            raise UserError("task.tokenizer=wordpiece_uncased: name its vocabulary with task.vocab=FILE")
+        if vocab is not None and tokenizer == "bpe":
+            raise UserError(f"task.vocab={vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
+        self.tokenizer = tokenizer
+        self.vocab = Path(vocab).expanduser() if vocab is not None else None
+        self.vocabulary = vocabulary
+        self.head, self.tail = head, tail
+        self.limit = limit
+        self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
+
+    def _vocabulary(self, place: Place | None) -> Path | None:
+        """The file of word pieces that was named, or else is at hand."""
+        if self.tokenizer == "bpe" or self.vocab or place is None:
+            return self.vocab
+        return first(place, *VOCABULARIES)
+
+    def _pieces(self, vocab: Path | None) -> bool:
+        """Whether the tokens are word pieces, given the vocabulary at hand."""
+        return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and vocab is not None)
+
+    @property
+    def _case(self) -> dict[str, bool]:
+        """What a tokenizer that lower-cases adds to the identity of a cache."""
+        return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
+
+    def facts_of(self, content: Content) -> Facts:
+        vocab = self._vocabulary(self.place)
+        pieces = self._pieces(vocab)
+        if "tokenizer" in content:
+            size = content["tokenizer"]["size"]
+        elif pieces:
+            size = len(vocabulary_of(vocab)) if vocab else BERT_VOCABULARY
+        else:
+            size = self.vocabulary
+        rows = content.get("rows", ROWS)
+        notes = {_count(rows[split], split): rows[split] != ROWS[split] for split in ROWS} | {
+            "BPE" if size == BPE_VOCABULARY else f"BPE {size}": not pieces,
+            f"{size} word pieces": pieces and size != BERT_VOCABULARY,
+            "lower case": bool(self._case),
+            f"length {self.head}+{self.tail}": (self.head, self.tail) != (HEAD, TAIL),
+            f"limit {self.limit}": self.limit is not None,
+        }
+        return Facts(
+            name=titled("ag_news", notes),
+            version=VERSION,
+            vocab_size=size,
+            max_len=self.head + self.tail,
+            classes=CLASSES,
+            documents=1,
+        )
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        vocab = self._vocabulary(place)
+        pieces = {"pieces": sha256(self.vocab) if self.vocab else None, **self._case}
+        return {
+            "task": "ag_news",
+            "version": VERSION,
+            "tokenizer": pieces if self._pieces(vocab) else {"bpe": self.vocabulary},
+            "head": self.head,
+            "tail": self.tail,
+            "limit": self.limit,
+            "raw": _raw(stamps, None if self.vocab else vocab),
+        }
+
+    def find(self, place: Place) -> Source:
+        return find(place)
+
+    def build(self, place: Place) -> Task:
+        if self.tokenizer == "auto" and not self._pieces(self._vocabulary(place)):
+            say(
+                f"ag_news: no vocabulary of bert-base-cased at hand, so a BPE of {self.vocabulary} tokens; "
+                "for word pieces: task.tokenizer=wordpiece fetches it, task.vocab=FILE names it"
+            )
+        return super().build(place)
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        every = source.read()
+        ordered = source.name != PARTIAL
+        splits = _splits(every, ordered)
+        for split, examples in splits.items():
+            splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
+        self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
+        tokenizer = self._tokenizer(place, self._texts["train"], staging / TOKENIZER)
+        self._write(writers, splits, tokenizer, place)
+        return {
+            "rows": {split: len(examples) for split, examples in every.items()},
+            NUL: sum("\0" in text for examples in every.values() for text, _ in examples),
+            "order": "official" if ordered else ORDERED_BY_DIGEST,
+            "tokenizer": {
+                "kind": "WordPiece" if self._pieces(self._vocabulary(place)) else "BPE",
+                "size": self.facts.vocab_size,
+                "sha256": sha256(staging / TOKENIZER),
+            },
+            "licence": LICENCE,
+        }
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of the largest class, and of the words of the texts, before they were cut."""
+        train, test = splits["train"], splits["test"]
+        return {
+            "majority class": majority(train, test),
+            "bag of words": bag_of_words(self._texts["train"], train.labels, self._texts["test"], test.labels),
+        }
+
+    def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
+        """The tokenizer, saved as `path`."""
+        vocab = self._vocabulary(place)
+        if not self._pieces(vocab):
+            return train_bpe(train, self.vocabulary, path)
+        wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
+        tokenizer = word_piece(
+            vocab or hub.file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants),
+            lower_case=bool(self._case),
+        )
+        if vocab is None and tokenizer.get_vocab_size() != BERT_VOCABULARY:
+            raise UserError(f"vocab.txt of {BERT}: {tokenizer.get_vocab_size()} tokens, expected {BERT_VOCABULARY}")
+        tokenizer.save(str(path))
+        return tokenizer
+
+    def _write(
+        self, writers: dict[str, Writer], splits: dict[str, Examples], tokenizer: "Tokenizer", place: Place
+    ) -> None:
+        done, total = 0, sum(map(len, splits.values()))
+        for split, examples in splits.items():
+            for start in range(0, len(examples), BATCH):
+                batch = examples[start : start + BATCH]
+                for (_, label), ids in zip(batch, encode(tokenizer, [text for text, _ in batch]), strict=True):
+                    writers[split].add(label, head_and_tail(ids, self.head, self.tail))
+                done += len(batch)
+                place.progress(done, total)
+
+
+def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
+    """Train, validation and test; train in the order of the digests of its texts where it has no order of its own."""
+    train = read["train"] if ordered else sorted(read["train"], key=lambda item: _digest(item[0]))
+    cut = len(train) * 7 // 10
+    return {"train": train[:cut], "val": train[cut:], "test": read["test"]}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _raw(stamps: list[Stamp], vocab: Path | None) -> dict[str, Any] | None:
+    """What the identity of a cache says of the files that were found: data, and a vocabulary that nobody named."""
+    if not stamps and vocab is None:
+        return None
+    return {"data": stamps, "vocab": sha256(vocab) if vocab else None}
+
+
+def _count(rows: int, split: str) -> str:
+    """As names say it: 18.6k train."""
+    return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"

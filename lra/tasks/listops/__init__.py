@@ -1,0 +1,235 @@
+"""ListOps: nested MIN, MAX, MED (median) and SM (sum modulo 10) over digits; the answer is a digit.
+
+    [MAX 4 3 [MIN 2 3 ] 1 0 ]  ->  4
+
+Expressions are made by `listops_trees`, or read from the files of Long Range Arena (Tay et al. 2021).
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.data import fingerprints
+from lra.data.baselines import majority
+from lra.data.cache import SPLITS, Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.groups import Group, by_value
+from lra.data.sources import Content, Source
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Split, Task, titled
+from lra.tasks.listops.files import evaluate, export, read_tsv, rows, words
+from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
+
+VERSION = 1
+VOCABULARY = len(WORDS) + 2
+
+# What makes the data LRA's: only then the task may be called by its published name.
+PUBLISHED = {
+    "train_size": 96_000,
+    "val_size": 2_000,
+    "test_size": 2_000,
+    "min_length": 500,
+    "max_length": 2_000,
+    "max_depth": 10,
+    "max_args": 10,
+}
+CHECKED_LABELS = 1_000
+
+
+class Expressions(FromSource):
+    """What is known of expressions, wherever they come from."""
+
+    def groups(self, split: Split) -> dict[str, Group]:
+        """Also by the operator at the root, and by depth: the levels of the tree, digits included."""
+        return {
+            "root operator": by_value(_roots(split), lambda root: WORDS[root - 1].removeprefix("[")),
+            "depth": by_value(depths(split)),
+            **super().groups(split),
+        }
+
+    def guesses(self, task: Task) -> np.ndarray:
+        """For each root operator its most frequent class in train."""
+        return by_root(task.train, task.test)
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of answers that need no reading: fitted on train, read off on test."""
+        train, test = splits["train"], splits["test"]
+        return {
+            "majority class": majority(train, test),
+            "root operator": float(100 * np.mean(test.labels == by_root(train, test))),
+        }
+
+
+class ListOps(Expressions):
+    """Generated expressions with `min_length` < length < `max_length`, all different, split in order.
+
+    With the options of `standard` they have the `name` alone.
+    """
+
+    name: ClassVar[str] = "listops"
+    standard: ClassVar[dict[str, int]] = PUBLISHED
+
+    def __init__(
+        self,
+        *,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        min_length: PositiveInt,
+        max_length: PositiveInt,
+        max_depth: PositiveInt,
+        max_args: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        if max_length - min_length < 2:
+            raise UserError(
+                f"task.max_length={max_length} must exceed task.min_length={min_length} by at least 2: "
+                "both bounds are exclusive"
+            )
+        for key, value in (("max_depth", max_depth), ("max_args", max_args)):
+            if value < 2:
+                raise UserError(f"task.{key}={value}: expected at least 2, an operator has two arguments or more")
+        self.sizes = {"train": train_size, "val": val_size, "test": test_size}
+        self.bounds = {
+            "min_length": min_length,
+            "max_length": max_length,
+            "max_depth": max_depth,
+            "max_args": max_args,
+        }
+        self.seed = seed
+
+    def facts_of(self, content: Content) -> Facts:
+        sizes = {f"{split}_size": size for split, size in self.sizes.items()}
+        keys_of = {
+            f"length {self.bounds['min_length']}-{self.bounds['max_length']}": ("min_length", "max_length"),
+            f"depth {self.bounds['max_depth']}": ("max_depth",),
+            f"args {self.bounds['max_args']}": ("max_args",),
+            f"{'/'.join(map(str, sizes.values()))} examples": tuple(sizes),
+        }
+        options = sizes | self.bounds
+        notes = {note: any(options[key] != self.standard[key] for key in keys) for note, keys in keys_of.items()}
+        return _facts(titled(self.name, notes), self.bounds["max_length"])
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
+            "task": "listops",
+            "version": VERSION,
+            "sizes": self.sizes,
+            **self.bounds,
+            "seed": self.seed,
+        }
+
+    def find(self, place: Place) -> Source:
+        """The generator."""
+        total = sum(self.sizes.values())
+        return Source(
+            name="generated",
+            read=lambda: generate(total, seed=self.seed, workers=place.workers, progress=place.progress, **self.bounds),
+        )
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        tokens, offsets, labels = source.read()
+        check_labels(tokens, offsets, labels, self.seed)
+        start = 0
+        for split, size in self.sizes.items():
+            stop = start + size
+            lengths = np.diff(offsets[start : stop + 1])
+            writers[split].extend(tokens[offsets[start] : offsets[stop]], lengths, labels[start:stop])
+            start = stop
+        return {}
+
+    def export(self, task: Task, folder: Path) -> list[Path]:
+        return export(task, folder)
+
+
+class ListOpsShort(ListOps):
+    """The same expressions, as short and shallow as small models learn them; a task of its own."""
+
+    name = "listops_short"
+    standard: ClassVar = {
+        "train_size": 20_000,
+        "val_size": 1_000,
+        "test_size": 2_000,
+        "min_length": 10,
+        "max_length": 50,
+        "max_depth": 4,
+        "max_args": 6,
+    }
+
+
+class ListOpsFiles(Expressions):
+    """Expressions from a folder of LRA's files basic_{train,val,test}.tsv; every label is recomputed."""
+
+    def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
+        self.folder = Path(folder)
+        self.max_length = max_length
+
+    def facts_of(self, content: Content) -> Facts:
+        published = {split: PUBLISHED[f"{split}_size"] for split in SPLITS}
+        official = content.get("rows") == published and self.max_length == PUBLISHED["max_length"]
+        return _facts(titled("listops", {"files": not official}), self.max_length)
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
+            "task": "listops",
+            "version": VERSION,
+            "max_length": self.max_length,
+            "files": {split: stamp["sha256"] for split, stamp in zip(SPLITS, stamps, strict=True)},
+        }
+
+    def find(self, place: Place) -> Source:
+        files = {split: self.folder / f"basic_{split}.tsv" for split in SPLITS}
+        for path in files.values():
+            if not path.is_file():
+                raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
+        return Source(
+            name=str(self.folder),
+            paths=list(files.values()),
+            read=lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
+            content=lambda: {"rows": {split: fingerprints.counted(place, path, rows) for split, path in files.items()}},
+        )
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        for split, examples in source.read().items():
+            for label, tokens in examples:
+                writers[split].add(label, tokens)
+        return {}
+
+
+def _facts(name: str, max_length: int) -> Facts:
+    return Facts(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10, documents=1)
+
+
+def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, seed: int) -> None:
+    """Compare a sample of labels with `evaluate`; a difference is our fault, not the user's."""
+    size = min(CHECKED_LABELS, len(labels))
+    for row in streams.generator(seed, "check").choice(len(labels), size=size, replace=False):
+        expected = evaluate(words(tokens[offsets[row] : offsets[row + 1]]))
+        if expected != labels[row]:
+            raise AssertionError(f"expression {row}: label {labels[row]}, its value is {expected}")
+
+
+def by_root(train: Split, test: Split) -> np.ndarray:
+    """For each expression of test [n] the most frequent class of train under its root; 0 for one never seen."""
+    pairs = _roots(train) * 10 + train.labels
+    counts = np.bincount(pairs, minlength=VOCABULARY * 10).reshape(VOCABULARY, 10)
+    return counts.argmax(axis=1)[_roots(test)]
+
+
+def _roots(split: Split) -> np.ndarray:
+    """The first token of each expression [n]."""
+    return split.tokens[split.offsets[split.index]].astype(np.int64)
+
+
+def depths(split: Split) -> np.ndarray:
+    """Levels of the tree of each expression [n], digits included: a digit alone has one."""
+    steps = np.zeros(VOCABULARY, dtype=np.int8)
+    steps[[IDS[word] for word in OPERATORS]] = 1
+    steps[IDS[CLOSE]] = -1
+    inside = np.cumsum(steps[split.tokens], dtype=np.int32)  # 0 after each expression: all of them are balanced
+    return 1 + np.maximum.reduceat(inside, split.offsets[:-1])[split.index]

@@ -1,0 +1,175 @@
+"""Random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
+
+A node at depth 1 to 9 is an operator with probability 1/4, else a digit; operators have 2 to 10 arguments; at
+depth 10 all are digits. LRA's generator is recursive and unseeded. This one draws a whole level of many trees
+at once, from raw Philox bits and with integer arithmetic only, so a seed gives the same bytes on every machine.
+"""
+
+import hashlib
+from itertools import count
+
+import numpy as np
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.data.workers import in_order
+from lra.tasks import Progress
+
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+CLOSE = "]"
+WORDS = (*"0123456789", *OPERATORS, CLOSE)
+IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 pads, 16 is the unknown word
+TREES_PER_CHUNK = 8_192
+FRUITLESS_CHUNKS = 64
+
+
+def generate(
+    total: int,
+    *,
+    min_length: int,
+    max_length: int,
+    max_depth: int,
+    max_args: int,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`total` different expressions: tokens [sum of lengths] uint8, offsets [total + 1] int64, labels [total].
+
+    Chunk c of candidates is a pure function of (seed, c) and chunks are taken in order, so the number of
+    worker processes changes nothing.
+    """
+    seen: set[bytes] = set()
+    kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    done = fruitless = 0
+    bounds = (seed, min_length, max_length, max_depth, max_args)
+    for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
+        fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]
+        fresh = fresh[: total - done]
+        fruitless = 0 if fresh else fruitless + 1
+        if fruitless == FRUITLESS_CHUNKS:
+            raise UserError(
+                f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
+                f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer"
+            )
+        if not fresh:
+            continue
+        rows = np.zeros(len(lengths), dtype=bool)
+        rows[fresh] = True
+        kept.append((tokens[np.repeat(rows, lengths)], lengths[rows], labels[rows]))
+        done += len(fresh)
+        progress(done, total)
+        if done == total:
+            break
+    tokens, lengths, labels = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    return tokens, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), labels
+
+
+Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]
+
+
+def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: int, max_args: int) -> Chunk:
+    """The kept trees of candidate chunk `index`: tokens, lengths, labels, and a digest of each expression.
+
+    A bare digit is never long enough, so every root is an operator.
+    """
+    bits = streams.philox(seed, "data", index)
+    levels = _grow(bits, min_length, max_length, max_depth, max_args)
+    sizes, values = _fold(levels)
+    tokens = _lay_out(levels, sizes)
+    lengths, labels = sizes[0], values[0].astype(np.uint8)
+    ends = np.cumsum(lengths)
+    digests = [
+        hashlib.blake2b(tokens[end - length : end].data, digest_size=16).digest()
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    return tokens, lengths, labels, digests
+
+
+# A level holds the nodes of one depth of all trees, siblings side by side and in the order of their parents:
+# symbol [n] (digit 0-9, or 10 + operator) and arguments [n] (0 for a digit).
+Level = tuple[np.ndarray, np.ndarray]
+
+
+def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
+    """Draw the trees level by level, giving up on those that grow too long; keep those of the right length.
+
+    One 64-bit word decides a node: bits 0-1 whether it is an operator, bits 2-3 which, and the upper half,
+    scaled to the range by a product, its digit or its number of arguments (bias below 3e-9).
+    """
+    trees = np.arange(TREES_PER_CHUNK)
+    lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
+    drawn = []
+    for depth in range(1, max_depth + 1):
+        words = bits.random_raw(len(trees))
+        high = words >> np.uint64(32)
+        if depth == 1:
+            operator = np.ones(len(trees), dtype=bool)
+        elif depth < max_depth:
+            operator = (words & np.uint64(3)) == 0
+        else:
+            operator = np.zeros(len(trees), dtype=bool)
+        digit = (high * np.uint64(10)) >> np.uint64(32)
+        symbol = np.where(operator, 10 + ((words >> np.uint64(2)) & np.uint64(3)), digit).astype(np.uint8)
+        arguments = 2 + ((high * np.uint64(max_args - 1)) >> np.uint64(32)).astype(np.int64)
+        arguments[~operator] = 0
+        drawn.append((trees, symbol, arguments))
+        lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
+        pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
+        alive = lengths + pending < max_length  # before children are counted out: they may be any number
+        trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
+        lengths[lengths + pending >= max_length] = max_length
+    keep = (lengths > min_length) & (lengths < max_length)
+    return [(symbol[keep[tree]], arguments[keep[tree]]) for tree, symbol, arguments in drawn]
+
+
+def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """From the leaves to the roots: the length and the value of every node, level by level."""
+    sizes: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    for symbol, arguments in reversed(levels):
+        size = np.ones(len(symbol), dtype=np.int64)
+        value = symbol.astype(np.int64)
+        inner = arguments > 0
+        if inner.any():
+            starts = np.cumsum(arguments[inner]) - arguments[inner]
+            size[inner] = 2 + np.add.reduceat(sizes[0], starts)
+            value[inner] = _apply(symbol[inner] - 10, values[0], starts, arguments[inner])
+        sizes.insert(0, size)
+        values.insert(0, value)
+    return sizes, values
+
+
+def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
+    """The value of each operator on its run of operands; a median that ends in .5 is truncated."""
+    counts = np.bincount(
+        np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)
+    ).reshape(-1, 10)
+    below = np.cumsum(counts, axis=1)
+    lower = (below > ((arguments - 1) // 2)[:, None]).argmax(axis=1)
+    upper = (below > (arguments // 2)[:, None]).argmax(axis=1)
+    return np.choose(
+        operator,
+        [
+            np.minimum.reduceat(operands, starts),
+            np.maximum.reduceat(operands, starts),
+            (lower + upper) // 2,
+            np.add.reduceat(operands, starts) % 10,
+        ],
+    )
+
+
+def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
+    """From the roots to the leaves: write each node's word at its place, operators also their close."""
+    tokens = np.empty(sizes[0].sum(), dtype=np.uint8)
+    places = np.cumsum(sizes[0]) - sizes[0]
+    for depth, (symbol, arguments) in enumerate(levels):
+        tokens[places] = symbol + 1
+        inner = arguments > 0
+        tokens[places[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]
+        if depth + 1 < len(levels):
+            runs = arguments[inner]
+            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]
+            first = np.repeat(before[np.cumsum(runs) - runs], runs) if len(runs) else before
+            places = np.repeat(places[inner] + 1, runs) + before - first
+    return tokens

@@ -1,0 +1,209 @@
+"""Pathfinder: are the two markers on one path? Pictures of two long snakes of paddles among short ones, read pixel by
+pixel; 2 classes.
+
+Linsley et al. 2018 (arXiv:1805.08315), drawn after the generator of Kim et al. 2020; as a task: Long Range Arena (Tay
+et al. 2021), with 32 pixels a side, and 128 as Path-X. The public generator has no seed; this one has.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from lra.core.errors import UserError
+from lra.data.baselines import majority
+from lra.data.cache import Identity, Splits
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource
+from lra.data.groups import Group, by_size, by_value
+from lra.data.picture_baselines import picture_baselines
+from lra.data.pictures import Pictures, sheet
+from lra.data.sources import Content, Source
+from lra.data.workers import in_order
+from lra.data.writer import Writer
+from lra.tasks import Facts, Place, Task, titled
+from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
+
+VERSION = 1
+GENERATED = 3  # of pictures with the generator's accidents; 1 and 2 had not all those of its floating point
+GREYS = 256
+KNOWN = ("marker distance", "distractors placed", "path length")  # of each picture, in pixels or snakes
+
+# What makes the data those of a published name, by the pixels of a side: LRA's settings of the generator
+# (lra_benchmarks/data/pathfinder.py); what is not said there is the generator's own (snakes2_wrapper.py).
+COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
+SIZES = {"train_size": 160_000, "val_size": 20_000, "test_size": 20_000}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "pathfinder": COMMON
+    | {"window": 32, "seed_distance": 7, "paddle_length": 2, "paddle_thickness": 0.5, "paddle_margins": (1,)}
+    | {"continuity": 1.0, "marker_radius": 1.5, "distractors": 5, "contrast": 150, "distractor_contrast": 200},
+    "pathfinder 64": COMMON
+    | {"window": 64, "seed_distance": 12, "paddle_thickness": 1, "paddle_margins": (1,)}
+    | {"marker_radius": 2.5, "distractors": 5, "contrast": 80, "distractor_contrast": 80},
+    "pathx": COMMON
+    | {"window": 128, "seed_distance": 20, "paddle_thickness": 1.5, "paddle_margins": (2, 3)}
+    | {"marker_radius": 3, "distractors": 8, "contrast": 90, "distractor_contrast": 90},
+    "pathx 256": COMMON
+    | {"window": 256, "padding": 22, "seed_distance": 27, "paddle_thickness": 2, "paddle_margins": (3,)}
+    | {"marker_radius": 5, "distractors": 7, "contrast": 100, "distractor_contrast": 100},
+}
+
+
+class Paths(FromSource):
+    """What is known of such pictures, wherever they come from."""
+
+    def groups(self, split: Pictures) -> dict[str, Group]:
+        """Also by what is known of the pictures that were drawn here."""
+        groups = super().groups(split)
+        if isinstance(split, Pictures) and split.known is not None:
+            distance, placed, path = split.known.reshape(len(split), len(KNOWN)).T
+            groups = {**dict(zip(KNOWN, (by_size(distance), by_value(placed), by_size(path)), strict=True)), **groups}
+        return groups
+
+    def show(self, task: Task, number: int) -> bytes:
+        return sheet(task.train, number)
+
+    def guesses(self, task: Task) -> np.ndarray | None:
+        """For each distance of the markers the most frequent label in train."""
+        return None if task.train.known is None else by_distance(task.train, task.test)
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Test accuracy (percent) of answers that follow no path."""
+        train, test = splits["train"], splits["test"]
+        found = {"majority class": majority(train, test)}
+        if train.known is not None:
+            found["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
+        return found | picture_baselines(train, test)
+
+
+class Pathfinder(Paths):
+    """Pictures of `window` pixels a side, split in order. With the options of LRA they have their published name; the
+    options are those of the public generator, contrasts in percent.
+
+    `mended`: without that generator's accidents, see `Design`.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: PositiveInt,
+        padding: PositiveInt,
+        seed_distance: PositiveInt,
+        paddle_length: PositiveInt,
+        paddle_thickness: PositiveFloat,
+        paddle_margins: list[PositiveInt],
+        continuity: NonNegativeFloat,
+        marker_radius: PositiveFloat,
+        contour_length: PositiveInt,
+        distractors: NonNegativeInt,
+        distractor_length: PositiveInt,
+        contrast: PositiveInt,
+        distractor_contrast: PositiveInt,
+        mended: bool,
+        train_size: PositiveInt,
+        val_size: PositiveInt,
+        test_size: PositiveInt,
+        seed: NonNegativeInt,
+    ) -> None:
+        if not paddle_margins:
+            raise UserError("task.paddle_margins=[]: expected at least one margin")
+        if (2 * paddle_thickness) % 1:
+            raise UserError(f"task.paddle_thickness={paddle_thickness}: expected a multiple of 0.5")
+        self.design = Design(
+            window=window,
+            padding=padding,
+            seed_distance=seed_distance,
+            paddle_length=paddle_length,
+            paddle_thickness=paddle_thickness,
+            paddle_margins=tuple(paddle_margins),
+            continuity=continuity,
+            marker_radius=marker_radius,
+            contour_length=contour_length,
+            distractors=distractors,
+            distractor_length=distractor_length,
+            contrast=contrast,
+            distractor_contrast=distractor_contrast,
+            mended=mended,
+        )
+        self.sizes = {"train": train_size, "val": val_size, "test": test_size}
+        self.seed = seed
+
+    def facts_of(self, content: Content) -> Facts:
+        options = vars(self.design) | {f"{split}_size": size for split, size in self.sizes.items()}
+        mended = options.pop("mended")
+        base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - options["window"]))
+        published = PUBLISHED[base] | SIZES
+        notes = {"mended": mended}
+        notes |= {
+            f"{key.replace('_', ' ')} {_said(options[key])}": options[key] != value
+            for key, value in published.items()
+            if key not in SIZES
+        }
+        sizes = "/".join(map(str, self.sizes.values()))
+        notes[f"{sizes} examples"] = any(options[key] != value for key, value in SIZES.items())
+        return facts_of_pictures(titled(base, notes), self.design.window, self._version)
+
+    @property
+    def _version(self) -> int:
+        return VERSION if self.design.mended else GENERATED
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        design = vars(self.design) | {"paddle_margins": list(self.design.paddle_margins)}
+        return {"task": "pathfinder", "version": self._version, "sizes": self.sizes, **design, "seed": self.seed}
+
+    def find(self, place: Place) -> Source:
+        """The generator."""
+        return Source(name="generated", read=lambda: self._blocks(place))
+
+    def _blocks(self, place: Place) -> Iterator[Images]:
+        total = sum(self.sizes.values())
+        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
+        for number, images in enumerate(in_order(block, calls, place.workers), start=1):
+            yield images
+            place.progress(min(number * BLOCK, total), total)
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        stops = np.cumsum(list(self.sizes.values()))
+        done = meet = 0
+        for images in source.read():
+            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")
+            meet += int(images.meet[split < len(stops)].sum())
+            for number, writer in enumerate(writers.values()):
+                rows = split == number
+                write(writer, images.pixels[rows], images.labels[rows], images.known[rows])
+            done += BLOCK
+        return {"pixels": self.design.window, "pictures in which both snakes end on one pixel": f"{meet:,}"}
+
+
+def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, known: np.ndarray | None) -> None:
+    """Pictures [n, W, W] uint8, with their labels [n] and what else is known of them [n, p]."""
+    if len(pixels):
+        writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, known)
+
+
+def facts_of_pictures(name: str, window: int, version: int) -> Facts:
+    return Facts(
+        name=name,
+        version=version,
+        vocab_size=GREYS + 1,
+        max_len=window**2,
+        classes=2,
+        documents=1,
+        pictures=True,
+        fixed_length=True,
+    )
+
+
+def _said(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+
+
+def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
+    """For each picture of test [n] the more frequent label of train at its distance of the markers; 0 for one never
+    seen."""
+    near, far = (split.known.reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
+    counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
+    np.add.at(counts, (near, train.labels), 1)
+    return counts.argmax(axis=1)[far]

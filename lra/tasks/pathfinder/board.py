@@ -1,0 +1,103 @@
+"""Boards on which Pathfinder's snakes grow: which pixels are taken, of many images at once.
+
+Legend: n images, S paddles of a snake, P pixels of a stamp's side; places are (row, column), turns number the
+directions of `Paddles`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from lra.tasks.pathfinder.sprites import FULL, Paddles, dilated
+
+FREE = 76  # a mask of at most so much of 255 leaves a place free: 0.3
+
+
+class Snakes(NamedTuple):
+    """A snake in each of n images: where its paddles begin [n, S, 2], their turns [n, S], the last pivot [n, 2]."""
+
+    places: np.ndarray
+    turns: np.ndarray
+    pivot: np.ndarray
+
+    def at(self, rows: np.ndarray) -> "Snakes":
+        return Snakes(*(part[rows] for part in self))
+
+    def longer(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
+        """Those of `rows`, with another paddle each."""
+        return Snakes(
+            np.concatenate([self.places[rows], places[:, None]], axis=1),
+            np.concatenate([self.turns[rows], turns[:, None]], axis=1),
+            pivot,
+        )
+
+
+@dataclass(frozen=True)
+class Board:
+    """The masks of n images, with a rim so that a paddle at an edge needs no care, and the same dilated, where the rim
+    is full."""
+
+    window: int
+    style: Paddles
+    mask: np.ndarray
+    near: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def at(self, rows: np.ndarray) -> "Board":
+        """A copy of some images."""
+        return Board(self.window, self.style, self.mask[rows], self.near[rows])
+
+    def put(self, rows: np.ndarray, board: "Board") -> None:
+        self.mask[rows], self.near[rows] = board.mask, board.near
+
+    def within(self, places: np.ndarray) -> np.ndarray:
+        """Whether places [..., 2] lie in the window."""
+        return ((places >= 0) & (places < self.window)).all(axis=-1)
+
+    def free(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Whether nothing is at places [..., 2] of images `rows` [...]."""
+        return self.mask[rows, places[..., 0] + self.style.rim, places[..., 1] + self.style.rim] <= FREE
+
+    def touches(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> np.ndarray:
+        """Whether paddles [n], one an image, touch what is there."""
+        patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, places)
+        return (patches[where] > self.style.room[turns]).any(axis=(1, 2))
+
+    def add(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> None:
+        """Paddles [n], one an image."""
+        lay(self.mask, self.style.rim, self.style.mask[turns], rows, places)
+        lay(self.near, self.style.rim, self.style.near[turns], rows, places)
+
+
+def _around(
+    pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """All patches as large as a stamp, and the indices of those around `places` [n, 2]."""
+    size = stamps.shape[-1]
+    corners = places + (rim - size // 2)
+    patches = sliding_window_view(pictures, (size, size), axis=(1, 2), writeable=True)
+    return patches, (rows, corners[:, 0], corners[:, 1])
+
+
+def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
+    """Lay a stamp [n, P, P] around a place [n, 2] of pictures with a rim, one a picture; the larger value stays."""
+    patches, where = _around(pictures, rim, stamps, rows, places)
+    patches[where] = np.maximum(patches[where], stamps)
+
+
+def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
+    """Boards with nothing but a frame of `padding` pixels."""
+    side = window + 2 * style.rim
+    far = np.maximum.outer(*[np.abs(2 * np.arange(side) - side + 1)] * 2)  # from the middle, in half pixels
+    inner = window - 2 * padding
+    frame = np.where((far < window) & (far > inner - 1), FULL, 0).astype(np.uint8)
+    near = np.where(far < window, dilated(frame, style.margin), FULL).astype(np.uint8)[None]
+    return Board(window, style, np.repeat(frame[None], n, axis=0), np.repeat(near, n, axis=0))
+
+
+def joined(snakes: "tuple[Snakes, ...] | list[Snakes]") -> Snakes:
+    return Snakes(*(np.concatenate(parts) for parts in zip(*snakes, strict=True)))

@@ -1,0 +1,272 @@
+"""Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or on both.
+
+After the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder), which draws one image after the other.
+Here the images of a block grow in lockstep: each step is taken by all of them at once. A block is a function of
+(seed, block) alone, of raw Philox bits and of numbers that every machine rounds alike, so a seed gives the same bytes
+on every machine.
+
+A pair of snakes that meets a dead end is given up, and another is begun. All pairs take equally many steps, so a block
+begins many at once and keeps those that arrive.
+
+Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column), turns number the directions of
+`Paddles`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from lra.core.errors import UserError
+from lra.data.probes import Draws
+from lra.tasks.pathfinder.board import Board, Snakes, empty, joined
+from lra.tasks.pathfinder.paint import lit, marked, paint
+from lra.tasks.pathfinder.sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
+
+BLOCK = 500  # images
+PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # that are begun together, and of their masks
+TRIES = 3  # to place a paddle
+DISTRACTOR_TRIES = 5
+DEAD_END = WEIGHT * FULL // 10_000  # all weights together: 1e-4
+GUESSES = 16  # at a free place, before all places are looked at
+FRUITLESS = 1 << 15  # pairs given up one after the other
+
+
+@dataclass(frozen=True)
+class Design:
+    """What decides an image: pixels, numbers of paddles, and contrasts in percent.
+
+    `mended`: without the generator's accidents. The first paddle has any direction; the second snake does not begin on
+    the first; no paddle is missing from the mask; distractors have the contrast of the snakes; a snake goes on in the
+    same way at every edge; greys and places are rounded from exact values.
+    """
+
+    window: int
+    padding: int
+    seed_distance: int
+    paddle_length: int
+    paddle_thickness: float
+    paddle_margins: tuple[int, ...]
+    continuity: float
+    marker_radius: float
+    contour_length: int
+    distractors: int
+    distractor_length: int
+    contrast: int
+    distractor_contrast: int
+    mended: bool
+
+    @property
+    def contrasts(self) -> tuple[int, int]:
+        """Of the two snakes and of the distractors."""
+        return self.contrast, self.contrast if self.mended else self.distractor_contrast
+
+    def paddles(self, margin: int) -> Paddles:
+        sizes = self.paddle_length, self.paddle_thickness, margin
+        return _paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.mended)
+
+
+_paddles = cache(paddles)
+
+
+class Images(NamedTuple):
+    """pixels [n, W, W] uint8; labels [n]: 1 where both markers are on one snake; what else is known [n, 3]: the
+    distance of the markers, the distractors placed, and the length of the snake under the first marker; and meet [n]:
+    whether both snakes end on one pixel, where the label is a coin.
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    known: np.ndarray
+    meet: np.ndarray
+
+
+def block(index: int, seed: int, design: Design) -> Images:
+    """The BLOCK images of this index."""
+    draws = Draws(seed, index)
+    margins = draws.below(len(design.paddle_margins), BLOCK)
+    labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
+    pixels = np.empty((BLOCK, design.window, design.window), dtype=np.uint8)
+    known, meet = np.empty((BLOCK, 3), dtype=np.int64), np.empty(BLOCK, dtype=bool)
+    for number, margin in enumerate(design.paddle_margins):
+        rows = np.flatnonzero(margins == number)
+        if len(rows):
+            pixels[rows], known[rows], meet[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
+    return Images(pixels, labels, known, meet)
+
+
+def _drawn(
+    draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pixels, what is known, and whether both snakes meet, of images with these labels, whose first marker is on the
+    snake of this number [n]."""
+    style, rows = design.paddles(margin), np.arange(len(labels))
+    board, *pair = _pairs(draws, design, style, len(labels))
+    side = design.window + 2 * style.rim
+    canvas = np.zeros((len(labels), side, side), dtype=np.float32)
+    lines, short_lines = (lit(style.line, contrast, exact=design.mended) for contrast in design.contrasts)
+    for snake in pair:
+        paint(canvas, style.rim, lines, snake, rows)
+    placed = np.zeros(len(labels), dtype=np.int64)
+    for _ in range(design.distractors):
+        done, snake = _distractors(draws, design, board)
+        placed[done] += 1
+        paint(canvas, style.rim, short_lines, snake, done)
+    places = np.stack([snake.places for snake in pair], axis=1)
+    start, end = places[rows, origins, 0], places[rows, np.where(labels == 1, origins, 1 - origins), -1]
+    rim = style.rim
+    ends = np.stack([start, end], axis=1)
+    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.mended)
+    path = np.diff(places[rows, origins], axis=1)
+    known = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
+    return pixels, known, (places[:, 0, -1] == places[:, 1, -1]).all(axis=1)
+
+
+def _lengths(steps: np.ndarray) -> np.ndarray:
+    """Of steps [..., 2], in 256ths of a pixel: whole numbers, whose sums no machine rounds otherwise."""
+    return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
+
+
+def _rounded(lengths: np.ndarray) -> np.ndarray:
+    return (lengths + 128) // 256
+
+
+def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
+    """n boards with two snakes each."""
+    most = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
+    found: list[tuple[Board, Snakes, Snakes]] = []
+    begun = arrived = 0
+    while arrived < n:
+        found.append(_arrived(draws, design, empty(design.window, design.padding, style, most)))
+        begun, arrived = begun + most, arrived + len(found[-1][0])
+        if begun > FRUITLESS * (1 + arrived):
+            raise UserError(
+                f"pathfinder: no two snakes of {design.contour_length} paddles find room in {design.window} pixels; "
+                "ask for shorter ones (task.contour_length) or for a larger window (task.window)"
+            )
+    boards, *sides = zip(*found, strict=True)
+    mask, near = (np.concatenate([getattr(board, name) for board in boards])[:n] for name in ("mask", "near"))
+    return Board(design.window, style, mask, near), *(joined(side).at(np.arange(n)) for side in sides)
+
+
+def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
+    """The boards on which a pair arrived, of one begun on each."""
+    rows, pair = _seeds(draws, design, board)
+    for _ in range(design.contour_length - 1):
+        for number in range(2):
+            kept, pair[number] = _extended(draws, board, rows, pair[number])
+            rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
+    for snake in pair if design.mended else pair[1:]:
+        board.add(rows, snake.places[:, -1], snake.turns[:, -1])
+    return board.at(rows), *pair
+
+
+def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
+    """The first paddles of two snakes, and the images [n] where both find room.
+
+    The generator wants all that it looks at for the first paddle, not only its beginning, in the middle of the window:
+    few directions fit there.
+    """
+    style, n = board.style, len(board)
+    edge = 2 * design.seed_distance
+    low, high = (edge - style.seen.min(axis=1), design.window - edge - style.seen.max(axis=1))
+    if design.mended:
+        low, high = np.full_like(low, edge), np.full_like(high, design.window - edge)
+    fit = np.flatnonzero((high > low).all(axis=1) & (style.usable | design.mended))
+    if not len(fit):
+        raise UserError(
+            f"pathfinder: no first paddle fits {edge} pixels (twice task.seed_distance) away from the edges of "
+            f"{design.window} pixels (task.window)"
+        )
+    turns = np.stack([fit[draws.below(len(fit), n)], draws.below(DEGREES, n)], axis=1)
+    first = low[turns[:, 0]] + draws.below((high - low)[turns[:, 0]], n, 2)
+    places = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
+    pivots = style.walked(style.first, turns, places)
+    good = (board.within(style.walked(style.head, turns, places)) & board.within(pivots)).all(axis=1)
+    if design.mended:
+        alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
+        alone.add(rows, places[:, 0], turns[:, 0])
+        good &= ~alone.touches(rows, places[:, 1], turns[:, 1])
+    rows = np.flatnonzero(good)
+    return rows, [Snakes(places[rows, k, None], turns[rows, k, None], pivots[rows, k]) for k in range(2)]
+
+
+def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
+    """Another paddle for each snake: which of them found room for it, and these snakes.
+
+    A paddle enters the mask one step late, when the next one is placed: else that would touch it.
+    """
+    style, rim = board.style, board.style.rim
+    pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)
+    points = pivots[:, None] + style.points
+    room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)
+    ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)
+    chosen = np.full(len(rows), -1)
+    open_ = np.flatnonzero(ends[:, -1] > DEAD_END)
+    for _ in range(TRIES):
+        drawn = (ends[open_] <= draws.below(ends[open_, -1], len(open_))[:, None]).sum(axis=1)
+        clear = ~board.touches(rows[open_], points[open_, drawn], DEGREES + drawn)
+        chosen[open_[clear]], open_ = drawn[clear], open_[~clear]
+    kept = np.flatnonzero(chosen >= 0)
+    board.add(rows[kept], snake.places[kept, -1], snake.turns[kept, -1])
+    return kept, snake.longer(kept, points[kept, chosen[kept]], DEGREES + chosen[kept], pivots[kept])
+
+
+def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
+    """A short snake on as many boards as have room for one: the boards, and their snakes."""
+    missing, found = np.arange(len(board)), []
+    for _ in range(DISTRACTOR_TRIES):
+        turns = draws.below(DEGREES, len(missing))
+        able = np.flatnonzero(board.style.usable[turns] | design.mended)
+        seeded, snake = _beginnings(draws, board, missing[able], turns[able])
+        seeded = able[seeded]
+        images = missing[seeded]
+        trial, rows = board.at(images), np.arange(len(images))
+        for _ in range(design.distractor_length - 1):
+            kept, snake = _extended(draws, trial, rows, snake)
+            rows = rows[kept]
+        trial.add(rows, snake.places[:, -1], snake.turns[:, -1])
+        board.put(images[rows], trial.at(rows))
+        found.append((images[rows], snake))
+        missing = np.setdiff1d(missing, images[rows])
+    images, snakes = zip(*found, strict=True)
+    return np.concatenate(images), joined(snakes)
+
+
+def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, Snakes]:
+    """First paddles [n] of these directions at a free place, where there is one: which of them, and the paddles.
+
+    A few guesses find one of many free places; where they fail, all places are looked at.
+    """
+    guesses = draws.below(board.window, len(rows), GUESSES, 2)
+    free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
+    free = free.reshape(len(rows), GUESSES)
+    places = guesses[np.arange(len(rows)), free.argmax(axis=1)]
+    found = free.any(axis=1)
+    lost = np.flatnonzero(~found)
+    grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
+    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))
+    free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
+    counts = np.bincount(owners[free], minlength=len(lost))
+    some = np.flatnonzero(counts)
+    picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
+    places[lost[some]], found[lost[some]] = grid[choices[free[picked]]], True
+    kept = np.flatnonzero(found)
+    pivots = board.style.walked(board.style.first, turns[kept], places[kept])
+    return kept, Snakes(places[kept, None], turns[kept, None], pivots)
+
+
+def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Whether first paddles [n] have room at their places: the pixels are looked at one after the other, and only
+    where all before were free."""
+    style = board.style
+    fits = board.within(style.walked(style.head, turns, places)) & board.within(
+        style.walked(style.first, turns, places)
+    )
+    left = np.flatnonzero(fits)
+    for number in range(style.seen.shape[1]):
+        free = board.free(rows[left], places[left] + style.seen[turns[left], number])
+        fits[left[~free]] = False
+        left = left[free]
+    return fits
