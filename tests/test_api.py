@@ -48,7 +48,7 @@ def test_two_names_are_packages_as_well() -> None:
     import lra.attention
     import lra.report
 
-    assert lra.attention.Mixer.__module__ == "lra.attention"
+    assert lra.attention.Mixer.__name__ == "Mixer"
     assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
     assert lra.report.Report is Report
     program = "from lra import attention, report; print(attention.Mixer.__name__, report.Report.__name__)"

@@ -50,13 +50,13 @@ FAULTS: dict[str, tuple[type, dict[str, Any], str]] = {
     "no attend": (
         Attention,
         {"card": CARD},
-        " has no attend(self, q, k, v, key_mask): define it as lra.attention.Attention describes it, or say that "
+        " has no attend(self, q, k, v, key_mask): define it as lra.ops.mixer.Attention describes it, or say that "
         "subclasses do: class Mine(..., abstract=True)",
     ),
     "no forward": (
         Mixer,
         {"card": CARD, "extra_parameters": NO_PARAMETERS},
-        " has no forward(self, x, key_mask): define it as lra.attention.Mixer describes it",
+        " has no forward(self, x, key_mask): define it as lra.ops.mixer.Mixer describes it",
     ),
     "no features": (
         kernel_attention.KernelAttention,
@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[type, dict[str, Any], str]] = {
     "no count of parameters": (
         Mixer,
         {"card": CARD, "forward": forward},
-        " has no extra_parameters: define it as a @property, as lra.attention.Mixer describes it",
+        " has no extra_parameters: define it as a @property, as lra.ops.mixer.Mixer describes it",
     ),
     "a count that is a method": (
         Mixer,
@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[type, dict[str, Any], str]] = {
     "an argument too many": (
         Mixer,
         {"card": CARD, "forward": lambda self, x, key_mask, memory: x, "extra_parameters": NO_PARAMETERS},
-        ".forward: expected a method forward(self, x, key_mask), as lra.attention.Mixer describes it",
+        ".forward: expected a method forward(self, x, key_mask), as lra.ops.mixer.Mixer describes it",
     ),
     "no method": (Attention, {"card": CARD, "attend": None}, ".attend: expected a method attend"),
     "a flag without its argument": (

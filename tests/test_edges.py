@@ -146,7 +146,7 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("from torch import nn\nclass A(nn.Module):\n    pass\n", "expected a subclass of lra.attention.Mixer"),
+        ("from torch import nn\nclass A(nn.Module):\n    pass\n", "expected a subclass of lra.ops.mixer.Mixer"),
         (
             "from lra.attention.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
             "        raise KeyError('depth')\n",
@@ -154,7 +154,7 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
         ),
         (
             "from lra.attention import Attention\nclass A(Attention):\n    pass\n",
-            "theirs.A has no attend(self, q, k, v, key_mask): define it as lra.attention.Attention describes it",
+            "theirs.A has no attend(self, q, k, v, key_mask): define it as lra.ops.mixer.Attention describes it",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
         ("import nothing_of_that_name\n", "theirs.py, line 1: ModuleNotFoundError"),

@@ -14,8 +14,9 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 # From the ground up. A package imports from floors below its own, and nothing else of `lra`.
 FLOORS = (
     {"core"},
-    {"attention", "config", "records", "tasks"},
-    {"laws", "model", "report"},
+    {"config", "data", "ops", "records"},
+    {"attention", "report", "tasks"},
+    {"laws", "model"},
     {"init", "training"},
     {"runs"},
     {"bench", "tools"},
@@ -23,7 +24,14 @@ FLOORS = (
     {"__main__", "api"},
 )
 HYDRA = {"config", "runs", "tools", "bench", "cli", "api"}  # who may know Hydra
-NO_TORCH = {"report", "records", "tasks", "config", "cli"}  # what starts quickly imports no torch when it is imported
+NO_TORCH = {
+    "report",
+    "records",
+    "data",
+    "tasks",
+    "config",
+    "cli",
+}  # what starts quickly imports no torch when it is imported
 SLOW = {  # libraries that take a tenth of a second or more to import
     "datasets", "huggingface_hub", "matplotlib", "pandas", "PIL", "pyarrow", "safetensors", "scipy", "sklearn",
     "tensorboard", "tokenizers", "torch", "wandb",
@@ -147,13 +155,26 @@ def test_yaml_owns_the_defaults(path: Path) -> None:
             assert not any(node.args.kw_defaults), f"{path.name}: a keyword of a constructor has a default"
 
 
-def test_every_attention_has_a_file_of_its_own() -> None:
-    files = {path.stem for path in (PACKAGE / "attention").glob("*.py")}
+def rooms(package: str) -> set[str]:
+    """The files and folders of a package, but the door."""
+    names = {
+        path.stem for path in (PACKAGE / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    return names - {"__init__"}
+
+
+def test_every_attention_has_a_file_of_its_own_and_nothing_else_is_there() -> None:
+    files = set()
     for name in options("attention"):
-        target = composed(f"attention={name}")["attention"]["_target_"]
-        file = target.split(".")[2]
-        assert file in files
+        file = composed(f"attention={name}")["attention"]["_target_"].split(".")[2]
         assert name.removesuffix("_lra_released") == file
+        files.add(file)
+    assert files == rooms("attention")
+
+
+def test_every_task_has_a_file_or_a_folder_of_its_own_and_nothing_else_is_there() -> None:
+    targets = {composed(f"task={name}")["task"]["_target_"] for name in options("task")}
+    assert {target.split(".")[2] for target in targets} == rooms("tasks")
 
 
 def test_nothing_names_this_machine() -> None:

@@ -105,7 +105,7 @@ def replaced() -> Iterator[list[str]]:
 
     loops = {chunked: counted(loop) for chunked, loop in IN_CHUNKS.items()}
     with ExitStack() as stack:
-        for name in [name for name in sys.modules if name.startswith("lra.attention.")]:
+        for name in [name for name in sys.modules if name.startswith(("lra.attention.", "lra.ops."))]:
             for attribute, value in [*vars(sys.modules[name]).items()]:
                 if isfunction(value) and value in loops and value.__module__ != name:
                     stack.enter_context(patch.object(sys.modules[name], attribute, loops[value]))
