@@ -224,11 +224,11 @@ def test_calibration_error_by_hand() -> None:
     assert diagnostics.calibration_error(points) == pytest.approx((10 + 3 * 4) / 4)
 
 
-@pytest.mark.parametrize("place", range(len(blocks.PROBES)))
+@pytest.mark.parametrize("place", range(len(curves.PROBES)))
 def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place: int) -> None:
-    figure, _, systems = drawn(folder, list(blocks.PROBES)[place])
+    figure, _, systems = drawn(folder, list(curves.PROBES)[place])
     seeds = list(systems[0].row.cell.scores())
-    measured = [block for block in range(BLOCKS) if (place, block) != (len(blocks.PROBES) - 1, 0)]
+    measured = [block for block in range(BLOCKS) if (place, block) != (len(curves.PROBES) - 1, 0)]
     for block, line in zip(measured, figure.axes[0].lines, strict=True):
         assert line.get_label() == f"block {block + 1}"
         assert line.get_ydata()[0] == pytest.approx(np.mean([(place + 1) * (block + 1) / (1 + seed) for seed in seeds]))
@@ -236,7 +236,7 @@ def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place
 
 def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) -> None:
     figure, _, systems = drawn(folder, "blocks")
-    probes = list(blocks.PROBES)
+    probes = list(curves.PROBES)
     maps = np.array([panel.collections[0] for panel in figure.axes[: len(probes) * len(systems)]])
     for system, row in zip(systems, maps.reshape(len(systems), len(probes)), strict=True):
         for probe, mesh, first in zip(probes, row, maps, strict=False):

@@ -22,7 +22,7 @@ from lra.records import record
 from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report import page as html
-from lra.report.blocks import PROBES
+from lra.report.curves import PROBES
 from lra.report.figures import write_figures
 from lra.report.page import ASSETS, POINTS
 from lra.report.published import Published

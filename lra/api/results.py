@@ -16,8 +16,9 @@ from lra.report.curves import Curve
 from lra.report.curves import read as read_curve
 from lra.report.judge import asked, verdict
 from lra.report.records import refuse_hidden_differences
+from lra.report.schema import Question
 from lra.report.table import TableRow
-from lra.report.verdicts import Question, Verdict
+from lra.report.verdicts import Verdict
 
 Rule = Literal["best_val", "last", "best_test"]
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lra.report.layout import Grid, interval, texts
+from lra.report.formats import interval
+from lra.report.layout import Grid, texts
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, TableRow
 

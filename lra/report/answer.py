@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable
 
-from lra.report import layout
+from lra.report import formats
 from lra.report.statistics import ALPHA
 from lra.report.table import Column, TableRow
 from lra.report.verdicts import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE
@@ -52,7 +52,7 @@ def _against(column: Column, judged: list[TableRow]) -> str:
         own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
         return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
     known = [row for row in column.rows if row.name == names[0]]
-    return f"Against {names[0]} ({', '.join([layout.mean_sd(row.summary) for row in known] + [margin])})"
+    return f"Against {names[0]} ({', '.join([formats.mean_sd(row.summary) for row in known] + [margin])})"
 
 
 def _parts(judged: list[TableRow]) -> list[str]:
@@ -81,7 +81,7 @@ def _untested(row: TableRow) -> str:
 
 def _number(row: TableRow) -> str:
     known = row.verdict
-    text = f"{row.name} {layout.signed(known.estimate)} {layout.interval(known.interval)}"
+    text = f"{row.name} {formats.signed(known.estimate)} {formats.interval(known.interval)}"
     return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
 
 

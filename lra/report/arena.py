@@ -6,7 +6,8 @@ First what needs no long range: the best trivial guess of each task, and systems
 from collections.abc import Sequence
 from statistics import fmean
 
-from lra.report.layout import Grid, TableText, decimals, texts
+from lra.report.formats import decimals
+from lra.report.layout import Grid, TableText, texts
 from lra.report.published import Published
 from lra.report.table import Column, Section, TableRow
 

@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lra.report import curves
+from lra.report.curves import PROBES
 from lra.report.drawing import LINE, MARKERS, WIDTH, DrawnSystem, legend, new_figure
 from lra.report.table import Column
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-
-PROBES = {
-    "attention_std": "sd of attention outputs",
-    "score_std": "sd of A",
-    "score_asymmetry": "‖A − Aᵀ‖ / ‖A‖",
-    "residual_norm": "length of residuals",
-    "gradient_norm": "norm of gradients",
-}
-"""What lra/probe.py measures; A = Q Kᵀ, scaled, before any softmax."""
 
 Found = list[tuple[DrawnSystem, np.ndarray, np.ndarray]]
 """Systems with steps [n] and means over the seeds [n, blocks]."""

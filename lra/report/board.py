@@ -9,10 +9,11 @@ from lra.core.files import sha256, write_atomic
 from lra.records.names import PAGE
 from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
-from lra.report import Report, data, site
+from lra.report import data, site
 from lra.report.layout import address
 from lra.report.pack import contents
 from lra.report.records import refuse
+from lra.report.report import Report
 from lra.report.site import Listed
 from lra.report.verify import verify_records
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lra.report.blocks import PROBES
+from lra.report.curves import PROBES
 from lra.report.matrix import headings
 from lra.report.table import Column, Section
 

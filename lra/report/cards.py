@@ -10,10 +10,11 @@ from pydantic import Field
 from lra.core.errors import UserError
 from lra.core.files import read_json, write_atomic
 from lra.records.names import CARDS
-from lra.report import Report, diagnostics, layout, schema
+from lra.report import diagnostics, formats, schema
 from lra.report.difficulty import HARDER
 from lra.report.layout import Grid, texts
 from lra.report.markdown import escape, markdown
+from lra.report.report import Report
 from lra.report.statistics import LEVEL
 from lra.report.table import Column, Section, TableRow
 from lra.report.verdicts import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE
@@ -159,10 +160,10 @@ def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentio
 def _ability(column: Column, row: TableRow) -> str:
     summary = row.summary
     if summary.mean is None:
-        return layout.count(summary)
-    parts = [_word(column, row), layout.decimals(summary.mean), layout.interval(summary.interval)]
+        return formats.count(summary)
+    parts = [_word(column, row), formats.decimals(summary.mean), formats.interval(summary.interval)]
     parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
-    parts.append("" if row.cell.complete else f"({layout.count(summary)})")
+    parts.append("" if row.cell.complete else f"({formats.count(summary)})")
     return " ".join(filter(None, parts))
 
 

@@ -5,7 +5,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from lra.report import dots, layout
+from lra.report import dots, formats
 from lra.report.table import FULL_PATTERN, Column, TableRow
 
 FILTERS = ("task", "protocol", "attention", "variant")
@@ -21,16 +21,16 @@ def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
     minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
     return {
         "task": (None, column.short),
-        MEAN: (summary.mean, layout.mean_sd(summary) or "missing"),
-        "95 % interval": (summary.interval and summary.interval[0], layout.interval(summary.interval)),
+        MEAN: (summary.mean, formats.mean_sd(summary) or "missing"),
+        "95 % interval": (summary.interval and summary.interval[0], formats.interval(summary.interval)),
         "to the reference": _verdict(row),
         "caveats": (None, " ".join(badge.code for badge in row.badges)),
-        "best": (summary.best, layout.decimals(summary.best)),
-        "seeds": (summary.done, layout.count(summary)),
-        "published": (summary.published_best, layout.decimals(summary.published_best)),
-        "mean − published": (summary.mean_minus_published, layout.signed(summary.mean_minus_published)),
+        "best": (summary.best, formats.decimals(summary.best)),
+        "seeds": (summary.done, formats.count(summary)),
+        "published": (summary.published_best, formats.decimals(summary.published_best)),
+        "mean − published": (summary.mean_minus_published, formats.signed(summary.mean_minus_published)),
         "window, block or rank": (None, FULL_PATTERN if row.full_pattern else row.sizes),
-        "best baseline": (strongest, layout.decimals(strongest)),
+        "best baseline": (strongest, formats.decimals(strongest)),
         "parameters": (parameters, "" if parameters is None else f"{parameters:,}"),
         "minutes a run": (minutes, "" if minutes is None else f"{minutes:.1f}"),
         "protocol": (None, f"{key.protocol}, {key.selection}"),
@@ -40,7 +40,7 @@ def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
 def _verdict(row: TableRow) -> tuple[float | None, str]:
     if row.verdict is None:
         return None, "reference"
-    return row.verdict.estimate, f"{layout.signed(row.verdict.estimate)} {row.verdict.word}".strip()
+    return row.verdict.estimate, f"{formats.signed(row.verdict.estimate)} {row.verdict.word}".strip()
 
 
 def table(cells: list[dict[str, Any]], rows: Sequence[tuple[int, Column, TableRow]]) -> tuple[str, str]:

@@ -14,6 +14,15 @@ from lra.records.record import CONTENTS_BYTES
 from lra.records.run_files import RunFiles
 from lra.report.beside import Record, beside, contents
 
+PROBES = {
+    "attention_std": "sd of attention outputs",
+    "score_std": "sd of A",
+    "score_asymmetry": "‖A − Aᵀ‖ / ‖A‖",
+    "residual_norm": "length of residuals",
+    "gradient_norm": "norm of gradients",
+}
+"""What lra/training/probe.py measures in each block; A = Q Kᵀ, scaled, before any softmax."""
+
 Curve = dict[str, list[Any]]
 """One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from html import escape
 
-from lra.report import layout
+from lra.report import formats
 from lra.report import matrix as words
 from lra.report.drawing import colour_number
 from lra.report.table import Column, TableRow
@@ -26,7 +26,7 @@ def matrix(columns: Sequence[Column], headings: Sequence[str], href: Href) -> st
     head = "".join(map(_heading, columns, headings))
     lines = [
         f'<tr class="baseline"><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{layout.decimals(column.baselines.get(name))}</td>" for column in columns)
+        + "".join(f"<td>{formats.decimals(column.baselines.get(name))}</td>" for column in columns)
         + "</tr>"
         for name in names
     ]
@@ -101,7 +101,7 @@ def entry(column: Column, row: TableRow, href: Href, said: Sequence[Badge] = (),
     axis with the columns `beside` it."""
     address = escape(href(column, row))
     if row.summary.mean is None:
-        return f'<a href="{address}">{escape(layout.count(row.summary))}</a>'
+        return f'<a href="{address}">{escape(formats.count(row.summary))}</a>'
     mean = f"<strong>{row.summary.mean:.2f}</strong>" if row.name == column.bold else f"{row.summary.mean:.2f}"
     sd = "" if row.summary.sd is None else f" <small>± {row.summary.sd:.2f}</small>"
     marks = "".join(badge(mark) for mark in row.badges if mark not in said)
@@ -112,7 +112,7 @@ def _sign(row: TableRow) -> str:
     verdict = row.verdict
     if verdict is None or verdict.word not in SIGNS:
         return ""
-    said = f"{verdict.word}: {layout.signed(verdict.estimate)} {layout.interval(verdict.interval)}"
+    said = f"{verdict.word}: {formats.signed(verdict.estimate)} {formats.interval(verdict.interval)}"
     return f' <abbr class="sign" title="{escape(f"{said} to {verdict.reference}")}">{SIGNS[verdict.word]}</abbr>'
 
 
@@ -129,7 +129,7 @@ def svg(column: Column, row: TableRow, beside: Sequence[Column] = ()) -> str:
     line = "" if ends is None else f'<line x1="{x(ends[0])}" x2="{x(ends[1])}" y1="{y}" y2="{y}"/>'
     trivial = strongest(column)
     tick = "" if trivial is None else f'<path d="M{x(trivial)} 1V{HEIGHT - 1}"/>'
-    said = ", ".join(filter(None, [f"{mean:.2f}", layout.interval(ends)]))
+    said = ", ".join(filter(None, [f"{mean:.2f}", formats.interval(ends)]))
     return (
         f'<svg class="dots s{colour_number(row)}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{said}">'
         f'<title>{said}</title>{tick}{line}<circle cx="{x(mean)}" cy="{y}" r="3.5"/></svg>'

@@ -11,8 +11,9 @@ from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.report import statistics
 from lra.report.records import RecordedCell
+from lra.report.schema import Question
 from lra.report.table import TableRow
-from lra.report.verdicts import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Question, Verdict
+from lra.report.verdicts import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Verdict
 
 SAME = 0.005  # two numbers that print alike
 

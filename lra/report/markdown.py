@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lra.report import layout, matrix, pretraining
+from lra.report import formats, layout, matrix, pretraining
 from lra.report.across import DRAWS, Across
 from lra.report.across import table as tasks_table
 from lra.report.arena import arena
@@ -86,7 +86,7 @@ def page(
     yield f"# Details: {escape(name)}\n"
     yield "Test accuracy in percent (perplexity where it says so), by `lra-report` from the records in this folder.\n"
     if left_out:
-        yield f"**Left out: {layout.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
+        yield f"**Left out: {formats.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
     for section in sections:
         yield f"## Protocol {_code(section.protocol)}, selection `{section.selection}`\n"
         yield f"Selection: {RULES[section.selection]}.{_asked_for(section)}\n"
@@ -208,10 +208,10 @@ def receipts(runs: list[dict]) -> Iterator[str]:
     versions = {f"torch {run['provenance']['packages']['torch']}, Python {run['provenance']['python']}" for run in runs}
     digests = {f"{run['task']} {run['provenance']['data_sha256']}" for run in runs}
     seconds = sum(sum(run.get("seconds", {}).values()) for run in runs)
-    yield f"- {layout.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes"
+    yield f"- {formats.plural(len(runs), 'run')}, {seconds / 60:.1f} minutes"
     early = sum(run.get("ended") == "no progress" for run in runs)
     if early:
-        yield f"- ended before all steps, since the validation got no better: {layout.plural(early, 'run')}"
+        yield f"- ended before all steps, since the validation got no better: {formats.plural(early, 'run')}"
     yield f"- commit: {escape(', '.join(sorted(commits)))}"
     yield f"- data (SHA-256): {'; '.join(sorted(map(escape, digests)))}"
     yield f"- software: {escape('; '.join(sorted(versions)))}"

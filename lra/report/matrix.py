@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from lra.report.badges import KINDS
-from lra.report.layout import Grid, TableText, count, decimals, interval, mean_sd, short_p, signed, texts, whole
+from lra.report.formats import count, decimals, interval, mean_sd, short_p, signed, whole
+from lra.report.layout import Grid, TableText, texts
 from lra.report.published import Published, PublishedTable
 from lra.report.table import FULL_PATTERN, Column, Section, TableRow
 from lra.report.verdicts import SIGNS, Badge

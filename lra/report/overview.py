@@ -7,12 +7,13 @@ from pathlib import Path
 from lra.core.errors import UserError, printable
 from lra.core.files import write_atomic
 from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
-from lra.report import Report, site
+from lra.report import site
 from lra.report.layout import Grid, TableText, address
 from lra.report.markdown import escape, link, markdown
 from lra.report.numbers import fill, mismatches, read_page
 from lra.report.quantities import Quantities
 from lra.report.records import RecordedCell, Tell, refuse
+from lra.report.report import Report
 from lra.report.site import Listed
 from lra.report.verify import verify
 

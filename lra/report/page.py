@@ -14,10 +14,10 @@ import numpy as np
 
 from lra.records.run_files import RunFiles
 from lra.report import cells as table_of
-from lra.report import curves, diagnostics, dots, layout, matrix
+from lra.report import curves, diagnostics, dots, formats, layout, matrix
 from lra.report.arena import arena
 from lra.report.beside import Record, anchor
-from lra.report.blocks import PROBES
+from lra.report.curves import PROBES
 from lra.report.captions import Caption, captions
 from lra.report.published import Published
 from lra.report.schema import RULES, cleaned
@@ -64,7 +64,7 @@ def page(
     named = list(zip(names, columns, strict=True))
     return Template(_asset("page.html")).substitute(
         name=escape(title),
-        facts=escape("; ".join([f"{layout.plural(len(cells), 'cell')}, {layout.plural(runs, 'run')}", *common])),
+        facts=escape("; ".join([f"{formats.plural(len(cells), 'cell')}, {formats.plural(runs, 'run')}", *common])),
         answers="".join(dots.answer(name, column) for name, column in named),
         matrix=dots.matrix(columns, names, partial(_leads_to, [row for _, _, row in rows])),
         legend=dots.legend(columns),
@@ -122,7 +122,7 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[
     runs = list(row.cell.runs.values())
     finished = [row.cell.runs[seed] for seed in row.cell.scores()]
     shared = _shared([run["provenance"] for run in runs])
-    baselines = {f"baseline: {name}": layout.decimals(value) for name, value in sorted(column.baselines.items())}
+    baselines = {f"baseline: {name}": formats.decimals(value) for name, value in sorted(column.baselines.items())}
     return {
         "name": row.name,
         "short": column.short,

@@ -21,11 +21,12 @@ from typing import Any
 
 from lra.core.errors import UserError, did_you_mean
 from lra.core.files import read_json
-from lra.report import Report, curves, statistics
+from lra.report import curves, statistics
 from lra.report.judge import asked, verdict
 from lra.report.pretraining import mean_reached
 from lra.report.published import Published
 from lra.report.records import training_seconds
+from lra.report.report import Report
 from lra.report.table import Column, TableRow
 from lra.report.verdicts import Verdict
 

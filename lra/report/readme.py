@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lra.core.errors import printable
 from lra.records.names import DETAILS, PAGE, RECEIPTS, VERDICTS
-from lra.report import layout, matrix
+from lra.report import formats, matrix
 from lra.report.across import Across
 from lra.report.markdown import RULES, escape, link, markdown, receipts
 from lra.report.records import RecordedCell
@@ -41,7 +41,7 @@ def page(
     names = matrix.headings(sections)
     yield f"# Results: {escape(title)}\n"
     if left_out:
-        yield f"**Left out: {layout.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
+        yield f"**Left out: {formats.plural(left_out, 'damaged file')}; `lra-report --verify DIR` gives the names.**\n"
     yield from _not_done(cells)
     for column, name in list(zip(columns, names, strict=True))[:TASKS]:
         yield f"- **{escape(name)}**: {escape(column.answer)}"
@@ -86,7 +86,7 @@ def _selections(sections: list[Section]) -> str:
 def _hidden(columns: list[Column]) -> Iterator[str]:
     number = len({row.order for column in columns for row in column.rows}) - MOST
     if number > 0:
-        yield f"{layout.plural(number, 'more system')} in the page.\n"
+        yield f"{formats.plural(number, 'more system')} in the page.\n"
 
 
 def _packed(cells: list[RecordedCell]) -> str:

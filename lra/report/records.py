@@ -13,7 +13,7 @@ from lra.records.names import COSTS, METRICS, PREDICTIONS, RECORD, SAMPLE, SWEEP
 from lra.records.run_files import RunFiles
 from lra.report import schema
 from lra.report.beside import Record, beside
-from lra.report.verdicts import Question
+from lra.report.schema import Question
 
 Tell = Callable[[str], object]
 """Takes one line on what cannot be read, and is left out."""

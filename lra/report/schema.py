@@ -1,6 +1,7 @@
 """What a report expects of records and of a sweep.json: every key that it reads, its type and its range."""
 
 import reprlib
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -226,3 +227,12 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return [cleaned(item) for item in value]
     return printable(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a sweep asks: how each row differs from the `reference` system (None: from the Transformer, where there is
+    one), where a difference below `margin` points does not matter."""
+
+    reference: str | None
+    margin: float

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from lra.core.errors import printable
 from lra.records.names import PAGE
-from lra.report import dots, layout, matrix
+from lra.report import dots, formats, matrix
 from lra.report.table import Column, TableRow
 from lra.report.verdicts import Badge
 
 if TYPE_CHECKING:
-    from lra.report import Report
+    from lra.report.report import Report
 
 ASSETS = Path(__file__).with_name("assets")
 LONGEST = 4  # answers of one result that are shown
@@ -48,7 +48,7 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     beside = "".join(f'<li><a href="{escape(address)}">{escape(text)}</a></li>' for address, text in links)
     return Template((ASSETS / "site.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
-        facts=escape(f"{layout.plural(records, 'record')}; {sound} of {len(entries)} verified"),
+        facts=escape(f"{formats.plural(records, 'record')}; {sound} of {len(entries)} verified"),
         style=(ASSETS / "page.css").read_text(encoding="utf-8"),
         note=note,
         together=_together(entries),
@@ -129,9 +129,9 @@ def _leads_to(entry: Listed, column: Column, row: TableRow) -> str:
 
 
 def _entry(entry: Listed) -> str:
-    state = f"{layout.plural(entry.records, 'record')} verified"
+    state = f"{formats.plural(entry.records, 'record')} verified"
     if entry.faults:
-        state = f"{layout.plural(len(entry.faults), 'fault')}: not verified"
+        state = f"{formats.plural(len(entry.faults), 'fault')}: not verified"
     kind = "bad" if entry.faults else "good"
     answers = [dots.answer(name, column) for name, column in entry.columns]
     hidden = f"<p>{len(answers) - LONGEST} more on its page</p>" if len(answers) > LONGEST else ""

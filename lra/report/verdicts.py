@@ -23,15 +23,6 @@ class Badge:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a sweep asks: how each row differs from the `reference` system (None: from the Transformer, where there is
-    one), where a difference below `margin` points does not matter."""
-
-    reference: str | None
-    margin: float
-
-
-@dataclass(frozen=True)
 class Verdict:
     """A row minus its reference, seed by seed over the seeds that both have. Numbers are None where there are none.
 

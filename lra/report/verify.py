@@ -15,11 +15,12 @@ from lra.core.files import JSON_BYTES, digest, parse_json, read_regular
 from lra.records import record
 from lra.records.names import CARDS, CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
-from lra.report import Report, built, cards, curves
+from lra.report import built, cards, curves
 from lra.report.beside import Record, beside, predictions
 from lra.report.built import JSON
 from lra.report.figures import write_figures
 from lra.report.records import BESIDE, declared_cells, records
+from lra.report.report import Report
 
 TEXT_BYTES = 2**28  # the most that a file of a report may have
 MOST = 20  # places of a file that are named one by one
