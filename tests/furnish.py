@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lra.records import record
-from lra.report.curves import PROBES
+from lra.report.read.records import PROBES
 
 EVERY, EVALUATIONS, BLOCKS = 10, 100, 3
 

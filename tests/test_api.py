@@ -28,7 +28,7 @@ from lra.core.paths import CHECKOUT
 from lra.core.signals import INTERRUPTED, PAUSED, Paused
 from lra.records.names import LOCK, RECEIPTS, RECORD
 from lra.report import Report
-from lra.report.pack import pack
+from lra.report.read.pack import pack
 
 SMOKE = (
     "experiment=smoke", "attention=softmax", "task=listops_short", "task.train_size=50", "task.val_size=7",
@@ -275,7 +275,7 @@ def test_the_report_is_that_of_the_command(
     cli: Commands, small: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Figures are left out here: they take seconds."""
-    monkeypatch.setattr("lra.report.figures.write_figures", lambda *_: [])
+    monkeypatch.setattr("lra.report.render.figures.write_figures", lambda *_: [])
     other = shutil.copytree(small, tmp_path_factory.mktemp("other") / small.name)
     page = lra.report(small)
     assert page == small / "README.md"

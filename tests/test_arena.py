@@ -9,7 +9,7 @@ from reports import page_of, put
 from support import composed
 
 from lra.report import Report
-from lra.report.published import Published
+from lra.report.read.published import Published
 
 SIX = ["listops", "text", "matching", "image", "pathfinder", "pathx"]
 

@@ -22,21 +22,13 @@ from scipy import stats
 from lra.core.errors import UserError
 from lra.records import record
 from lra.records.run_files import RunFiles
-from lra.report import (
-    Report,
-    batches,
-    blocks,
-    compared,
-    curves,
-    diagnostics,
-    difficulty,
-    drawing,
-    figures,
-    write_report,
-)
-from lra.report.captions import SHOWS
-from lra.report.drawing import DrawnSystem, shade
-from lra.report.table import Column
+from lra.report import Report, write_report
+from lra.report.read import records
+from lra.report.render import drawing, figures
+from lra.report.render.drawing import DrawnSystem, shade
+from lra.report.render.layout import SHOWS
+from lra.report.statistics import columns
+from lra.report.statistics.table import Column
 
 LISTOPS = "listops"
 
@@ -71,7 +63,7 @@ def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path
     stems = {path.stem for path in written}
     assert {*SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
     assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
-        "depth", "difficulty", *batches.DRAWINGS,
+        "depth", "difficulty", *figures.BATCH_DRAWINGS,
     }  # fmt: skip
     assert {name for name in figures.DRAWINGS if f"{name}_books" in stems} == {*figures.DRAWINGS} - {
         "depth", "difficulty",
@@ -187,7 +179,7 @@ def test_the_front_has_what_no_other_beats_for_less(folder: Path) -> None:
     points = [(system, float(cost)) for system, cost in zip(systems, (3, 1, 2, 5), strict=True)]
     scores = [(cost, system.row.summary.mean) for system, cost in points]
     expected = [(c, m) for c, m in sorted(scores) if not any(d <= c and n > m for d, n in scores)]
-    assert compared._front(points, lower=False) == expected
+    assert figures._front(points, lower=False) == expected
 
 
 def test_the_forest_shows_the_numbers_of_the_verdicts(folder: Path) -> None:
@@ -212,7 +204,7 @@ def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(fo
 @pytest.mark.parametrize(("correct", "examples"), [(0, 7), (3, 7), (7, 7), (410, 1013)])
 def test_intervals_of_calibration_are_wilsons(correct: int, examples: int) -> None:
     expected = stats.binomtest(correct, examples).proportion_ci(method="wilson")
-    found = diagnostics.wilson(100 * correct / examples, examples)
+    found = columns.wilson(100 * correct / examples, examples)
     np.testing.assert_allclose(found, [100 * expected.low, 100 * expected.high], atol=1e-4)
 
 
@@ -221,14 +213,14 @@ def test_calibration_error_by_hand() -> None:
         {"confidence": 20.0, "accuracy": 30.0, "examples": 1},
         {"confidence": 90.0, "accuracy": 86.0, "examples": 3},
     ]
-    assert diagnostics.calibration_error(points) == pytest.approx((10 + 3 * 4) / 4)
+    assert columns.calibration_error(points) == pytest.approx((10 + 3 * 4) / 4)
 
 
-@pytest.mark.parametrize("place", range(len(curves.PROBES)))
+@pytest.mark.parametrize("place", range(len(records.PROBES)))
 def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place: int) -> None:
-    figure, _, systems = drawn(folder, list(curves.PROBES)[place])
+    figure, _, systems = drawn(folder, list(records.PROBES)[place])
     seeds = list(systems[0].row.cell.scores())
-    measured = [block for block in range(BLOCKS) if (place, block) != (len(curves.PROBES) - 1, 0)]
+    measured = [block for block in range(BLOCKS) if (place, block) != (len(records.PROBES) - 1, 0)]
     for block, line in zip(measured, figure.axes[0].lines, strict=True):
         assert line.get_label() == f"block {block + 1}"
         assert line.get_ydata()[0] == pytest.approx(np.mean([(place + 1) * (block + 1) / (1 + seed) for seed in seeds]))
@@ -236,7 +228,7 @@ def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place
 
 def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) -> None:
     figure, _, systems = drawn(folder, "blocks")
-    probes = list(curves.PROBES)
+    probes = list(records.PROBES)
     maps = np.array([panel.collections[0] for panel in figure.axes[: len(probes) * len(systems)]])
     for system, row in zip(systems, maps.reshape(len(systems), len(probes)), strict=True):
         for probe, mesh, first in zip(probes, row, maps, strict=False):
@@ -248,7 +240,7 @@ def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) ->
 
 
 def test_quartiles_are_of_whole_windows_of_all_seeds() -> None:
-    places, (low, middle, high) = batches.quartiles([np.arange(250.0), np.arange(250.0)])
+    places, (low, middle, high) = figures.quartiles([np.arange(250.0), np.arange(250.0)])
     assert places.tolist() == [100, 200]
     assert middle.tolist() == [49.5, 149.5]
     assert (low[0], high[1]) == (np.quantile(np.arange(100), 0.25), pytest.approx(174.25, abs=0.5))
@@ -288,25 +280,25 @@ def test_accuracy_over_difficulty_has_a_panel_for_each_system(folder: Path) -> N
         return replace(system, runs=[{"diagnostics": group} for group in groups])
 
     shown = [probed(system, loss) for loss, system in enumerate(systems[:3])]
-    figure = difficulty.over_difficulty(column, shown)
+    figure = figures.over_difficulty(column, shown)
     assert [panel.get_title() for panel in figure.axes] == [system.title for system in shown]
     for loss, (system, panel) in enumerate(zip(shown, figure.axes, strict=True)):
         [own] = [line for line in panel.lines if line.get_color() == system.colour]
         np.testing.assert_allclose(own.get_ydata(), [100 - 2 * loss, 100 - 8 * loss])
         assert [text.get_text() for text in panel.get_xticklabels()] == ["2", "8"]
         assert len(panel.lines) == 3
-    assert difficulty.over_difficulty(column, systems) is None
+    assert figures.over_difficulty(column, systems) is None
 
 
 def test_accuracy_by_group_pools_the_counts() -> None:
-    found = diagnostics.accuracy_by([results(1), results(3), {}])
+    found = columns.accuracy_by([results(1), results(3), {}])
     assert found["root operator"]["MIN"] == {"accuracy": 100 * (201 + 203) / 1000, "baseline": 30.0}
     assert found["length"] == {"500-999": {"accuracy": 100 * 500 / 1200}, "1000-1999": {"accuracy": 30.0}}
-    assert diagnostics.accuracy_by([{}]) == {}
+    assert columns.accuracy_by([{}]) == {}
 
 
 def test_reliability_by_hand() -> None:
-    low, high = diagnostics.reliability([results(1), results(3)])
+    low, high = columns.reliability([results(1), results(3)])
     assert low["examples"] == 3000
     assert low["confidence"] == pytest.approx((2 * 15 * 1000 + 2 * 20 * 500) / 3000)
     assert low["accuracy"] == pytest.approx((11 * 1000 + 13 * 1000 + 2 * 30 * 500) / 3000)
@@ -316,18 +308,18 @@ def test_reliability_by_hand() -> None:
 def test_seeds_are_taken_together_where_all_of_them_were_measured() -> None:
     one = {"step": [10, 20, 30], "val_loss": [3.0, None, 1.0]}
     two = {"step": [10, 20, 30, 40], "val_loss": [5.0, 4.0, 3.0, 2.0]}
-    steps, values = curves.over_seeds([one, two, {"step": [5]}], "val_loss")
+    steps, values = records.over_seeds([one, two, {"step": [5]}], "val_loss")
     assert steps.tolist() == [10, 30]
     assert values.tolist() == [[3.0, 1.0], [5.0, 3.0]]
-    assert [part.size for part in curves.over_seeds([], "val_loss")] == [0, 0]
+    assert [part.size for part in records.over_seeds([], "val_loss")] == [0, 0]
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     curve(tmp_path, seed=1, evaluations=3)
     path = tmp_path / record.METRICS
-    whole = curves.read(RunFiles(tmp_path), {"path": record.NAME, "packed": False})
+    whole = records.read_curve(RunFiles(tmp_path), {"path": record.NAME, "packed": False})
     path.write_text(path.read_text() + '{"step": 40, "val_l')
-    assert curves.read(RunFiles(tmp_path), {"path": record.NAME, "packed": False}) == whole
+    assert records.read_curve(RunFiles(tmp_path), {"path": record.NAME, "packed": False}) == whole
     assert whole["step"] == [10, 20, 30]
     assert whole["val_perplexity"] == [math.exp(loss) for loss in whole["val_loss"]]
 
@@ -338,7 +330,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / record.METRICS
     path.write_text(path.read_text() + text + "\n")
     with pytest.raises(UserError, match=r"metrics.jsonl, line 3: expected"):
-        curves.read_lines(path)
+        records.read_lines(path)
 
 
 def test_styles_differ() -> None:

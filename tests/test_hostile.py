@@ -28,14 +28,14 @@ from lra.records import record
 from lra.records.names import PAGE, PREDICTIONS, README, WEIGHTS
 from lra.records.run_files import RunFiles
 from lra.report import Report
-from lra.report.beside import predictions
-from lra.report.board import submit, write_board
-from lra.report.cards import text as cards
-from lra.report.data import as_csv
-from lra.report.figures import write_figures
-from lra.report.layout import address
-from lra.report.markdown import escape
-from lra.report.overview import is_over_folders, overview, verified
+from lra.report.check.overview import is_over_folders, overview, submit, verified, write_board
+from lra.report.read.records import predictions
+from lra.report.render.cards import text as cards
+from lra.report.render.exports import as_csv
+from lra.report.render.figures import write_figures
+from lra.report.render.layout import address
+from lra.report.render.markdown import escape
+from lra.report.statistics import formats
 from lra.tools import explain
 from lra.tools.rerun import again, kept, measurements
 
@@ -191,7 +191,7 @@ def test_one_submission_stops_no_other(tmp_path: Path, monkeypatch: pytest.Monke
     page, refused = write_board(tmp_path / "board")
     table = page.with_name("board.csv").read_text()
     assert refused == []
-    assert [table.count(f"\n{name},") for name in ("honest", "\\x1b[31m", "'=1+1")] == [3, 3, 3]
+    assert [formats.count(f"\n{name},") for name in ("honest", "\\x1b[31m", "'=1+1")] == [3, 3, 3]
     assert harmless.of_csv(table) == []
 
 
@@ -246,7 +246,7 @@ def test_letters_that_a_font_lacks_are_no_warnings(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_none_is_named(tmp_path: Path) -> None:
-    program = "from pathlib import Path; from lra.report.figures import write_figures; write_figures(Path('.'), [])"
+    program = "from pathlib import Path; from lra.report.render import figures as f; f.write_figures(Path('.'), [])"
     known = {**os.environ, "MPLBACKEND": "nonsense"}
     done = subprocess.run([sys.executable, "-c", program], env=known, capture_output=True, text=True, check=False)
     assert "UserError: no figures: matplotlib: Key backend: 'nonsense' is not a valid value" in done.stderr

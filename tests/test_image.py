@@ -15,8 +15,8 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub
 from lra.data.sampling import limited
-from lra.report.published import Published
-from lra.report.records import CellKey
+from lra.report.read.published import Published
+from lra.report.read.records import CellKey
 from lra.tasks import Place, Split, image
 from lra.tasks.image import Image, grey
 

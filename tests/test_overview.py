@@ -19,7 +19,7 @@ from lra.records import record
 from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
 from lra.report import write_pages
-from lra.report.overview import write_overview
+from lra.report.check.overview import write_overview
 
 
 def test_an_overview_links_to_the_findings_and_has_a_row_for_each_folder(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_all_kept_folders_and_the_pages_over_them_are_built_twice_to_the_byte(tm
     """In two processes, with other seeds of their hashes."""
     program = (
         "import sys; from pathlib import Path; from lra.report import write_pages\n"
-        "from lra.report.overview import results_folders, write_overview; folder = Path(sys.argv[1])\n"
+        "from lra.report.check.overview import results_folders, write_overview; folder = Path(sys.argv[1])\n"
         "print(len([write_pages(path) for path in results_folders(folder)])); write_overview(folder)"
     )
     trees = []

@@ -24,8 +24,10 @@ from lra.records import receipts, record
 from lra.records.names import CONFIG, DETAILS, DIGESTS, METRICS, PREDICTIONS, README, RECEIPTS, SWEEP
 from lra.records.receipts import Receipts, packed
 from lra.records.run_files import RunFiles
-from lra.report import Report, figures, verify, write_pages, write_report
-from lra.report.pack import pack, unpack
+from lra.report import Report, write_pages, write_report
+from lra.report.check import verify
+from lra.report.read.pack import pack, unpack
+from lra.report.render import figures
 
 SEED1 = "listops/paper/simple/simple/seed1"
 

@@ -21,12 +21,12 @@ from scipy import stats
 from lra.records import record
 from lra.records.run_files import RunFiles
 from lra.report import Report
-from lra.report import page as html
-from lra.report.curves import PROBES
-from lra.report.figures import write_figures
-from lra.report.page import ASSETS, POINTS
-from lra.report.published import Published
-from lra.report.table import Section
+from lra.report.read.published import Published
+from lra.report.read.records import PROBES
+from lra.report.render import page as html
+from lra.report.render.figures import write_figures
+from lra.report.render.page import ASSETS, POINTS
+from lra.report.statistics.table import Section
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 

@@ -11,8 +11,7 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.core.files import write_json
-from lra.report.numbers import fill, mismatches
-from lra.report.quantities import Quantities
+from lra.report.check.numbers import Quantities, fill, mismatches
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from lra.data.self_pretraining import facts_of, inputs_of
 from lra.init.checkpoint import Checkpoint
 from lra.records import record
 from lra.report import Report
-from lra.report.records import computed_tokens, training_seconds
+from lra.report.read.records import computed_tokens, training_seconds
 from lra.runs.describe import describe
 from lra.runs.start import initial, pretrained
 from lra.tasks import PADDING, Place, Split, Task

@@ -6,7 +6,7 @@ import pytest
 from reports import change, page_of, put
 
 from lra.core.errors import UserError
-from lra.report.quantities import Quantities
+from lra.report.check.numbers import Quantities
 
 PHASE = {"tokens": {"computed": 700}, "seconds": {"train": 3.0}}
 

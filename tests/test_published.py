@@ -16,10 +16,10 @@ from support import composed, options
 
 from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT, conf_dir, systems_file, table1_file
-from lra.report import latex
-from lra.report.answer import short_names
-from lra.report.published import Published
-from lra.report.records import CellKey
+from lra.report.read.published import Published
+from lra.report.read.records import CellKey
+from lra.report.render import exports
+from lra.report.statistics.columns import short_names
 
 
 def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:
@@ -202,7 +202,7 @@ def test_a_complexity_is_a_formula_or_text_and_never_a_command(small: Path, text
         f"systems: [{{name: Mine, attention: mine, variant: transformer, complexity: {json.dumps(text)}}}]\n"
     )
     line = next(line for line in files_of(small)["table1.tex"].splitlines() if line.startswith("Mine"))
-    assert f" & {latex.escape(text)} & " in line
+    assert f" & {exports.escape(text)} & " in line
     assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum"}
 
 

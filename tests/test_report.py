@@ -19,13 +19,14 @@ from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT
 from lra.records import record
-from lra.report import Report, curves, latex, write_report
-from lra.report.captions import stem
-from lra.report.layout import Grid, TableText, address
-from lra.report.markdown import markdown
-from lra.report.overview import results_folders
-from lra.report.published import Published
-from lra.report.records import CellKey
+from lra.report import Report, write_report
+from lra.report.check.overview import results_folders
+from lra.report.read import records
+from lra.report.read.published import Published
+from lra.report.read.records import CellKey
+from lra.report.render import exports
+from lra.report.render.layout import Grid, TableText, address, stem
+from lra.report.render.markdown import markdown
 
 FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
 
@@ -306,8 +307,8 @@ def test_markdown_of_names(tmp_path: Path) -> None:
 
 
 def test_latex_of_names() -> None:
-    shown = latex.escape(HOSTILE)
-    assert latex.escape("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
+    shown = exports.escape(HOSTILE)
+    assert exports.escape("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
     assert shown == (
         r"a$|$b *c* `d` $<$script$>$ \textbackslash{}e\_f\textasciicircum{}g\textasciitilde{}h 50\% \& \#1 "
         r"\{x\} \$y\$ U+03B1"
@@ -324,7 +325,7 @@ def test_latex_compiles_and_fits_the_page(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
 @pytest.mark.parametrize("folder", results_folders(CHECKOUT / "results"), ids=lambda folder: folder.name)
 def test_the_latex_of_every_kept_folder_compiles(folder: Path, tmp_path: Path) -> None:
-    typeset(tmp_path, "\n".join(latex.document(Report(folder).sections)))
+    typeset(tmp_path, "\n".join(exports.table_tex(Report(folder).sections)))
 
 
 def typeset(folder: Path, tables: str, more: str = "") -> None:
@@ -371,7 +372,7 @@ def test_needs_neither_torch_nor_hydra(small: Path) -> None:
     complete(small)
     probe = (
         "import sys; from pathlib import Path\n"
-        "from lra.report import write_report; from lra.report.verify import verify\n"
+        "from lra.report import write_report; from lra.report.check.verify import verify\n"
         f"write_report(Path({str(small)!r}))\n"
         f"assert verify(Path({str(small)!r}))[1] == []\n"
         "assert not {'torch', 'hydra', 'omegaconf'} & set(sys.modules)"
@@ -427,9 +428,9 @@ def test_steps_to_the_accuracy_of_the_transformer_of_the_same_seed(tmp_path: Pat
 
 def test_lower_is_better_where_perplexity_counts() -> None:
     curve = {"step": [1, 2, 3, 4], "val_perplexity": [9.0, None, 7.0, 5.0]}
-    assert curves.reached(curve, "val_perplexity", 7.0, lower=True) == 3
-    assert curves.reached(curve, "val_perplexity", 4.0, lower=True) is None
-    assert curves.reached(curve, "val_perplexity", 7.0, lower=False) == 1
+    assert records.reached(curve, "val_perplexity", 7.0, lower=True) == 3
+    assert records.reached(curve, "val_perplexity", 4.0, lower=True) is None
+    assert records.reached(curve, "val_perplexity", 7.0, lower=False) == 1
 
 
 def test_the_layout_of_table_2(tmp_path: Path) -> None:

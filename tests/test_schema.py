@@ -21,8 +21,10 @@ from lra.core.paths import PACKAGE
 from lra.records import record
 from lra.records.names import RECEIPTS, SWEEP
 from lra.records.run_files import RunFiles
-from lra.report import Report, drawing, figures, schema
-from lra.report.records import load
+from lra.report import Report
+from lra.report.read import schema
+from lra.report.read.records import load
+from lra.report.render import drawing, figures
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"test": None}, "test: "),

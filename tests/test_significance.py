@@ -15,12 +15,12 @@ from scipy.stats import binom
 
 from lra.core.errors import UserError
 from lra.records.run_files import RunFiles
-from lra.report.badges import KINDS
-from lra.report.columns import sections
-from lra.report.published import Published
-from lra.report.records import CellKey, RecordedCell
-from lra.report.statistics import hochberg
-from lra.report.table import Column
+from lra.report.read.published import Published
+from lra.report.read.records import CellKey, RecordedCell
+from lra.report.statistics.columns import sections
+from lra.report.statistics.comparison import KINDS
+from lra.report.statistics.inference import hochberg
+from lra.report.statistics.table import Column
 
 NOWHERE = RunFiles(Path(__file__).parent)
 

@@ -7,28 +7,28 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binomtest, chi, norm, t, ttest_1samp, ttest_ind
 
-from lra.report import statistics
+from lra.report.statistics import inference
 
 
 def test_the_interval_of_two_values_has_a_closed_form() -> None:
     """With one degree of freedom t is Cauchy's, whose quantile is a tangent."""
-    low, high = statistics.mean_interval([3.0, 5.0])
+    low, high = inference.mean_interval([3.0, 5.0])
     half = math.tan(math.pi * 0.475)  # the standard error of (3, 5) is 1
     assert (low, high) == pytest.approx((4 - half, 4 + half))
 
 
 def test_the_interval_of_five_values_by_hand() -> None:
-    low, high = statistics.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    low, high = inference.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     half = 2.776445105 * math.sqrt(2.5 / 5)  # the quantile is that of printed tables
     assert (low, high) == pytest.approx((3 - half, 3 + half))
-    assert statistics.mean_interval([3.0, 5.0], 1.5, 11.0) == (1.5, 11.0)
-    assert statistics.mean_interval([3.0]) is None
-    assert statistics.mean_interval([2.0, 2.0]) == (2.0, 2.0)
+    assert inference.mean_interval([3.0, 5.0], 1.5, 11.0) == (1.5, 11.0)
+    assert inference.mean_interval([3.0]) is None
+    assert inference.mean_interval([2.0, 2.0]) == (2.0, 2.0)
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     runs = np.random.default_rng(7).normal(37.0, 1.3, size=(5000, 5)).tolist()
-    intervals = [statistics.mean_interval(values) for values in runs]
+    intervals = [inference.mean_interval(values) for values in runs]
     covered = sum(low <= 37.0 <= high for low, high in intervals) / len(runs)
     assert 0.93 < covered < 0.97
     width = np.mean([high - low for low, high in intervals])
@@ -38,7 +38,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 def test_a_difference_by_hand() -> None:
     """Variances 13 and 7 of three runs each: a standard error of the root of 20/3, with 20^2 x 2 / (13^2 + 7^2) degrees
     of freedom."""
-    found = statistics.difference([3.0, 5.0, 10.0], [2.0, 3.0, 7.0])
+    found = inference.difference([3.0, 5.0, 10.0], [2.0, 3.0, 7.0])
     assert (found.seeds, found.mean) == (3, 2.0)
     assert (found.error, found.sd) == (pytest.approx(math.sqrt(20 / 3)), pytest.approx(math.sqrt(10)))
     assert found.freedom == pytest.approx(800 / 218)
@@ -50,7 +50,7 @@ def test_a_difference_by_hand() -> None:
 
 def test_differences_are_welchs_and_turn_round() -> None:
     first, second = np.random.default_rng(3).normal(size=(2, 7)).tolist()
-    one, other = statistics.difference(first, second), statistics.difference(second, first)
+    one, other = inference.difference(first, second), inference.difference(second, first)
     expected = ttest_ind(first, second, equal_var=False)
     assert (one.p, one.freedom) == (pytest.approx(expected.pvalue), pytest.approx(expected.df))
     assert one.interval == pytest.approx(tuple(expected.confidence_interval()))
@@ -59,25 +59,25 @@ def test_differences_are_welchs_and_turn_round() -> None:
 
 def test_a_difference_to_a_constant_is_the_t_test_of_one_sample() -> None:
     runs = [3.0, 5.0, 10.0]
-    found = statistics.difference(runs, [2.0] * 3)
+    found = inference.difference(runs, [2.0] * 3)
     assert found.p == pytest.approx(ttest_1samp(runs, 2.0).pvalue)
-    assert found.interval == pytest.approx(tuple(end - 2 for end in statistics.mean_interval(runs)))
+    assert found.interval == pytest.approx(tuple(end - 2 for end in inference.mean_interval(runs)))
 
 
 def test_runs_that_do_not_vary_have_no_p() -> None:
     for first, second in (([35.1, 35.1], [35.0, 35.0]), ([1.0], [2.0])):
-        found = statistics.difference(first, second)
+        found = inference.difference(first, second)
         assert (found.p, found.interval, found.equivalence(1.0)) == (None, None, None)
         assert found.mean == pytest.approx(first[0] - second[0])
-    assert statistics.difference([], []).mean is None
+    assert inference.difference([], []).mean is None
     with pytest.raises(ValueError, match="the same seeds, found 1 and 2"):
-        statistics.difference([1.0], [1.0, 2.0])
+        inference.difference([1.0], [1.0, 2.0])
 
 
 def test_hochberg_by_hand() -> None:
-    assert statistics.hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])
-    assert statistics.hochberg([0.9, 0.6]) == [0.9, 0.9]
-    assert statistics.hochberg([]) == []
+    assert inference.hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])
+    assert inference.hochberg([0.9, 0.6]) == [0.9, 0.9]
+    assert inference.hochberg([]) == []
 
 
 @pytest.mark.parametrize(("seeds", "spread"), [(3, 1), (3, 4), (5, 1), (5, 4)])
@@ -85,7 +85,7 @@ def test_differences_are_covered_and_equivalence_is_rarely_wrong(seeds: int, spr
     """The true difference is the margin: at most 5 % may be called equivalent."""
     rng = np.random.default_rng(23)
     pairs = zip(rng.normal(1, 1, (3000, seeds)).tolist(), rng.normal(0, spread, (3000, seeds)).tolist(), strict=True)
-    found = [statistics.difference(first, second) for first, second in pairs]
+    found = [inference.difference(first, second) for first, second in pairs]
     assert 0.93 < np.mean([one.interval[0] <= 1 <= one.interval[1] for one in found]) < 0.98
     assert np.mean([one.equivalence(1.0) < 0.05 for one in found]) < 0.06
 
@@ -107,8 +107,8 @@ def coverage(seeds: int, spread: float, tables: int, two: bool) -> tuple[float, 
         examples = rng.normal(0, 1, 1009)
         first, other = (right(rng, examples, seeds, spread) for _ in range(2))
         means = [(100 * array.mean(axis=1)).tolist() for array in (first, other)]
-        over_seeds = statistics.difference(*means).interval if two else statistics.mean_interval(means[0])
-        both = statistics.crossed(first, other if two else None)
+        over_seeds = inference.difference(*means).interval if two else inference.mean_interval(means[0])
+        both = inference.crossed(first, other if two else None)
         hits.append([ends is not None and ends[0] <= truth <= ends[1] for ends in (over_seeds, both)])
     return tuple(np.mean(hits, axis=0))
 
@@ -133,35 +133,35 @@ def test_an_interval_over_seeds_alone_misses_other_examples() -> None:
 def test_the_crossed_interval_holds_that_over_seeds() -> None:
     rng = np.random.default_rng(31)
     array = right(rng, rng.normal(0, 1, 211), 3, 0.1)
-    low, high = statistics.crossed(array)
-    inner = statistics.mean_interval((100 * array.mean(axis=1)).tolist())
+    low, high = inference.crossed(array)
+    inner = inference.mean_interval((100 * array.mean(axis=1)).tolist())
     assert low < inner[0] < inner[1] < high
-    assert statistics.crossed(array[:1]) is None
+    assert inference.crossed(array[:1]) is None
     same = np.repeat(array[:1], 3, axis=0)
-    assert statistics.crossed(same) is None
+    assert inference.crossed(same) is None
 
 
 def test_holm_by_hand() -> None:
-    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert statistics.holm([0.9, 0.6]) == [1.0, 1.0]
-    assert statistics.holm([]) == []
+    assert inference.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert inference.holm([0.9, 0.6]) == [1.0, 1.0]
+    assert inference.holm([]) == []
 
 
 def test_holm_keeps_the_error_of_a_family() -> None:
     """Of twelve true hypotheses one or more are rejected in at most 5 % of all families."""
     families = np.random.default_rng(5).uniform(size=(4000, 12)).tolist()
-    wrong = sum(min(statistics.holm(family)) < 0.05 for family in families) / len(families)
+    wrong = sum(min(inference.holm(family)) < 0.05 for family in families) / len(families)
     assert 0.04 < wrong < 0.06
 
 
 def test_mcnemar_by_hand() -> None:
     first = np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0], dtype=bool)
     second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0], dtype=bool)
-    found = statistics.mcnemar(first, second)
+    found = inference.mcnemar(first, second)
     assert (found.only_first, found.only_second) == (1, 7)
     assert found.p == pytest.approx(2 * (1 + 8) / 2**8)  # at most one of eight, either way
-    assert statistics.mcnemar(second, first).p == pytest.approx(found.p)
-    assert statistics.mcnemar(first, first).p == 1.0
+    assert inference.mcnemar(second, first).p == pytest.approx(found.p)
+    assert inference.mcnemar(first, first).p == 1.0
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 1), (3, 3), (5, 4), (2, 19), (230, 270)])
@@ -169,14 +169,14 @@ def test_mcnemar_is_scipys_binomial_test(only_first: int, only_second: int) -> N
     first = np.arange(600) < only_first
     second = (np.arange(600) >= only_first) & (np.arange(600) < only_first + only_second)
     expected = binomtest(only_first, only_first + only_second).pvalue
-    assert statistics.mcnemar(first, second).p == pytest.approx(expected)
+    assert inference.mcnemar(first, second).p == pytest.approx(expected)
 
 
 def test_mcnemar_of_many_examples_is_near_its_normal_form() -> None:
     first = np.arange(2000) < 230
     second = (np.arange(2000) >= 230) & (np.arange(2000) < 500)  # 230 against 270
     normal = 2 * norm.sf((abs(230 - 270) - 1) / math.sqrt(500))
-    assert statistics.mcnemar(first, second).p == pytest.approx(normal, rel=0.01)
+    assert inference.mcnemar(first, second).p == pytest.approx(normal, rel=0.01)
 
 
 def integrated_power(n: int, effect: float) -> float:
@@ -193,24 +193,24 @@ def integrated_power(n: int, effect: float) -> float:
 
 @pytest.mark.parametrize("sd", [0.2, 0.35, 0.8, 1.7])
 def test_the_seeds_needed_are_the_fewest_that_do(sd: float) -> None:
-    needed = statistics.seeds_needed(sd)
+    needed = inference.seeds_needed(sd)
     assert integrated_power(needed, 0.5 / sd) >= 0.8
     assert integrated_power(needed - 1, 0.5 / sd) < 0.8
 
 
 def test_the_seeds_needed_for_known_spreads() -> None:
     """Sample sizes that textbooks print for effects of 2.5, 1, 0.5 and 0.25 standard deviations."""
-    assert [statistics.seeds_needed(sd) for sd in (0.2, 0.5, 1.0, 2.0)] == [4, 17, 64, 253]
-    assert statistics.seeds_needed(0.0) == statistics.seeds_to_decide(0.0, 1.0) == statistics.seeds_needed(1e-6) == 2
+    assert [inference.seeds_needed(sd) for sd in (0.2, 0.5, 1.0, 2.0)] == [4, 17, 64, 253]
+    assert inference.seeds_needed(0.0) == inference.seeds_to_decide(0.0, 1.0) == inference.seeds_needed(1e-6) == 2
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.3])
 def test_so_many_seeds_decide_in_a_simulation(sd: float) -> None:
     """A difference of the margin is seen, and equal systems are called equivalent, each in 80 % of the cases."""
-    n = statistics.seeds_to_decide(sd, 1.0)
+    n = inference.seeds_to_decide(sd, 1.0)
     rng = np.random.default_rng(11)
     equal, apart = (
-        [statistics.difference(*rng.normal([[shift], [0.0]], sd, (2, n)).tolist()) for _ in range(1000)]
+        [inference.difference(*rng.normal([[shift], [0.0]], sd, (2, n)).tolist()) for _ in range(1000)]
         for shift in (0.0, 1.0)
     )
     assert 0.77 < np.mean([found.equivalence(1.0) < 0.05 for found in equal]) < 0.9
@@ -218,32 +218,32 @@ def test_so_many_seeds_decide_in_a_simulation(sd: float) -> None:
 
 
 def test_seeds_that_decide_a_difference_beyond_the_margin_show_that_difference() -> None:
-    assert statistics.seeds_to_decide(1.0, 0.2, -0.5) == statistics.seeds_to_decide(1.0, 0.2, 0.5) == 64
-    assert statistics.seeds_to_decide(1.0, 0.2, 0.1) == statistics.seeds_to_decide(1.0, 0.2) > 64
+    assert inference.seeds_to_decide(1.0, 0.2, -0.5) == inference.seeds_to_decide(1.0, 0.2, 0.5) == 64
+    assert inference.seeds_to_decide(1.0, 0.2, 0.1) == inference.seeds_to_decide(1.0, 0.2) > 64
 
 
 def test_the_expected_maximum_has_closed_forms() -> None:
-    assert statistics.expected_maximum(1) == pytest.approx(0, abs=1e-9)
-    assert statistics.expected_maximum(2) == pytest.approx(1 / math.sqrt(math.pi))
-    assert statistics.expected_maximum(3) == pytest.approx(1.5 / math.sqrt(math.pi))
+    assert inference.expected_maximum(1) == pytest.approx(0, abs=1e-9)
+    assert inference.expected_maximum(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert inference.expected_maximum(3) == pytest.approx(1.5 / math.sqrt(math.pi))
     of_five = 5 / (4 * math.sqrt(math.pi)) * (1 + 6 / math.pi * math.asin(1 / 3))
-    assert statistics.expected_maximum(5) == pytest.approx(of_five)
+    assert inference.expected_maximum(5) == pytest.approx(of_five)
     drawn = np.random.default_rng(2).normal(size=(40000, 20)).max(axis=1).mean()
-    assert statistics.expected_maximum(20) == pytest.approx(drawn, abs=0.01)
+    assert inference.expected_maximum(20) == pytest.approx(drawn, abs=0.01)
 
 
 def test_outliers_by_hand() -> None:
     """The critical value of Grubbs's two-sided test at 1 % for five values is 1.764 in printed tables."""
-    assert statistics.outliers([36.0, 37.0, 38.0, 37.0, 44.0]) == [False] * 5
-    assert statistics.outliers([36.9, 37.0, 37.1, 37.0, 44.0]) == [False, False, False, False, True]
-    assert statistics.outliers([37.0, 37.0, 37.0, 17.0, 37.0]) == [False, False, False, True, False]
-    assert statistics.outliers([37.0, 37.0, 37.0, 17.0]) == [False] * 4
-    assert statistics.outliers([37.0] * 5) == [False] * 5
+    assert inference.outliers([36.0, 37.0, 38.0, 37.0, 44.0]) == [False] * 5
+    assert inference.outliers([36.9, 37.0, 37.1, 37.0, 44.0]) == [False, False, False, False, True]
+    assert inference.outliers([37.0, 37.0, 37.0, 17.0, 37.0]) == [False, False, False, True, False]
+    assert inference.outliers([37.0, 37.0, 37.0, 17.0]) == [False] * 4
+    assert inference.outliers([37.0] * 5) == [False] * 5
 
 
 @pytest.mark.parametrize("seeds", [5, 7])
 def test_one_normal_cell_of_a_hundred_has_an_outlier(seeds: int) -> None:
     """Accuracies of 2,000 examples, to a twentieth of a percent."""
     cells = np.round(np.random.default_rng(13).normal(37, 1, (2000, seeds)) * 20) / 20
-    alarms = np.mean([any(statistics.outliers(cell)) for cell in cells.tolist()])
+    alarms = np.mean([any(inference.outliers(cell)) for cell in cells.tolist()])
     assert 0.005 < alarms < 0.016

@@ -28,7 +28,7 @@ from lra.core import locks
 from lra.records import record
 from lra.records.names import CONFIG, LOCK
 from lra.records.outcome import state
-from lra.report import figures
+from lra.report.render import figures
 from lra.runs import estimate
 from lra.runs.job import Job
 from lra.runs.system import assemble

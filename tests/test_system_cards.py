@@ -12,9 +12,10 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.records import record
-from lra.report import Report, cards, write_pages
-from lra.report.overview import write_overview
-from lra.report.verify import verify
+from lra.report import Report, write_pages
+from lra.report.check.overview import write_overview
+from lra.report.check.verify import verify
+from lra.report.render import cards
 
 COSTS = {
     "rows": {

@@ -14,8 +14,7 @@ from support import Commands, composed, options
 import lra
 from lra.cli import check, new, report, train
 from lra.core.paths import CHECKOUT
-from lra.report.numbers import PLACE, mismatches
-from lra.report.quantities import Quantities
+from lra.report.check.numbers import PLACE, Quantities, mismatches
 
 pytestmark = pytest.mark.skipif(not (CHECKOUT / "README.md").exists(), reason="not a checkout")
 
@@ -136,7 +135,7 @@ def test_the_examples_of_the_python_api(
     """One after another, in an empty folder; every public name has one. The figures of the report are left out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LRA_CACHE", str(cache))
-    monkeypatch.setattr("lra.report.figures.write_figures", lambda *_: [])
+    monkeypatch.setattr("lra.report.render.figures.write_figures", lambda *_: [])
     page = CHECKOUT / "docs" / "api.md"
     names: dict[str, object] = {"lra": lra, "torch": torch}
     examples = blocks(page, "python")

@@ -18,7 +18,7 @@ from lra.cli import train
 from lra.core import locks, paths
 from lra.records import provenance, record
 from lra.records.names import ERRORS, LOCK
-from lra.report import figures
+from lra.report.render import figures
 
 SMOKE = ("experiment=smoke", "out=runs")
 SIMPLE = Path("runs/listops/paper/simple/simple")

@@ -15,9 +15,9 @@ from lra.cli import report as command
 from lra.records import record
 from lra.records.names import SWEEP
 from lra.report import Report, write_pages
-from lra.report import verify as receipts
-from lra.report.pack import pack, unpack
-from lra.report.verify import verify
+from lra.report.check import verify as receipts
+from lra.report.check.verify import verify
+from lra.report.read.pack import pack, unpack
 
 SIMPLE, RESL = "matching/paper/simple/simple/seed", "matching/paper/simple/simple_resl/seed"
 

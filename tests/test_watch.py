@@ -15,11 +15,11 @@ from rich.console import Console
 from support import Commands
 
 from lra.cli import report as command
+from lra.cli import watch
 from lra.core import locks
 from lra.core.errors import UserError
 from lra.core.files import write_json
 from lra.records import checkpoint, record
-from lra.report import watch as view
 
 STEPS = 10 * EVERY
 CELL = "listops/paper/simple/simple"
@@ -45,13 +45,13 @@ def end(place: Path, status: str) -> None:
 
 
 def states(folder: Path) -> dict[int, str]:
-    return {run.seed: run.state for run in view.look(folder)}
+    return {run.seed: run.state for run in watch.look(folder)}
 
 
-def shown(runs: list[view.WatchedRun], most: int | None = None) -> str:
+def shown(runs: list[watch.WatchedRun], most: int | None = None) -> str:
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(view.frame(runs, most))
+        console.print(watch.frame(runs, most))
     return captured.get()
 
 
@@ -96,24 +96,24 @@ def test_time_left_by_hand(folder: Path) -> None:
     with locks.hold(begin(folder, 1, 2) / ".run.lock", 0), locks.hold(begin(folder, 2, 6) / ".run.lock", 0):
         end(begin(folder, 3, 10), "finished")
         end(begin(folder, 4, 3), "failed")
-        assert view.seconds_left(view.look(folder)) == pytest.approx((16 + 8 + 20) / 2)
-    assert view.seconds_left(view.look(folder)) is None
+        assert watch.seconds_left(watch.look(folder)) == pytest.approx((16 + 8 + 20) / 2)
+    assert watch.seconds_left(watch.look(folder)) is None
 
 
 def test_a_run_that_waits_takes_as_long_as_those_of_its_cell() -> None:
-    quick = view.WatchedRun("quick", 1, "running", step=10, steps=100, spent=1.0)
-    slow = view.WatchedRun("slow", 1, "finished", step=100, steps=100, spent=90.0)
-    assert view.seconds_left([quick, slow, view.WatchedRun("slow", 2, "waiting")]) == pytest.approx(9 + 90)
-    assert view.seconds_left([quick, slow, view.WatchedRun("new", 1, "waiting")]) == pytest.approx(9 + (10 + 90) / 2)
-    assert view.seconds_left([view.WatchedRun("quick", 1, "running")]) is None
+    quick = watch.WatchedRun("quick", 1, "running", step=10, steps=100, spent=1.0)
+    slow = watch.WatchedRun("slow", 1, "finished", step=100, steps=100, spent=90.0)
+    assert watch.seconds_left([quick, slow, watch.WatchedRun("slow", 2, "waiting")]) == pytest.approx(9 + 90)
+    assert watch.seconds_left([quick, slow, watch.WatchedRun("new", 1, "waiting")]) == pytest.approx(9 + (10 + 90) / 2)
+    assert watch.seconds_left([watch.WatchedRun("quick", 1, "running")]) is None
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (90, "2 min"), (3600, "1 h 00 min"), (5400, "1 h 30 min")])
 def test_what_the_frame_says(seconds: float, text: str) -> None:
     runs = [
-        view.WatchedRun("a/done", 1, "finished", "", 100, 100, 50.0, 36.5),
-        view.WatchedRun("b/active", 1, "running", "node3, process 7", 50, 100, seconds, 35.25),
-        view.WatchedRun("b/active", 2, "failed", "MemoryError", 10, 100, 10.0),
+        watch.WatchedRun("a/done", 1, "finished", "", 100, 100, 50.0, 36.5),
+        watch.WatchedRun("b/active", 1, "running", "node3, process 7", 50, 100, seconds, 35.25),
+        watch.WatchedRun("b/active", 2, "failed", "MemoryError", 10, 100, 10.0),
     ]
     page = shown(runs)
     assert page.splitlines()[0] == f"1 running, 1 failed, 1 finished; about {text} left"
@@ -128,7 +128,7 @@ def test_what_the_frame_says(seconds: float, text: str) -> None:
 
 
 def test_cells_that_have_no_room_are_counted() -> None:
-    page = shown([view.WatchedRun(f"cell{number}", 1, "waiting") for number in range(9)], most=4)
+    page = shown([watch.WatchedRun(f"cell{number}", 1, "waiting") for number in range(9)], most=4)
     assert "cell3" in page
     assert "cell4" not in page
     assert "and 5 more cells" in page
@@ -136,7 +136,7 @@ def test_cells_that_have_no_room_are_counted() -> None:
 
 def test_one_frame(folder: Path, capsys: pytest.CaptureFixture) -> None:
     end(begin(folder, 1, 10), "finished")
-    view.watch(folder, once=True)
+    watch.watch(folder, once=True)
     assert capsys.readouterr().out.startswith("4 waiting, 1 finished\n")
 
 
@@ -150,7 +150,7 @@ def test_goes_on_until_all_have_ended(
         end(begin(folder, seed, 10), status)
 
     monkeypatch.setattr(time, "sleep", wait)
-    view.watch(folder, once=False)
+    watch.watch(folder, once=False)
     assert next(ended, None) is None
     assert "1 failed, 1 diverged, 3 finished" in capsys.readouterr().out
 
@@ -162,7 +162,7 @@ def test_an_interrupt_ends_it_quietly(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    view.watch(folder, once=False)
+    watch.watch(folder, once=False)
     out, err = capsys.readouterr()
     assert "5 waiting" in out
     assert err == ""
@@ -171,13 +171,13 @@ def test_an_interrupt_ends_it_quietly(
 def test_progress_follows_the_file(folder: Path) -> None:
     """A line that is being written counts when it is whole; runs of no sweep are seen, too."""
     place = begin(folder, 7, 3, cell="alone")
-    [run] = [run for run in view.look(folder) if run.cell == "alone"]
+    [run] = [run for run in watch.look(folder) if run.cell == "alone"]
     assert (run.step, run.steps, run.spent, run.part) == (3 * EVERY, STEPS, 6.0, 0.3)
     path = place / record.METRICS
     path.write_text(path.read_text() + json.dumps({"step": 40, "seconds": 2.0, "val_accuracy": 1.0}))
-    assert next(run.step for run in view.look(folder) if run.cell == "alone") == 30
+    assert next(run.step for run in watch.look(folder) if run.cell == "alone") == 30
     path.write_text(path.read_text() + "\n")
-    assert next(run.step for run in view.look(folder) if run.cell == "alone") == 40
+    assert next(run.step for run in watch.look(folder) if run.cell == "alone") == 40
 
 
 def test_between_two_evaluations_checkpoints_tell_the_progress(folder: Path) -> None:
@@ -185,19 +185,19 @@ def test_between_two_evaluations_checkpoints_tell_the_progress(folder: Path) -> 
     with locks.hold(place / ".run.lock", 0):
         for step, left in ((20, 14), (50, 10)):  # the last evaluation was at 30 of 100, two seconds for each ten steps
             checkpoint.write(place, checkpoint.Generation(step=step, tensors={}, state={}))
-            assert view.seconds_left([view.look(folder)[0]]) == pytest.approx(left)
+            assert watch.seconds_left([watch.look(folder)[0]]) == pytest.approx(left)
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "no run and no sweep.json")])
 def test_nothing_to_watch(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        view.watch(tmp_path / name, once=True)
+        watch.watch(tmp_path / name, once=True)
 
 
 def test_a_damaged_record_is_named(folder: Path) -> None:
     """In the row of its run; the others are shown as they are."""
     (begin(folder, 1, 1) / record.NAME).write_text("{")
-    runs = view.look(folder)
+    runs = watch.look(folder)
     assert [run.state for run in runs] == ["refused", "waiting", "waiting", "waiting", "waiting"]
     assert re.match(r".*seed1/record.json: not a readable record", runs[0].note)
 

@@ -10,8 +10,8 @@ import option_tables
 
 from lra.bench import catalogue
 from lra.config.compose import options
-from lra.report.cards import ATTENTIONS
-from lra.report.published import Published
+from lra.report.read.published import Published
+from lra.report.render.cards import ATTENTIONS
 
 FOLDER = "attentions"
 SUPPORTS = {

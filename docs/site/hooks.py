@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import notebooks
-from lra.report.numbers import PLACE
+from lra.report.check.numbers import PLACE
 
 TOP = Path(__file__).resolve().parents[2]
 ASSETS = ("site.css", "iframe-worker.js")

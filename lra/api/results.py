@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
-from lra.report import Report, data, write_report
-from lra.report.columns import refuse_other_labels
-from lra.report.curves import Curve
-from lra.report.curves import read as read_curve
-from lra.report.judge import asked, verdict
-from lra.report.records import refuse_hidden_differences
-from lra.report.schema import Question
-from lra.report.table import TableRow
-from lra.report.verdicts import Verdict
+from lra.report import Report, write_report
+from lra.report.read.records import Curve, read_curve, refuse_hidden_differences
+from lra.report.read.schema import Question
+from lra.report.render import exports
+from lra.report.statistics.columns import refuse_other_labels
+from lra.report.statistics.comparison import asked, verdict
+from lra.report.statistics.table import TableRow, Verdict
 
 Rule = Literal["best_val", "last", "best_test"]
 
@@ -29,17 +27,17 @@ class Results:
 
     def __init__(self, path: Path, selection: Rule | None) -> None:
         self._report = Report(path, selection, tell=_warn)
-        self._rows = list(data.rows_of(self._report.sections))
+        self._rows = list(exports.rows_of(self._report.sections))
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A line for each system of each task: what the tables of the report show."""
-        return self._frame(data.cell_lines(self._report.sections))
+        return self._frame(exports.cell_lines(self._report.sections))
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
         """A line for each run, those that are missing included."""
-        lines = data.seed_lines(self._report.run_files, self._report.sections)
+        lines = exports.seed_lines(self._report.run_files, self._report.sections)
         scores = [row.cell.scores().get(seed) for _, row in self._rows for seed in row.cell.seeds()]
         frame = self._frame(lines).rename(columns={"flags": "flag"})  # `frame.flags` is something else in pandas
         return frame.assign(score=pd.Series(scores, dtype=float))
@@ -102,7 +100,9 @@ class Results:
 
     def _repeated(self, lengths: list[int]) -> pd.DataFrame:
         """The names of each run in so many lines, as categories, which take little memory."""
-        names = [{**data.names(column, row), "seed": seed} for column, row in self._rows for seed in row.cell.seeds()]
+        names = [
+            {**exports.names(column, row), "seed": seed} for column, row in self._rows for seed in row.cell.seeds()
+        ]
         frame = self._frame(names)
         frame = frame.astype(dict.fromkeys(frame.columns.difference(["seed"]), "category"))
         return frame.take(np.repeat(np.arange(len(frame)), lengths)).reset_index(drop=True)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lra.bench.measure import MEASURED, Result
-from lra.report.figures import COLOURS, LOOK, MARKERS
+from lra.report.render.figures import COLOURS, LOOK, MARKERS
 
 MB = 1e6
 CURVES = {  # what is drawn against the length, and fitted

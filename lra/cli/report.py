@@ -4,18 +4,26 @@ import argparse
 import sys
 from pathlib import Path
 
+from lra.cli.watch import watch
 from lra.core.console import say
 from lra.core.errors import UserError, printable
 from lra.core.signals import interruptible
 from lra.records.names import RECEIPTS
 from lra.report import beginning, write_pages, write_report
-from lra.report.board import TABLE, submit, write_board
-from lra.report.cards import write_cards
-from lra.report.overview import fill_pages, is_over_folders, verified, verify_pages, write_overview
-from lra.report.pack import pack, unpack
-from lra.report.schema import RULES
-from lra.report.verify import verify
-from lra.report.watch import watch
+from lra.report.check.overview import (
+    TABLE,
+    fill_pages,
+    is_over_folders,
+    submit,
+    verified,
+    verify_pages,
+    write_board,
+    write_overview,
+)
+from lra.report.check.verify import verify
+from lra.report.read.pack import pack, unpack
+from lra.report.read.schema import RULES
+from lra.report.render.cards import write_cards
 
 ALONE = (
     "verify",

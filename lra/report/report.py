@@ -11,19 +11,21 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from lra.core.errors import printable
-from lra.core.files import write_atomic
+from lra.core.files import read_json, write_atomic
 from lra.records import record
 from lra.records.names import DETAILS, FIGURES, PAGE, README, VERDICTS
 from lra.records.run_files import RunFiles
-from lra.report import built, data, figures, forest, latex, markdown, matrix, readme
-from lra.report import page as html_page
-from lra.report.across import Across, across
-from lra.report.built import JSON, TABLES
-from lra.report.columns import sections
-from lra.report.published import Published, files
-from lra.report.records import Tell, load, refuse
+from lra.report.read import schema
+from lra.report.read.published import Published, files
+from lra.report.read.records import Tell, load, refuse
+from lra.report.render import dots, exports, figures, layout, markdown, page
+from lra.report.render.layout import Across, across
+from lra.report.statistics.columns import sections
 
 LINES = 10  # of a README.md that a terminal shows at most
 
@@ -66,11 +68,11 @@ class Report:
         return {
             **self._answer(tables=True),
             DETAILS: self._details([Path(path) for path in figures]),
-            "table1.csv": data.table_csv(self.sections),
-            JSON: data.table_json(self.run_files, self.sections, self.published, how),
-            "table1.tex": "\n".join(latex.document(self.sections)) + "\n",
-            "seeds.csv": data.seeds_csv(self.run_files, self.sections),
-            "pairs.csv": data.pairs_csv(self.sections),
+            "table1.csv": exports.table_csv(self.sections),
+            JSON: exports.table_json(self.run_files, self.sections, self.published, how),
+            "table1.tex": "\n".join(exports.table_tex(self.sections)) + "\n",
+            "seeds.csv": exports.seeds_csv(self.run_files, self.sections),
+            "pairs.csv": exports.pairs_csv(self.sections),
         }
 
     def pages(self) -> dict[str, str]:
@@ -85,8 +87,8 @@ class Report:
     def _answer(self, tables: bool) -> dict[str, str]:
         """README.md and the picture in it, where anything was tested."""
         columns = [column for section in self.sections for column in section.columns]
-        picture = forest.drawing(columns, matrix.headings(self.sections), readme.MOST)
-        lines = readme.page(
+        picture = dots.verdicts_svg(columns, layout.headings(self.sections), markdown.MOST)
+        lines = markdown.readme(
             self.title, self.sections, self.cells, self.across,
             picture=bool(picture), tables=tables, left_out=self.left_out,
         )  # fmt: skip
@@ -94,13 +96,13 @@ class Report:
 
     def _details(self, figures: list[Path]) -> str:
         return "\n".join(
-            markdown.page(self.title, self.sections, self.cells, self.published, self.across, figures, self.left_out)
+            markdown.details(self.title, self.sections, self.cells, self.published, self.across, figures, self.left_out)
         )
 
     def page(self, figures: Iterable[str], *, tables: bool = True) -> str:
         """The text of index.html; `tables`: whether those for other programs lie beside it."""
         paths = [Path(path) for path in figures]
-        return html_page.page(self.run_files, self.title, self.sections, self.published, paths, tables=tables)
+        return page.page(self.run_files, self.title, self.sections, self.published, paths, tables=tables)
 
 
 def write_report(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:
@@ -134,7 +136,7 @@ def beginning(page: Path) -> str:
 def _remove_figures(folder: Path, drawn: Iterable[str] = ()) -> None:
     """Remove the figures that the earlier report in a folder lists, but for those `drawn` now."""
     with suppress(OSError, ValueError):  # of a report that has none
-        for path in built.read(folder).figures.keys() - drawn:
+        for path in read_built(folder).figures.keys() - drawn:
             (folder / path).unlink(missing_ok=True)
         (folder / FIGURES).rmdir()
 
@@ -142,3 +144,26 @@ def _remove_figures(folder: Path, drawn: Iterable[str] = ()) -> None:
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         write_atomic(folder / name, text.encode())
+
+
+# How a report was built, as its table1.json says.
+
+
+JSON = "table1.json"
+TABLES = (JSON, "table1.csv", "table1.tex", "seeds.csv", "pairs.csv")
+"""For other programs; where table1.json is not there, the report is README.md and index.html alone."""
+
+
+class Built(schema.Checked):
+    """`figures`: by path below the folder their SHA-256."""
+
+    title: str
+    selection: Literal[schema.RULES] | None
+    figures: dict[Annotated[str, Field(pattern=r"^figures/[\w-]+\.(svg|png)$")], str]
+
+
+def read_built(folder: Path) -> Built:
+    """Raises OSError, and ValueError where it is not readable."""
+    value = read_json(folder / JSON)
+    schema.check(Built, value)
+    return Built.model_validate(value)

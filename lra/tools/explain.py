@@ -30,7 +30,7 @@ from lra.ops.mixer import Attention, Mixer
 from lra.ops.protocols import HasWeights
 from lra.records import record
 from lra.records.names import WEIGHTS
-from lra.report import schema
+from lra.report.read import schema
 from lra.runs.system import architecture
 from lra.tasks.listops.trees import IDS
 

@@ -18,8 +18,7 @@ from lra.data import Place
 from lra.records import record
 from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
-from lra.report.curves import PROBES
-from lra.report.records import read_record
+from lra.report.read.records import PROBES, read_record
 from lra.runs.folder import run
 from lra.runs.job import Job
 from lra.runs.standing import complete

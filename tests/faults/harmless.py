@@ -20,7 +20,7 @@ from faults.runs import Ended, command, without_figures
 from faults.trial import Outcome, Verdict
 from markdown_it import MarkdownIt
 
-from lra.report.latex import FIT, MATHS, SPECIAL
+from lra.report.render.exports import FIT, MATHS, SPECIAL
 
 MARK = "zq7x"  # stands in every hostile text
 CPU_SECONDS, WALL_SECONDS = 10, 240  # whoever else works on the machine

@@ -18,7 +18,7 @@ from lra.cli.report import main as report
 from lra.core.files import digest
 from lra.records import record
 from lra.records.names import RECORD
-from lra.report import figures
+from lra.report.render import figures
 
 TEXTS = {
     "script": f"<script>{MARK}()</script>",
@@ -109,7 +109,7 @@ def _with_figures() -> None:
     figures.write_figures = honest
     import lra.report
 
-    lra.report.figures.write_figures = honest
+    lra.report.render.figures.write_figures = honest
 
 
 def in_record(name: str, *path: str, figures_too: bool = False) -> Case:

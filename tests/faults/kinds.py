@@ -23,7 +23,7 @@ from support import strip_times
 
 import lra
 import lra.__main__ as commands
-import lra.report.verify
+import lra.report.check.verify
 import lra.tasks.text
 from lra.core.files import PARTIALS
 from lra.records import record
@@ -90,7 +90,7 @@ def _done(*words: Any) -> None:
 def undrawn() -> None:
     """For `inside`: neither writes nor verifies figures; few reviews are as many as there are."""
     without_figures()
-    lra.report.verify.write_figures = lambda folder, sections: []
+    lra.report.check.verify.write_figures = lambda folder, sections: []
     lra.tasks.text.ROWS_PER_CLASS = PER_CLASS
 
 

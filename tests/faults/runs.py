@@ -23,7 +23,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from support import strip_times
 
-import lra.report.figures
+import lra.report.render.figures
 from lra.cli import train
 from lra.records import record
 from lra.records.names import WEIGHTS
@@ -229,7 +229,7 @@ def when(place: Any, name: str, number: int, act: Callable) -> Callable[[], None
 
 def without_figures() -> None:
     """For `inside`: reports without their figures, which take seconds."""
-    lra.report.figures.write_figures = lambda folder, sections: []
+    lra.report.render.figures.write_figures = lambda folder, sections: []
 
 
 def sending(*numbers: int) -> Callable:

@@ -30,8 +30,7 @@ from lra.data import cache, readers
 from lra.records import checkpoint, record
 from lra.records.names import CONFIG, ERRORS
 from lra.records.run_files import RunFiles
-from lra.report.beside import predictions
-from lra.report.records import load
+from lra.report.read.records import load, predictions
 from lra.runs import execute as lra_run
 from lra.runs.standing import complete
 

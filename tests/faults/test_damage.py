@@ -21,9 +21,8 @@ from lra.data import readers, tokenise
 from lra.records import record
 from lra.records.names import CONFIG
 from lra.records.run_files import RunFiles
-from lra.report.beside import predictions
-from lra.report.curves import read as read_curve
-from lra.report.records import load
+from lra.report.read.records import load, predictions
+from lra.report.read.records import read_curve as read_curve
 from lra.runs.standing import complete
 from lra.tasks import Place
 

@@ -28,7 +28,7 @@ from lra.records import record
 from lra.records.names import LOCK
 from lra.records.run_files import RunFiles
 from lra.report import write_report
-from lra.report.records import load
+from lra.report.read.records import load
 from lra.runs import plan
 from lra.runs.folder import run
 

@@ -1,0 +1,1 @@
+"""Whether pages and texts say what the records say."""

@@ -1,0 +1,375 @@
+"""Numbers by name, from the records in a folder of results folders, and the texts that they stand in.
+
+    table1_small/listops paper/Simple/mean ± sd              a system (or several, by commas or *) in a column
+    table1_small/listops paper/Simple - Transformer/p        two systems, or a system and a baseline
+    table1_small/listops paper/root operator/baseline
+    published/SimpleTRON v4/listops/Simple                   what a published table prints
+    bench/step_text_paper/lra/ratio                          a subject of a `bench.json`, or `simple at 4096`
+    bench/step_text_paper/lra beside straightforward/memory  the quotient of two subjects
+
+A column is a task, and its protocol where the folder has two; docs/numbers.md lists the quantities. In Markdown a
+number stands as `<!--{NAME}-->36.09<!--{}-->`. The comments do not show in a rendered page, but a line that begins with
+one would be taken for HTML, so none may.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from lra.core.errors import UserError, did_you_mean, printable
+from lra.core.files import read_json, read_regular, write_atomic
+from lra.report.read import records
+from lra.report.read.published import Published
+from lra.report.read.records import training_seconds
+from lra.report.render.layout import mean_reached
+from lra.report.report import Report
+from lra.report.statistics import inference
+from lra.report.statistics.comparison import asked, verdict
+from lra.report.statistics.table import Column, TableRow, Verdict
+
+BENCH, PUBLISHED = "bench", "published"
+BENCH_FILE = "bench.json"
+MINUS, BESIDE = " - ", " beside "
+WITH_ENDS = "{:+.2f} [{:.2f}, {:.2f}]"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Values, and how they are written; `{}` fields take the format of a placeholder that names one."""
+
+    values: Sequence[float | None]
+    form: str
+
+    def text(self, spec: str = "") -> str:
+        """Raises UserError where there is no number, or `spec` is not a format of numbers."""
+        if not self.values or any(value is None for value in self.values):
+            raise UserError("the records have no such number")
+        form = re.sub(r"\{[^}]*\}", lambda field: f"{{:{spec}}}" if spec else field[0], self.form)
+        try:
+            return form.format(*self.values)
+        except ValueError as error:
+            raise UserError(f"expected a format like .2f, found {spec!r}: {error}") from None
+
+
+class Quantities:
+    """The numbers of `folder`, a folder of results folders; each folder is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.report = cache(lambda name: Report(folder / name))
+        self.bench = cache(lambda name: _bench(folder / BENCH / name / BENCH_FILE))
+
+    def text(self, name: str) -> str:
+        """The number that `name` stands for, as it is written. Raises UserError."""
+        name, _, spec = name.rpartition(":") if ":" in name else (name, "", "")
+        parts = name.split("/")
+        if len(parts) < 4:
+            raise UserError("expected FOLDER/COLUMN/SYSTEM/QUANTITY")
+        first, second, third, last = parts[0], parts[1], "/".join(parts[2:-1]), parts[-1]
+        if first == PUBLISHED:
+            return _published(second, third, last).text(spec)
+        if first == BENCH:
+            return self._measured(second, third, last).text(spec)
+        return self._recorded(first, second, third, last).text(spec)
+
+    def _recorded(self, folder: str, column_name: str, systems: str, quantity: str) -> Quantity:
+        if not (self.folder / folder).is_dir():
+            known = [path.name for path in self.folder.iterdir() if path.is_dir()]
+            raise UserError(f"no folder {folder!r} in {self.folder}; {did_you_mean(folder, known)}")
+        report = self.report(folder)
+        column = _column(report, column_name)
+        if quantity == "baseline":
+            return Quantity([_known(systems, column.baselines)], "{:.2f}")
+        if MINUS in systems:
+            first, other = systems.split(MINUS, 1)
+            return _difference(column, first, other, quantity)
+        if BESIDE in systems:
+            first, other = ([_one(column, name)] for name in systems.split(BESIDE, 1))
+            return _quotient(first, other, partial(_of_rows, name=quantity))
+        return _of_rows(_rows(column, systems), quantity)
+
+    def _measured(self, folder: str, subjects: str, quantity: str) -> Quantity:
+        record = self.bench(folder)
+        if BESIDE in subjects:
+            first, other = (_subject(record, name) for name in subjects.split(BESIDE, 1))
+            return _quotient(first, other, partial(_of_subject, name=quantity))
+        return _of_subject(_subject(record, subjects), quantity)
+
+
+def _known(name: str, choices: dict[str, Any]) -> Any:
+    if name not in choices:
+        raise UserError(f"nothing is called {name!r}; {did_you_mean(name, choices)}")
+    return choices[name]
+
+
+def _column(report: Report, name: str) -> Column:
+    columns = {
+        f"{column.task.split(' (')[0]} {section.protocol}": column
+        for section in report.sections
+        for column in section.columns
+    }
+    alike = [known for known in columns if known.split(" ")[0] == name]
+    return _known(alike[0] if len(alike) == 1 else name, columns)
+
+
+def _rows(column: Column, names: str) -> list[TableRow]:
+    exact = [row for row in column.rows if row.name == names]
+    if exact:
+        return exact
+    patterns = [name.strip() for name in names.split(",")]
+    rows = [row for row in column.rows if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
+    missing = [name for name in patterns if not any(fnmatchcase(row.name, name) for row in column.rows)]
+    if missing:
+        raise UserError(
+            f"no system is called {missing[0]!r}; {did_you_mean(missing[0], [row.name for row in column.rows])}"
+        )
+    return rows
+
+
+def _one(column: Column, name: str) -> TableRow:
+    return _known(name, {row.name: row for row in column.rows})
+
+
+def _of_rows(rows: list[TableRow], name: str) -> Quantity:
+    """Of one system; of several, a range over them."""
+    if not any(row.cell.scores() for row in rows):
+        raise UserError("none of its runs is finished")
+    if name in SPANS:
+        values = [value for row in rows for value in SPANS[name](row)]
+        return Quantity([min(values), max(values)] if values else [], "{:.2f} to {:.2f}")
+    if steps := re.fullmatch(r"steps to (\d+)", name):
+        return _steps(rows, float(steps[1]))
+    if len(rows) > 1:
+        raise UserError(f"{name!r} is of one system, not of {len(rows)}; of several there are {', '.join(SPANS)}")
+    if at := re.fullmatch(r"(\w+) at (\d+)", name):
+        return Quantity([_at(rows[0], at[1], int(at[2]))], "{:.2f}")
+    if blocks := re.fullmatch(r"(\w+) in blocks? (\d+)(?:-(\d+))?", name):
+        return _blocks(rows[0], blocks[1], int(blocks[2]), int(blocks[3] or blocks[2]))
+    read, form = _known(name, OF_A_SYSTEM)
+    return Quantity(read(rows[0]), form)
+
+
+def _steps(rows: list[TableRow], target: float) -> Quantity:
+    """The steps at which validation accuracy first reached `target` percent: by seed, or a range over systems."""
+    reached = [
+        records.reached(curve, "val_accuracy", target, lower=False)
+        for row in rows
+        for _, curve in sorted(row.curves.items())
+    ]
+    if len(rows) == 1:
+        return Quantity([step or "never" for step in reached], ", ".join(["{}"] * len(reached)))
+    return Quantity([min(filter(None, reached)), max(filter(None, reached))], "{} to {}")
+
+
+def _at(row: TableRow, name: str, step: int) -> float | None:
+    steps, values = records.over_seeds(row.curves.values(), name)
+    return float(values.mean(axis=0)[list(steps).index(step)]) if step in steps else None
+
+
+def _blocks(row: TableRow, name: str, first: int, last: int) -> Quantity:
+    """A probe at the last step, mean over the seeds, from the smallest to the largest of the blocks."""
+    steps, values = records.over_seeds(row.curves.values(), name)
+    if not len(steps):
+        return Quantity([], "")
+    means = values[:, -1].mean(axis=0)[first - 1 : last]
+    return Quantity([min(means)], "{:.2f}") if first == last else Quantity([min(means), max(means)], "{:.2f} to {:.2f}")
+
+
+def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
+    """First minus other, over the seeds that both have."""
+    read, form = _known(name, OF_A_PAIR)
+    if other in column.baselines:
+        values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
+        return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
+    one, two = _one(column, first), _one(column, other)
+    ours, theirs = one.cell.scores(), two.cell.scores()
+    seeds = [seed for seed in ours if seed in theirs]
+    values = [ours[seed] - theirs[seed] for seed in seeds]
+    known = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    judged = one.verdict
+    if judged is None or judged.reference != other:
+        judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)
+    return Quantity(read(known, values, judged), form)
+
+
+def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
+    [one], [two] = read(first).values, read(other).values
+    return Quantity([one / two], "{:.2f}")
+
+
+def _scores(row: TableRow) -> list[float]:
+    return list(row.cell.scores().values())
+
+
+def _finished(row: TableRow) -> list[dict[str, Any]]:
+    return [row.cell.runs[seed] for seed in row.cell.scores()]
+
+
+def _published(source: str, task: str, system: str) -> Quantity:
+    known = _known(source, {found.name: found for found in Published().sources})
+    return Quantity([known.number(system, task)], "{:.2f}")
+
+
+def _bench(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable measurement: {error}") from None
+
+
+def _subject(record: dict[str, Any], name: str) -> dict[str, Any]:
+    results = {
+        f"{result['subject']} at {result['length']}" if "length" in result else result["subject"]: result
+        for result in record["results"]
+    }
+    return _known(name, results)
+
+
+def _of_subject(result: dict[str, Any], name: str) -> Quantity:
+    if share := re.fullmatch(r"share of (.+)", name):
+        kinds = result.get("kinds", {})
+        return Quantity([_known(share[1], kinds) / sum(kinds.values())], "{:.0%}")
+    read, form = _known(name, OF_A_SUBJECT)
+    try:
+        return Quantity(read(result), form)
+    except KeyError as error:
+        raise UserError(f"{result['subject']!r} has no {error}") from None
+
+
+def _with_ends(value: float | None, ends: tuple[float, float] | None) -> list[float | None]:
+    return [value, *(ends or (None, None))]
+
+
+SPANS: dict[str, Callable[[TableRow], list[float]]] = {
+    "runs": _scores,
+    "means": lambda row: [row.summary.mean],
+    "sds": lambda row: [row.summary.sd],
+    "gains of best": lambda row: [row.summary.gain_of_best],
+    "selected minus last": lambda row: [
+        run["test"][row.cell.key.selection][row.cell.metric] - run["test"]["last"][row.cell.metric]
+        for run in _finished(row)
+    ],
+}
+"""By name, what one or several systems have: written from the smallest to the largest."""
+
+OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]] = {
+    "mean ± sd": (lambda row: [row.summary.mean, row.summary.sd], "{:.2f} ± {:.2f}"),
+    "mean": (lambda row: [row.summary.mean], "{:.2f}"),
+    "sd": (lambda row: [row.summary.sd], "{:.2f}"),
+    "best": (lambda row: [row.summary.best], "{:.2f}"),
+    "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
+    "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
+    "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
+    "pretraining perplexity": (lambda row: mean_reached(row, "perplexity"), "{:.2f}"),
+    "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
+    "frozen": (
+        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],
+        "{:.0%}",
+    ),
+}
+"""By name, what one system has; times in seconds, medians over the seeds."""
+
+OF_A_PAIR: dict[str, tuple[Callable[[inference.Difference, list[float], Verdict | None], Sequence[Any]], str]] = {
+    "difference": (lambda known, _, verdict: [known.mean], "{:+.2f}"),
+    "difference [interval]": (lambda known, _, verdict: _with_ends(known.mean, known.interval), WITH_ENDS),
+    "difference [crossed]": (lambda known, _, verdict: _with_ends(known.mean, verdict and verdict.crossed), WITH_ENDS),
+    "p": (lambda known, _, verdict: [known.p], "{:.3f}"),
+    "p after Holm": (lambda known, _, verdict: [verdict and verdict.holm], "{:.3f}"),
+    "p equivalent": (lambda known, _, verdict: [verdict and verdict.equivalence], "{:.3f}"),
+    "verdict": (lambda known, _, verdict: [verdict and verdict.word], "{}"),
+    "margin": (lambda known, _, verdict: [verdict and verdict.margin], "{:.2f}"),
+    "seeds to decide": (lambda known, _, verdict: [verdict and verdict.needed], "{}"),
+    "lowest": (lambda known, values, verdict: [min(values)], "{:+.2f}"),
+    "highest": (lambda known, values, verdict: [max(values)], "{:+.2f}"),
+    "differences": (lambda known, values, verdict: [min(values), max(values)], "{:+.2f} to {:+.2f}"),
+}
+"""By name, what two systems have: first minus other, over the seeds that both have."""
+
+OF_A_SUBJECT: dict[str, tuple[Callable[[dict[str, Any]], Sequence[float]], str]] = {
+    "ratio": (lambda result: [median(result["ratio"])], "{:.2f}"),
+    "ratio [spread]": (
+        lambda result: [median(result["ratio"]), min(result["ratio"]), max(result["ratio"])],
+        "{:.2f} [{:.2f}, {:.2f}]",
+    ),
+    "seconds": (lambda result: [median(result["seconds"])], "{:.2f}"),
+    "memory": (lambda result: [result["allocated_bytes"] / 1e6], "{:.3g}"),
+    "operations": (lambda result: [result["flops"] / 1e9], "{:.3g}"),
+}
+"""By name, what a subject of a benchmark has: its time beside that of the first subject, seconds, MB, GFLOP."""
+
+
+PLACE = re.compile(r"<!--\{(?P<name>[^{}\n]+)\}-->(?P<number>[^\n]*?)<!--\{\}-->")
+MARK = re.compile(r"<!--\{")
+TEXT_BYTES = 2**24  # the most that a page may have
+
+
+@dataclass(frozen=True)
+class Number:
+    """A placeholder: its line, its name, what stands in it and what the records say, or why they say nothing."""
+
+    line: int
+    name: str
+    stands: str
+    says: str | None
+    fault: str = ""
+
+
+def read_page(path: Path) -> str:
+    """A text that somebody wrote. Raises UserError."""
+    try:
+        return read_regular(path, TEXT_BYTES, follow=True).decode()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable text: {error}") from None
+
+
+def mismatches(path: Path, quantities: Quantities) -> Iterator[str]:
+    """A line for every number in `path` that is not what the records say. Raises UserError."""
+    text = read_page(path)
+    for place, line in enumerate(text.splitlines(), start=1):
+        yield from (f"{path}:{place}: {fault}" for fault in _form(line))
+    for number in _numbers(text, quantities):
+        where = f"{path}:{number.line}: {number.name}"
+        if number.says is None:
+            yield f"{where}: {number.fault}"
+        elif number.says != number.stands:
+            yield f"{where}: {number.stands!r} stands there, the records say {number.says!r}; --fill writes it"
+
+
+def fill(path: Path, quantities: Quantities) -> int:
+    """Write every number in `path` as the records say; returns how many there are.
+
+    Raises UserError, and writes nothing, where a placeholder names nothing.
+    """
+    text = read_page(path)
+    numbers = list(_numbers(text, quantities))
+    faults = [f"{path}:{number.line}: {number.name}: {number.fault}" for number in numbers if number.says is None]
+    faults += [f"{path}:{place}: {fault}" for place, line in enumerate(text.splitlines(), 1) for fault in _form(line)]
+    if faults:
+        raise UserError("; ".join(faults))
+    says = iter(numbers)
+    filled = PLACE.sub(lambda place: f"<!--{{{place['name']}}}-->{next(says).says}<!--{{}}-->", text)
+    if filled != text:
+        write_atomic(path, filled.encode())
+    return len(numbers)
+
+
+def _numbers(text: str, quantities: Quantities) -> Iterator[Number]:
+    for line, content in enumerate(text.split("\n"), start=1):
+        for place in PLACE.finditer(content):
+            try:
+                yield Number(line, place["name"], place["number"], quantities.text(place["name"]))
+            except UserError as error:
+                yield Number(line, place["name"], place["number"], None, printable(str(error)))
+
+
+def _form(line: str) -> Iterator[str]:
+    """What is wrong with the comments of a line."""
+    if line.lstrip().startswith("<!--{"):
+        yield "a line must not begin with a placeholder, or Markdown takes it for HTML; put a word before it"
+    if len(MARK.findall(line)) != 2 * len(PLACE.findall(line)):
+        yield "expected <!--{NAME}-->NUMBER<!--{}--> in one line, found one that is not closed"

@@ -1,0 +1,221 @@
+"""The pages over many results folders, and a board that anyone can extend by single files: each with its answer and
+whether it verifies."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lra.core.errors import UserError, printable
+from lra.core.files import sha256, write_atomic
+from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
+from lra.records.receipts import packed
+from lra.records.run_files import RunFiles
+from lra.report.check.numbers import Quantities, fill, mismatches, read_page
+from lra.report.check.verify import verify, verify_records
+from lra.report.read.pack import contents
+from lra.report.read.records import RecordedCell, Tell, refuse
+from lra.report.render import exports, site
+from lra.report.render.layout import Grid, TableText, address
+from lra.report.render.markdown import escape, link, markdown
+from lra.report.render.site import Listed
+from lra.report.report import Report
+
+FINDINGS = "findings.md"
+HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
+NUMBERS = 4  # where the numbers begin in HEAD
+
+
+Verified = dict[Path, tuple[int, list[str]]]
+"""By results folder: how many records it has, and its faults."""
+
+
+def write_overview(folder: Path, tell: Tell = refuse) -> Path:
+    """Write README.md and index.html into a folder of results folders; returns the first. Raises UserError where there
+    is none.
+
+    `tell` hears of what cannot be read and is left out.
+    """
+    texts = overview(folder, verified(folder), tell)
+    for name, text in texts.items():
+        write_atomic(folder / name, text.encode())
+    return folder / README
+
+
+def verified(folder: Path) -> Verified:
+    """The results folders in `folder`; one that cannot be read at all has that for its fault."""
+    return {path: _verified(path) for path in results_folders(folder)}
+
+
+def _verified(path: Path) -> tuple[int, list[str]]:
+    try:
+        return verify(path)
+    except UserError as error:
+        return 0, [str(error)]
+
+
+def results_folders(folder: Path) -> list[Path]:
+    """The results folders in `folder`."""
+    return sorted({path.parent for name in (SWEEP, RECEIPTS) for path in folder.glob(f"*/{name}")})
+
+
+def is_over_folders(folder: Path) -> bool:
+    """Whether it holds results folders, and is none itself."""
+    try:
+        return bool(results_folders(folder)) and not any((folder / name).exists() for name in (SWEEP, RECEIPTS))
+    except OSError:  # of a name that can be none of a folder
+        return False
+
+
+def fill_pages(folder: Path, more: Iterable[Path]) -> Iterator[str]:
+    """Write the numbers of the findings in `folder`, and of `more` pages, as the records say. Raises UserError."""
+    quantities = Quantities(folder)
+    for page in _pages_with_numbers(folder, more):
+        yield f"{page}: {fill(page, quantities)} numbers from the records"
+
+
+def verify_pages(folder: Path, more: Iterable[Path], known: Verified) -> list[str]:
+    """A line for every number of those pages that is not what the records say, and for other pages over them."""
+    quantities = Quantities(folder)
+    faults = [line for page in _pages_with_numbers(folder, more) for line in mismatches(page, quantities)]
+    if any((folder / name).exists() for name in (README, PAGE)):
+        for name, text in overview(folder, known, faults.append).items():
+            page = folder / name
+            if not page.exists():
+                faults.append(f"{page}: not there; lra-report --overview writes it")
+            elif read_page(page) != text:
+                faults.append(f"{page}: not what the records give; lra-report --overview writes it")
+    return faults
+
+
+def _pages_with_numbers(folder: Path, more: Iterable[Path]) -> list[Path]:
+    findings = folder / FINDINGS
+    return [*([findings] if findings.is_file() else []), *more]
+
+
+def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, str]:
+    """The pages over the results folders in `folder`, by name. Raises UserError where there is none."""
+    reports = {}
+    for path in known:
+        try:
+            reports[path] = Report(path, tell=tell)
+        except UserError as error:
+            tell(str(error))
+    if not reports:
+        raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
+    entries = [
+        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
+        for path, (records, faults) in known.items()
+    ]
+    lines = _page(folder, {path: report.cells for path, report in reports.items()})
+    links = [(address(path), title) for path, title in _further(folder, reports)]
+    note = "The records of each folder, its report and its digests are checked when this page is written, by "
+    note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
+    return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note)}
+
+
+def _further(folder: Path, reports: Iterable[Path]) -> list[tuple[str, str]]:
+    """Paths and titles of what was found and measured besides."""
+    findings = [(FINDINGS, "Findings: what these runs show")] if (folder / FINDINGS).exists() else []
+    pages = sorted(path for path in folder.glob("**/*.md") if _a_page_of_its_own(path, folder, reports))
+    return findings + [(path.relative_to(folder).as_posix(), _title(path)) for path in pages]
+
+
+def _page(folder: Path, reports: dict[Path, list[RecordedCell]]) -> Iterator[str]:
+    yield "# Results\n"
+    yield f"[{PAGE}]({PAGE}) has every system on every task, with its intervals, and the answer of each folder.\n"
+    if (folder / FINDINGS).exists():
+        yield f"What these runs show is in [{FINDINGS}]({FINDINGS}).\n"
+    yield "## The records\n"
+    yield "By `lra-report --overview`. `runs`: finished/declared; `hours`: training and evaluation of all runs.\n"
+    yield markdown(Grid(HEAD, [_row(path, cells) for path, cells in reports.items()], numbers=NUMBERS))
+    pages = [(path, title) for path, title in _further(folder, reports) if path != FINDINGS]
+    if pages:
+        yield "## More measurements\n"
+        yield "".join(f"- {link(escape(printable(path)), address(path))}: {escape(title)}\n" for path, title in pages)
+
+
+def _row(path: Path, cells: list[RecordedCell]) -> list[TableText]:
+    runs = [run for cell in cells for run in cell.runs.values()]
+    seeds = sorted({seed for cell in cells for seed in cell.seeds()})
+    commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
+    hours = sum(sum(run.get("seconds", {}).values()) for run in runs) / 3600
+    texts = [
+        "; ".join(sorted({cell.key.task for cell in cells})),
+        " ".join(commits),
+        " ".join(map(str, seeds)),
+        str(len({(cell.key.attention, cell.key.variant) for cell in cells})),
+        f"{sum(len(cell.scores()) for cell in cells)}/{sum(len(cell.seeds()) for cell in cells)}",
+        f"{hours:.1f}",
+    ]
+    return [
+        TableText(printable(path.name), link=address(f"{path.name}/{README}")),
+        *(TableText(text) for text in texts),
+    ]
+
+
+def _a_page_of_its_own(path: Path, folder: Path, reports: Iterable[Path]) -> bool:
+    of_report = path.parent in reports and path.name != CARDS
+    return path.is_file() and not of_report and path not in (folder / README, folder / FINDINGS)
+
+
+def _title(path: Path) -> str:
+    return printable(read_page(path).split("\n", 1)[0].lstrip("# "))
+
+
+# A board that anyone can extend: results in single files, and a page and a CSV of those that verify.
+
+
+SUFFIX = ".receipts.zip"  # behind the name of the folder
+TABLE = "board.csv"
+NOTE = """A row is a file of records that agree with themselves, with their predictions and with their curves; that they
+were computed at all, <code>lra-train rerun=FILE/CELL/seed1</code> shows. To stand here: <code>lra-report --submit
+DIR</code>, and the file it writes goes beside the others."""
+
+
+def submit(folder: Path) -> Path:
+    """Put all that the runs below a results folder left into one file in the working folder; the folder stays as it is.
+
+    Raises UserError where a run has not ended, or where its records do not verify.
+    """
+    _, faults = verify_records(folder)
+    if faults:
+        raise UserError(f"{folder}: {faults[0]}" + f" (and {len(faults) - 1} more)" * (len(faults) > 1))
+    path = Path(printable(folder.resolve().name) + SUFFIX)
+    if path.exists():
+        raise UserError(f"{path}: it is there already; move it away")
+    write_atomic(path, packed(contents(RunFiles(folder))))
+    return path
+
+
+def write_board(folder: Path) -> tuple[Path, list[str]]:
+    """Write index.html and board.csv of the submitted files in `folder`; returns the page, and a line for each fault of
+    those that are refused. Raises UserError where there is no file."""
+    submitted = {path: _entry(path) for path in sorted(folder.glob(f"*{SUFFIX}"))}
+    entries = list(submitted.values())
+    if not entries:
+        raise UserError(f"{folder}: no *{SUFFIX} in it; lra-report --submit DIR writes one")
+    write_atomic(folder / PAGE, site.page("Board", entries, [(TABLE, f"{TABLE}: these numbers")], NOTE).encode())
+    write_atomic(folder / TABLE, _table(submitted).encode())
+    return folder / PAGE, [f"{entry.name}: {fault}" for entry in entries for fault in entry.faults]
+
+
+def _entry(path: Path) -> Listed:
+    """A file that does not verify has no numbers."""
+    name = path.name.removesuffix(SUFFIX)
+    try:
+        count, faults = verify_records(path)
+        report = None if faults else Report(path, tell=refuse, title=printable(name))
+    except UserError as error:
+        count, faults, report = 0, [str(error)], None
+    return Listed(printable(name), address(path.name), report, count, faults)
+
+
+def _table(submitted: dict[Path, Listed]) -> str:
+    """A line for each cell of each file that verifies."""
+    lines = [line for path, entry in submitted.items() if entry.report for line in _lines(path, entry)]
+    return exports.as_csv(lines, names=() if lines else ["submission"])
+
+
+def _lines(path: Path, entry: Listed) -> Iterator[dict[str, Any]]:
+    whose = {"submission": entry.name, "sha256": sha256(path)}
+    yield from (whose | line for line in exports.cell_lines(entry.report.sections))

@@ -1,0 +1,1 @@
+"""Tables, pages and figures: what is said, for people and for other programs."""

@@ -1,0 +1,580 @@
+"""The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn."""
+
+import io
+import warnings
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lra.core.errors import UserError
+from lra.core.files import write_atomic
+from lra.records.names import FIGURES as FOLDER
+from lra.report.read import records
+from lra.report.read.records import PROBES, computed_tokens, training_seconds
+from lra.report.render import layout
+from lra.report.render.drawing import (
+    COLOURS,
+    DASHES,
+    LINE,
+    LOOK,
+    MARKERS,
+    TOGETHER,
+    WIDTH,
+    DrawnSystem,
+    course,
+    legend,
+    new_figure,
+    plain,
+    unit,
+)
+from lra.report.render.layout import stem
+from lra.report.statistics import columns
+from lra.report.statistics.table import Column, Section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+Found = list[tuple[DrawnSystem, np.ndarray, np.ndarray]]
+"""Systems with steps [n] and means over the seeds [n, blocks]."""
+
+
+def found(systems: list[DrawnSystem], probe: str) -> Found:
+    """Of the systems that measured it."""
+    measured = [(system, *records.over_seeds(system.curves, probe)) for system in systems]
+    means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
+    return [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
+
+
+def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """A panel for each system, a line for each block."""
+    import matplotlib
+
+    shown = found(systems, probe)
+    if not shown:
+        return None
+    across = 4 if len(shown) == 4 else 3
+    figure, panels = new_figure(len(shown), 2.1, across=across, sharex=True, sharey=True)
+    deepest = max(mean.shape[1] for _, _, mean in shown)
+    colours = matplotlib.colormaps["viridis"].resampled(deepest + 1)
+    for panel, (system, steps, mean) in zip(panels, shown, strict=True):
+        for block in np.flatnonzero(np.isfinite(mean).any(axis=0)):
+            panel.plot(
+                steps,
+                mean[:, block],
+                color=colours(block),
+                marker=MARKERS[block % len(MARKERS)],
+                markevery=max(1, len(steps) // 6),
+                label=f"block {block + 1}",
+            )
+        panel.set_title(system.title)
+    if wide([mean for _, _, mean in shown]):
+        panels[0].set_yscale("log")
+    for panel in panels[-across:]:
+        panel.set_xlabel("step")
+    figure.supylabel(PROBES[probe], fontsize=8)
+    legend(figure, max(panels, key=lambda panel: len(panel.lines)), "mean over seeds")
+    return figure
+
+
+def heat_map(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """A row for each system, a column for each probe, with one scale of colours; a cell reaches back to the last step
+    that was measured."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
+
+    probes = {probe: known for probe in PROBES if (known := found(systems, probe))}
+    if not probes:
+        return None
+    rows = [system for system in systems if any(system is other for known in probes.values() for other, _, _ in known)]
+    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
+    panels = figure.subplots(len(rows), len(probes), squeeze=False, sharex=True, sharey="row")
+    for place, (probe, known) in enumerate(probes.items()):
+        norm = scale([mean for _, _, mean in known])
+        for system, steps, mean in known:
+            edges, blocks = np.concatenate([[0], steps]), np.arange(mean.shape[1] + 1) + 0.5
+            panel = panels[rows.index(system), place]
+            panel.pcolormesh(edges, blocks, mean.T, norm=norm, cmap="viridis", rasterized=True)
+            panel.set_yticks(range(1, mean.shape[1] + 1, -(-mean.shape[1] // 4)))
+            panel.grid(visible=False)
+        bar = figure.colorbar(ScalarMappable(norm, "viridis"), ax=panels[:, place], location="top", aspect=12)
+        bar.set_label(PROBES[probe])
+        bar.ax.tick_params(labelsize=6)
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+        panels[-1, place].set_xlabel("step")
+        panels[-1, place].locator_params(axis="x", nbins=3)
+    for row, system in zip(panels, rows, strict=True):
+        row[0].set_title(system.name, loc="left", fontsize=7)
+        for panel in row:
+            if not panel.collections:
+                panel.set_axis_off()
+    figure.supylabel("block", fontsize=8)
+    return figure
+
+
+def wide(means: list[np.ndarray]) -> bool:
+    """Values that differ by more than a factor of ten are for a logarithmic scale."""
+    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
+    return values.min() > 0 and values.max() > 10 * values.min()
+
+
+def scale(means: list[np.ndarray]) -> "Normalize":
+    from matplotlib.colors import LogNorm, Normalize
+
+    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
+    return (LogNorm if wide(means) else Normalize)(values.min(), values.max())
+
+
+BLOCK_DRAWINGS = {**{probe: partial(by_block, probe) for probe in PROBES}, "blocks": heat_map}
+
+
+# Figures that set the systems of a column beside each other: differences, seeds, and scores against costs.
+
+
+COSTS = {
+    "parameters": lambda run: run.get("parameters"),
+    "training time (s)": training_seconds,
+    "tokens computed": computed_tokens,
+}
+
+
+def _forest(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Every row minus its reference: what the verdicts rest on."""
+    shown = [system for system in systems if system.runs and system.row.verdict and system.row.verdict.interval]
+    if not shown:
+        return None
+    figure, [panel] = new_figure(1, 0.7 + 0.2 * len(shown), across=1)
+    margin = shown[0].row.verdict.margin
+    panel.axvspan(-margin, margin, color="0.9", zorder=0, label=f"margin: {margin:g}")
+    panel.axvline(0, color="0.5", linewidth=0.8)
+    for place, system in enumerate(shown):
+        verdict = system.row.verdict
+        if verdict.crossed is not None:
+            panel.plot(verdict.crossed, [place] * 2, color=system.colour, linewidth=0.7)
+        panel.plot(verdict.interval, [place] * 2, color=system.colour, linewidth=2.2)
+        panel.plot(verdict.estimate, place, system.marker, color=system.colour)
+        said = f"{verdict.estimate:+.2f} {verdict.word}"
+        panel.text(1.01, place, said, transform=panel.get_yaxis_transform(), va="center", fontsize=7)
+    reference = {system.row.verdict.reference for system in shown}
+    panel.set(xlabel=f"difference to {plain(reference.pop()) if len(reference) == 1 else 'the reference'} (points)")
+    panel.set_yticks(range(len(shown)), [system.name for system in shown])
+    panel.set_ylim(len(shown) - 0.4, -0.6)
+    panel.grid(axis="y", visible=False)
+    legend(figure, panel, "thick: 95 % interval over seeds; thin: over seeds and examples")
+    return figure
+
+
+def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Every seed a ring; below the rings the mean and its interval."""
+    shown = [system for system in systems if system.runs]
+    if not shown:
+        return None
+    figure, [panel] = new_figure(1, 1.1 + 0.3 * len(shown), across=1)
+    panel.plot([], [], "o", color="0.4", fillstyle="none", label="one seed")
+    for row, system in enumerate(shown):
+        values = list(system.row.cell.scores().values())
+        panel.plot(values, [row - 0.15] * len(values), "o", color=system.colour, fillstyle="none")
+        summary = system.row.summary
+        if summary.interval is not None:
+            panel.plot(summary.interval, [row + 0.2] * 2, color="black", linewidth=1, label="95 % interval of the mean")
+        panel.plot(summary.mean, row + 0.2, "D", color="black", markersize=3.5, label="mean")
+        if summary.published_best is not None:
+            panel.plot(summary.published_best, row - 0.15, "*", color="black", markersize=7, label="published")
+    panel.set(xlabel=f"test {unit(column)}", ylim=(len(shown) - 0.4, -0.6))
+    panel.set_yticks(range(len(shown)), [system.name for system in shown])
+    panel.grid(axis="y", visible=False)
+    low, high = panel.get_xlim()
+    off = []
+    for (name, value), dash in zip(column.baselines.items(), cycle(DASHES[1:])):
+        label = plain(f"baseline: {name}, {value:.2f}")
+        if 2 * low - high <= value <= 2 * high - low:
+            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=label)
+        else:
+            off.append((label, value > high))
+    _off_the_axis(panel, off)
+    legend(figure, panel)
+    return figure
+
+
+def _off_the_axis(panel: "Axes", labels: list[tuple[str, bool]]) -> None:
+    """Arrows to baselines that lie beyond the left or the right end, above the panel."""
+    for right in (False, True):
+        said = "; ".join(label for label, beyond in labels if beyond == right)
+        if said:
+            text, side = (f"{said} →", "right") if right else (f"← {said}", "left")
+            panel.text(
+                float(right), 1.01, text, transform=panel.transAxes, ha=side, va="bottom", color="0.3", fontsize=7
+            )
+
+
+def _cost(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """The mean score and its interval against what a system costs; a line joins those that no other beats in both."""
+    shown = [system for system in systems if system.runs]
+    costs = {
+        label: [(system, fmean(spent)) for system in shown if (spent := [c for run in system.runs if (c := cost(run))])]
+        for label, cost in COSTS.items()
+    }
+    costs = {label: points for label, points in costs.items() if len({spent for _, spent in points}) > 1}
+    if not costs:
+        return None
+    figure, panels = new_figure(len(costs), max(2.4, 0.55 + 0.115 * len(shown)), across=3, sharey=True)
+    for panel, (label, points) in zip(panels, costs.items(), strict=True):
+        for system, spent in points:
+            mean, ends = system.row.summary.mean, system.row.summary.interval
+            if ends is not None:
+                panel.plot([spent, spent], ends, color=system.colour, linewidth=1, alpha=0.6)
+            panel.plot(spent, mean, system.marker, color=system.colour, label=system.name)
+        front = _front(points, lower=column.metric == "perplexity")
+        panel.plot(*zip(*front, strict=True), color="0.6", linewidth=0.8, zorder=0, drawstyle="steps-post")
+        panel.set_xlabel(label)
+        _scale(panel, [spent for _, spent in points])
+    panels[0].set_ylabel(f"test {unit(column)}")
+    _label_at_the_right(panels[-1], shown)
+    figure.supxlabel("dot: mean; line: 95 % interval over seeds; grey: no other is better for less", fontsize=7)
+    return figure
+
+
+def _front(points: list[tuple[DrawnSystem, float]], lower: bool) -> list[tuple[float, float]]:
+    """Costs and means of the systems that no cheaper one, or one as cheap, is better than."""
+    sign = 1 if lower else -1
+    front: list[tuple[float, float]] = []
+    for system, spent in sorted(points, key=lambda point: (point[1], sign * point[0].row.summary.mean)):
+        if not front or sign * system.row.summary.mean < sign * front[-1][1]:
+            front.append((spent, system.row.summary.mean))
+    return front
+
+
+def _label_at_the_right(panel: "Axes", systems: list[DrawnSystem]) -> None:
+    """Names in the order of the means, each as near to its mean as the others leave room."""
+    low, high = panel.get_ylim()
+    step = (high - low) / max(len(systems) + 1, 14)
+    ranked = sorted(systems, key=lambda system: system.row.summary.mean)
+    places: list[float] = []
+    for system in ranked:
+        places.append(max([system.row.summary.mean, *(place + step for place in places[-1:])]))
+    over = max(0.0, places[-1] - high)
+    places = [place - over for place in places]
+    for at in range(len(places) - 2, -1, -1):
+        places[at] = min(places[at], places[at + 1] - step)
+    for system, place in zip(ranked, places, strict=True):
+        panel.annotate(
+            system.name, (1.0, system.row.summary.mean), (1.06, place), xycoords=panel.get_yaxis_transform(),
+            va="center", fontsize=6.5, color=system.colour, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "0.75", "linewidth": 0.5, "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def _scale(panel: "Axes", spent: list[float]) -> None:
+    """A logarithmic axis where costs differ by more than a factor of ten; numbers as 80k and 1.5M."""
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if max(spent) > 10 * min(spent):
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        panel.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        panel.set_xmargin(0.15)
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+COMPARED_DRAWINGS = {"forest": _forest, "seeds": _seed_strips, "cost": _cost}
+
+
+# The Extractor paper's Figures 4 to 8: the training cost of every batch, as quartiles over each 100 of them.
+
+
+WINDOW = 100  # batches, not overlapping
+
+
+def quartiles(seeds: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(batches [windows], first quartile, median, third quartile [3, windows]) of each whole window, seeds together."""
+    windows = min(map(len, seeds)) // WINDOW
+    pooled = np.concatenate([costs[: windows * WINDOW].reshape(windows, WINDOW) for costs in seeds], axis=1)
+    return np.arange(1, windows + 1) * WINDOW, np.quantile(pooled, (0.25, 0.5, 0.75), axis=1)
+
+
+def together(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Figures 5 and 7."""
+    shown = _shown(systems)
+    if not shown:
+        return None
+    figure, [panel] = new_figure(1, 3.2, across=1)
+    for system in shown:
+        batches, (low, middle, high) = quartiles(system.costs)
+        style = {"color": system.colour, "linestyle": system.dash, "marker": system.marker}
+        panel.plot(batches, middle, label=system.name, markevery=max(1, len(batches) // 6), **style)
+        panel.fill_between(batches, low, high, color=system.colour, alpha=0.15, linewidth=0)
+    panel.set(xlabel="batches", ylabel="training cost")
+    legend(figure, panel, f"line: median of {WINDOW} batches, all seeds together; band: quartiles")
+    return figure
+
+
+def each(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Figures 4, 6 and 8: every batch of every seed; on one scale, which leaves out what is rare."""
+    shown = _shown(systems)
+    if not shown:
+        return None
+    figure, panels = new_figure(len(shown), 1.8, across=3, sharex=True, sharey=True)
+    medians = [quartiles(system.costs) for system in shown]
+    for panel, system, (batches, (_, middle, _)) in zip(panels, shown, medians, strict=True):
+        for other, (_, line, _) in medians:
+            panel.plot(other, line, color="0.8", linewidth=0.6)
+        for costs in system.costs:
+            dots = {"marker": ".", "markersize": 2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
+            panel.plot(np.arange(1, len(costs) + 1), costs, color=system.colour, linestyle="", **dots)
+        panel.plot(batches, middle, color=system.colour)
+        panel.set_title(system.title)
+    panels[0].set_ylim(*np.quantile(np.concatenate([costs for system in shown for costs in system.costs]), (0, 0.995)))
+    figure.supxlabel(f"batches (line: median of {WINDOW}; grey: the other systems')", fontsize=8)
+    figure.supylabel("training cost", fontsize=8)
+    return figure
+
+
+def _shown(systems: list[DrawnSystem]) -> list[DrawnSystem]:
+    return [system for system in systems if system.costs and min(map(len, system.costs)) >= WINDOW]
+
+
+BATCH_DRAWINGS = {"batches": together, "batches_each": each}
+
+
+# Accuracy over what makes a probe harder: the number of pairs to recall, the length of the prefix to follow.
+#
+# One panel a system, so that who can do it is seen at a glance; the other systems are grey.
+
+
+HARDER = {
+    "pairs": "pairs of the example",
+    "order": "place among the tokens to copy",
+    "position": "position of the answer",
+}
+"""Groups whose values are in an order, with the label of the axis; of several that a task has, the first is drawn."""
+
+Course = dict[str, list[float]]
+"""By a value of the group, the accuracy (percent) of every seed."""
+
+
+def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Mean and range over the seeds, by the first of the groups that the records have."""
+    group = next((name for name in HARDER for system in systems if _course(system, name)), None)
+    if group is None:
+        return None
+    shown = [(system, course) for system in systems if (course := _course(system, group))]
+    values = list(dict.fromkeys(value for _, course in shown for value in course))
+    figure, panels = new_figure(len(shown), 1.35, across=4, sharex=True, sharey=True)
+    for panel, (system, _) in zip(panels, shown, strict=True):
+        for other, course in shown:
+            places, lines = [values.index(value) for value in course], np.array(list(course.values()))
+            if other is not system:
+                panel.plot(places, lines.mean(axis=1), color="0.8", linewidth=0.6)
+                continue
+            panel.plot(places, lines.mean(axis=1), color=system.colour, marker=system.marker)
+            panel.fill_between(places, lines.min(axis=1), lines.max(axis=1), color=system.colour, alpha=0.15)
+        panel.set_title(system.title)
+        every = -(-len(values) // 5)
+        panel.set_xticks(range(0, len(values), every), map(plain, values[::every]))
+    legend = "line: mean over seeds; band: lowest to highest seed; grey: the others"
+    figure.supxlabel(f"{HARDER[group]} ({legend})", fontsize=8)
+    figure.supylabel("test accuracy (%)", fontsize=8)
+    return figure
+
+
+def _course(system: DrawnSystem, group: str) -> Course:
+    """Of the values that all seeds of the system have."""
+    seeds = [columns.accuracy_by([run]).get(group, {}) for run in system.runs]
+    return {
+        value: [seed[value]["accuracy"] for seed in seeds]
+        for value in (seeds[0] if seeds else {})
+        if all(value in seed for seed in seeds)
+    }
+
+
+DIFFICULTY_DRAWINGS = {"difficulty": over_difficulty}
+
+
+# The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn.
+
+
+FEW = 10  # predictions whose accuracy says little
+
+
+def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
+    """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
+    try:
+        import matplotlib
+    except ValueError as error:  # of what MPLBACKEND says
+        raise UserError(f"no figures: matplotlib: {error}") from None
+    columns = [column for section in sections for column in section.columns]
+    written = []
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        for column, title in zip(columns, layout.headings(sections), strict=True):
+            systems = drawn(column)
+            for name, draw in DRAWINGS.items():
+                figure = draw(column, systems)
+                if figure is not None:
+                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
+                    written += _save(figure, folder, stem(name, title))
+    return written
+
+
+def drawn(column: Column) -> list[DrawnSystem]:
+    """The rows of a column, those of one system in one colour."""
+    bases = [row.base for row in column.rows]
+    places = [bases[:number].count(base) for number, base in enumerate(bases)]
+    return [DrawnSystem.of(row, place, bases.count(row.base)) for row, place in zip(column.rows, places, strict=True)]
+
+
+def _save(figure: "Figure", folder: Path, stem: str) -> list[Path]:
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    paths = []
+    for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, metadata=metadata)
+        paths.append(Path(FOLDER, f"{stem}.{kind}"))
+        write_atomic(folder / paths[-1], data.getvalue() if kind == "svg" else _reduced(data))
+    return paths
+
+
+def _reduced(png: io.BytesIO) -> bytes:
+    """The same picture in 256 colours: a quarter of the bytes."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    picture = Image.open(png).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    picture.save(data, format="png", optimize=True)
+    return data.getvalue()
+
+
+def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Figure 2 of the paper, with the spread over the seeds."""
+    score = f"val_{column.metric}"
+    shown = [system for system in systems if any(score in curve for curve in system.curves)]
+    if not shown:
+        return None
+    if len(shown) > TOGETHER:
+        return _a_panel_each(shown, score, f"validation {unit(column)}")
+    figure, panels = new_figure(3, 2.3, across=3)
+    panels[1].sharey(panels[2])
+    names = {score: f"validation {unit(column)}", "val_loss": "validation loss", "train_loss": "training loss"}
+    for panel, (name, label) in zip(panels, names.items(), strict=True):
+        for system in shown:
+            course(panel, system, name)
+        panel.set(xlabel="step", title=label)
+        panel.locator_params(axis="x", nbins=4)
+    legend(figure, panels[0], "line: mean over seeds; band: its 95 % interval")
+    return figure
+
+
+def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
+    figure, panels = new_figure(len(shown), 1.35, across=4, sharex=True, sharey=True)
+    means = [(steps, values.mean(axis=0)) for steps, values in (records.over_seeds(s.curves, score) for s in shown)]
+    for panel, system in zip(panels, shown, strict=True):
+        for steps, mean in means:
+            panel.plot(steps, mean, color="0.8", linewidth=0.6)
+        course(panel, system, score)
+        panel.set_title(system.title)
+    figure.supxlabel("step (line: mean over seeds; band: its 95 % interval; grey: the other systems)", fontsize=8)
+    figure.supylabel(label, fontsize=8)
+    return figure
+
+
+def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Table 2 of the paper: every seed at every number of blocks, and the means."""
+    scores = {
+        name: {depth: list(by_depth.values()) for depth, row in rows.items() if (by_depth := row.cell.scores())}
+        for name, rows in column.by_depth.items()
+    }
+    if not any(scores.values()):
+        return None
+    figure, [panel] = new_figure(1, 2.4, across=1)
+    for number, (name, by_depth) in enumerate(scores.items()):
+        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        points = [(depth, score) for depth, seeds in by_depth.items() for score in seeds]
+        panel.plot(*zip(*points, strict=True), fillstyle="none", linestyle="", alpha=0.6, **style)
+        means = [(depth, fmean(seeds)) for depth, seeds in by_depth.items()]
+        panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=plain(name), **style)
+        known = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
+        if any(value is not None for _, value in known):
+            label = plain(f"{name}, published")
+            panel.plot(*zip(*known, strict=True), color=style["color"], linestyle=":", label=label)
+    panel.set(xlabel="blocks", ylabel=f"test {unit(column)}")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    legend(figure, panel, "line: mean over seeds; hollow: one seed")
+    return figure
+
+
+def _diagnostics(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """Test accuracy by what an example is, all seeds together, beside what a trivial baseline gets."""
+    accuracies = [(system, columns.accuracy_by(system.runs)) for system in systems]
+    accuracies = [(system, groups) for system, groups in accuracies if groups]
+    if not accuracies:
+        return None
+    names = list(dict.fromkeys(group for _, groups in accuracies for group in groups))
+    figure, panels = new_figure(len(names), 2.2, across=3 if len(systems) <= TOGETHER else 1, sharey=True)
+    for panel, group in zip(panels, names, strict=True):
+        values = list(dict.fromkeys(value for _, groups in accuracies for value in groups.get(group, {})))
+        trivial: dict[int, float] = {}
+        for number, (system, groups) in enumerate(accuracies):
+            offset = 0.8 * ((number + 0.5) / len(accuracies) - 0.5)
+            points = [(values.index(value), result) for value, result in groups.get(group, {}).items()]
+            trivial |= {place: result["baseline"] for place, result in points if "baseline" in result}
+            panel.plot(
+                [place + offset for place, _ in points],
+                [result["accuracy"] for _, result in points],
+                system.marker,
+                color=system.colour,
+                label=system.name,
+            )
+        for place, accuracy in trivial.items():
+            panel.hlines(accuracy, place - 0.4, place + 0.4, color="0.45", linewidth=1, label="baseline")
+        panel.set_xticks(range(len(values)), map(plain, values), rotation=30 if sum(map(len, values)) > 30 else 0)
+        panel.set_xlabel(plain(group))
+        panel.grid(axis="x", visible=False)
+    figure.supylabel("test accuracy (%)", fontsize=8)
+    legend(figure, panels[0])
+    return figure
+
+
+def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
+    """How often a prediction of a given confidence is right, all seeds together, and how many there are."""
+    shown = [(system, points) for system in systems if (points := columns.reliability(system.runs))]
+    if not shown:
+        return None
+    figure, panels = new_figure(len(shown), 1.75, across=4, sharex=True, sharey=True)
+    most = max(point["examples"] for _, points in shown for point in points)
+    for panel, (system, points) in zip(panels, shown, strict=True):
+        panel.plot([0, 100], [0, 100], color="0.6", linestyle=":", linewidth=1)
+        for point in points:
+            low, high = columns.wilson(point["accuracy"], point["examples"])
+            panel.bar(point["confidence"], 25 * point["examples"] / most, width=6, color="0.85", zorder=0)
+            panel.plot([point["confidence"]] * 2, [low, high], color=system.colour, linewidth=1)
+            fill = "full" if point["examples"] >= FEW else "none"
+            panel.plot(point["confidence"], point["accuracy"], system.marker, color=system.colour, fillstyle=fill)
+        panel.set_title(f"{system.title}\nECE {columns.calibration_error(points):.1f}")
+    figure.supxlabel(
+        f"confidence (%); line: 95 % interval; hollow: below {FEW} predictions; grey: how many", fontsize=8
+    )
+    figure.supylabel("accuracy (%)", fontsize=8)
+    return figure
+
+
+DRAWINGS = {
+    **COMPARED_DRAWINGS,
+    "curves": _learning_curves,
+    "depth": _by_depth,
+    "diagnostics": _diagnostics,
+    "calibration": _calibration,
+    **BLOCK_DRAWINGS,
+    **BATCH_DRAWINGS,
+    **DIFFICULTY_DRAWINGS,
+}

@@ -1,0 +1,1 @@
+"""What is said of the records: cells, columns, comparisons, verdicts and caveats."""

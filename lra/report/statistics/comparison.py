@@ -1,0 +1,204 @@
+"""From rows to verdicts: which row each is held against, what the runs say of the difference, and the caveats of each
+number."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import yaml
+
+from lra.core.errors import UserError
+from lra.core.paths import conf_dir
+from lra.report.read.published import PublishedTable
+from lra.report.read.records import RecordedCell
+from lra.report.read.schema import Question
+from lra.report.statistics import inference
+from lra.report.statistics.inference import ENOUGH
+from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Badge, TableRow, Verdict
+
+SAME = 0.005  # two numbers that print alike
+
+
+def asked(cells: Iterable[RecordedCell]) -> Question:
+    """What the sweeps that declared these cells ask, or the default. Raises UserError where they differ."""
+    found = sorted({cell.question for cell in cells if cell.question is not None}, key=str)
+    if len(found) > 1:
+        words = " and ".join(f"{one.reference or 'its default'} with {one.margin}" for one in found)
+        raise UserError(f"sweeps of one column ask of {words}: give sweep.reference and sweep.margin once, for all")
+    return found[0] if found else _by_default()
+
+
+@cache
+def _by_default() -> Question:
+    known = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
+    return Question(known["reference"], known["margin"])
+
+
+def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableRow]:
+    """The rows of a column with their verdicts; p is corrected after Holm over all of them."""
+    found = [verdict(row, reference(row, rows, question), question, metric) for row in rows]
+    tested = [place for place, known in enumerate(found) if known is not None and known.p is not None]
+    for place, holm in zip(tested, inference.holm([found[place].p for place in tested]), strict=True):
+        found[place] = replace(found[place], holm=holm)
+    return [replace(row, verdict=known) for row, known in zip(rows, found, strict=True)]
+
+
+def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
+    """What a row is held against: the named system, else the same system from scratch where it is self-pretrained, else
+    the Transformer from scratch, else the first row; that of the row's own settings where there are several."""
+    measured = [other for other in rows if other.cell.scores()]
+    itself = [other for other in measured if _is_scratch_of(other, row)]
+    if itself and question.reference is None:
+        return itself[0]
+    named = [other for other in measured if _is(other, question.reference)]
+    alike = [other for other in named or measured if other.without_case == row.without_case]
+    if named:
+        return alike[0] if alike else named[0] if len(named) == 1 else None
+    if question.reference is not None or not measured:
+        return None
+    return alike[0] if len(alike) > 1 else measured[0]
+
+
+def _is_scratch_of(other: TableRow, row: TableRow) -> bool:
+    alike = (other.system, other.without_case) == (row.system, row.without_case)
+    return row.pretrained and alike and not other.pretrained
+
+
+def _is(row: TableRow, name: str | None) -> bool:
+    return row.is_vanilla if name is None else name in (row.name, row.base)
+
+
+def verdict(row: TableRow, other: TableRow | None, question: Question, metric: str) -> Verdict | None:
+    """None for the reference itself."""
+    if other is row:
+        return None
+    if other is None:
+        name = question.reference or "Transformer"
+        return Verdict(name, UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
+    ours, theirs = row.cell.scores(), other.cell.scores()
+    seeds = [seed for seed in ours if seed in theirs]
+    difference = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
+    apart = means is not None and seeds and abs(means - difference.mean) > SAME
+    known = Verdict(
+        other.name, UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
+    )
+    reason = _untested(row, other, difference)
+    if reason:
+        return replace(known, reason=reason)
+    equivalence = difference.equivalence(question.margin)
+    word = _word(difference, equivalence, lower=metric == "perplexity")
+    stuck = next((system.name for system in (other, row) if system.collapsed == system.summary.done), None)
+    if stuck and word in (EQUIVALENT, UNDECIDED):
+        return replace(known, reason=f"{stuck} collapsed in every seed")
+    return replace(
+        known,
+        word=word,
+        interval=difference.interval,
+        crossed=_crossed(row, other, seeds),
+        p=difference.p,
+        equivalence=equivalence,
+        needed=inference.seeds_to_decide(difference.sd, question.margin, difference.mean),
+    )
+
+
+def _untested(row: TableRow, other: TableRow, difference: inference.Difference) -> str:
+    if difference.seeds < 2:
+        return "fewer than two seeds in common"
+    if row.collapsed == row.summary.done and other.collapsed == other.summary.done:
+        return "both collapsed in every seed"
+    return "" if difference.p is not None else "their runs do not vary"
+
+
+def _word(difference: inference.Difference, equivalence: float, lower: bool) -> str:
+    """What does not matter is equivalent, even where it is sure."""
+    if equivalence < inference.ALPHA:
+        return EQUIVALENT
+    if difference.p >= inference.ALPHA:
+        return UNDECIDED
+    return BETTER if (difference.mean < 0) == lower else WORSE
+
+
+def _crossed(row: TableRow, other: TableRow, seeds: list[int]) -> tuple[float, float] | None:
+    """Where both kept the predictions of all these seeds."""
+    if not all(seed in system.predictions for system in (row, other) for seed in seeds):
+        return None
+    ours, theirs = (np.stack([system.correct(seed) for seed in seeds]) for system in (row, other))
+    return inference.crossed(ours, theirs)
+
+
+# The caveats of a number, by rules that need no judgement; each is shown wherever the number is.
+#
+# False alarms, for a system with nothing wrong, as tests/test_significance.py simulates them: none of selected on test,
+# pretrained, partial data, narrow, few seeds and untested, which are facts; of `collapsed` none where predictions are
+# kept, else 1 / sqrt(2 pi n p (1 - p)) of runs that are as good as the majority's share p of n examples, whose count
+# they meet by chance (2.4 % for 2,000 examples of ListOps); of `below baseline` 2.5 % of systems that are as good
+# as the baseline.
+
+
+PARTIAL = re.compile(r"\blimit \d+|k train\b")  # in the name of a task
+TWO_SIDED = 1.96  # sd of a normal
+KINDS = {
+    "T": ("selected on test", "the checkpoint was chosen by the split that it is tested on"),
+    "C": ("collapsed", "so many seeds answer one class, or as the majority does"),
+    "B": ("below baseline", "a trivial baseline is better than the whole interval of the mean"),
+    "n": ("few seeds", f"fewer than {ENOUGH}: the interval leans on the runs' being normal"),
+    "U": ("untested", "no test could be made against the reference"),
+    "P": ("partial data", "a part of the published data"),
+    "N": ("narrow", "the model is narrower than the one that the published number is of"),
+    "W": ("pretrained", "weights of another training were taken"),
+}
+"""By the first letter of a code, what it is called and what it means."""
+
+
+def badges(
+    row: TableRow, baselines: dict[str, float], metric: str, published: PublishedTable | None
+) -> tuple[Badge, ...]:
+    """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
+    done, selection = row.summary.done, row.cell.key.selection
+    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    on_test = selection == "best_val" and any("best_test" in run["test"] for run in runs)
+    shown = {
+        "T": on_test or selection == "best_test",
+        "C": bool(row.collapsed),
+        "B": bool(done) and _below(row, baselines, metric),
+        "n": done < ENOUGH,
+        "U": row.verdict is not None and row.verdict.word == UNTESTED,
+        "P": bool(PARTIAL.search(row.cell.key.task)),
+        "N": published is not None and _narrow(row, published),
+        "W": row.pretrained or any(run["config"].get("init") for run in runs),
+    }
+    numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
+    found = []
+    for kind in (kind for kind, is_shown in shown.items() if is_shown and done):
+        number, label = numbers.get(kind, ("", KINDS[kind][0]))
+        found.append(Badge(f"{kind}{number}", label, KINDS[kind][1]))
+    return tuple(found)
+
+
+def _narrow(row: TableRow, published: PublishedTable) -> bool:
+    theirs = published.settings.get(row.cell.key.task, {}).get("model.dim")
+    widths = [run["config"].get("model", {}).get("dim") for run in row.cell.runs.values()]
+    return theirs is not None and any(width is not None and width < theirs for width in widths)
+
+
+def _below(row: TableRow, baselines: dict[str, float], metric: str) -> bool:
+    """Whether the 95 % interval of the mean leaves out the strongest baseline, on the wrong side; with one seed, the
+    interval over examples."""
+    sign = -1 if metric == "perplexity" else 1
+    strongest = max((sign * value for value in baselines.values()), default=-math.inf)
+    if row.summary.interval is not None:
+        return max(sign * end for end in row.summary.interval) < strongest
+    return sign * row.summary.mean + _of_examples(row, metric) < strongest
+
+
+def _of_examples(row: TableRow, metric: str) -> float:
+    if metric == "perplexity":
+        return 0.0
+    [seed] = row.cell.scores()
+    entry = row.cell.runs[seed]["test"][row.cell.key.selection]
+    share = entry["correct"] / entry["examples"]
+    return 100 * TWO_SIDED * math.sqrt(share * (1 - share) / entry["examples"])

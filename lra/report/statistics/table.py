@@ -1,0 +1,345 @@
+"""What Table 1 says: a summary of each cell, the comparisons in each column, and which row may be bold.
+
+row.verdict    a Verdict; None for the reference itself, and where a column has no reference
+row.badges     what a reader must know of the number, shown wherever the number is shown
+column.short   the task in one word, as in `listops-short`; column.title has it all
+column.answer  the verdicts of a column in words, which a page opens with
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from lra.core.errors import printable
+from lra.report.read.published import PublishedTable
+from lra.report.read.records import Curve, RecordedCell
+from lra.report.statistics import inference
+from lra.report.statistics.inference import Difference, Discordant
+
+BETTER, WORSE, EQUIVALENT = "better", "worse", "equivalent"
+UNDECIDED, UNTESTED = "undecided", "untested"
+SIGNS = {BETTER: "+", WORSE: "−", EQUIVALENT: "=", UNDECIDED: "?"}  # in a crowded table
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A caveat of a number. `code`: for a crowded table, as in `C2/5`; `label`: two words; `meaning`: a sentence."""
+
+    code: str
+    label: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row minus its reference, seed by seed over the seeds that both have. Numbers are None where there are none.
+
+    `estimate`: positive where the row has the higher number; `interval`: over seeds, for this test set; `crossed`: over
+    seeds and examples; `p`: two-sided, `holm`: corrected over the rows of the column; `equivalence`: of two one-sided
+    tests; `needed`: seeds that would decide; `of_means`: the difference of the printed means where it is another one;
+    `reason`: why nothing was tested.
+    """
+
+    reference: str
+    word: str
+    margin: float
+    seeds: int
+    estimate: float | None = None
+    interval: tuple[float, float] | None = None
+    crossed: tuple[float, float] | None = None
+    p: float | None = None
+    holm: float | None = None
+    equivalence: float | None = None
+    needed: int | None = None
+    of_means: float | None = None
+    reason: str = ""
+
+
+# What Table 1 says: a summary of each cell, the comparisons in each column, and which row may be bold.
+#
+# A column is one task under one protocol and selection rule; a section is all columns of a protocol and rule.
+
+
+VANILLA = ("softmax", "transformer")
+CASE, DEPTH = re.compile(r"\b(case|pretrain[\w.]*)=\S+ ?"), re.compile(r"\bmodel\.depth=(\d+) ?")
+FULL_PATTERN = "= softmax here"
+COLLAPSED, OUTLIER = "collapsed", "outlier"  # flags of a seed
+SIZES = ("window", "block", "stride", "summary", "chunk", "landmarks", "rank")  # of what an attention reads
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of one cell; None where there is none. Best is the highest accuracy, or the lowest perplexity."""
+
+    best: float | None
+    mean: float | None
+    sd: float | None
+    interval: tuple[float, float] | None
+    minimum: float | None
+    maximum: float | None
+    done: int
+    declared: int | None
+    problems: dict[str, int]
+    published_best: float | None
+    published_mean: float | None
+
+    @property
+    def mean_minus_published(self) -> float | None:
+        return _minus(self.mean, self.published_best)
+
+    @property
+    def gain_of_best(self) -> float | None:
+        """How much better the best seed is than the mean."""
+        return None if self.best is None else abs(self.best - self.mean)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """What best-of-n would gain if the seeds were normal with this standard deviation."""
+        return None if self.sd is None else self.sd * inference.expected_maximum(self.done)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        return None if self.sd is None else inference.seeds_needed(self.sd)
+
+
+def _minus(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A cell in its column, and by seed what its finished runs left beside their records.
+
+    `predictions`: classes and labels [2, n]; `costs`: of every batch; `text`: from a language model; `flags`: what is
+    odd about a seed.
+    """
+
+    name: str
+    order: tuple
+    complexity: str
+    cell: RecordedCell
+    summary: Summary
+    predictions: dict[int, np.ndarray]
+    curves: dict[int, Curve]
+    costs: dict[int, np.ndarray]
+    texts: dict[int, str]
+    flags: dict[int, list[str]]
+    verdict: Verdict | None = None
+    badges: tuple[Badge, ...] = ()
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
+        configs = [run["config"] for run in self.cell.runs.values()]
+        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
+        return self.system == VANILLA and bool(configs) and not helped and not self.pretrained
+
+    @property
+    def system(self) -> tuple[str, str]:
+        """Attention and variant."""
+        return self.cell.key.attention, self.cell.key.variant
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether a phase on the inputs alone came before its training."""
+        return any(run["config"].get("pretrain") for run in self.cell.runs.values())
+
+    @property
+    def full_pattern(self) -> bool:
+        """Whether its mechanism left out no pair of positions, though it is meant to; records before that was kept
+        do not say."""
+        return any(run.get("full_pattern") for run in self.cell.runs.values())
+
+    @property
+    def sizes(self) -> str:
+        """The windows, blocks and the like that its attention ran with, as in `stride 16, summary 3`."""
+        attention = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
+        return ", ".join(f"{name} {attention[name]}" for name in SIZES if attention.get(name))
+
+    @property
+    def label(self) -> str:
+        """Its name, with its window, block or rank, and whether it leaves out no pair of positions."""
+        return ", ".join(filter(None, [self.name, self.sizes, FULL_PATTERN * self.full_pattern]))
+
+    @property
+    def base(self) -> str:
+        """Its name without its settings."""
+        return self.name.removesuffix(f" ({self.cell.key.settings})")
+
+    @property
+    def collapsed(self) -> int:
+        """How many of its seeds are."""
+        return sum(COLLAPSED in flags for flags in self.flags.values())
+
+    @property
+    def without_case(self) -> str:
+        """Its settings, but for the case of an experiment and for a pretraining."""
+        return CASE.sub("", self.cell.key.settings).strip()
+
+    def correct(self, seed: int) -> np.ndarray:
+        """Which test examples [n] a seed gets right."""
+        predicted, labels = self.predictions[seed]
+        return predicted == labels
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two rows over the seeds that both have, or a row and a trivial baseline (`other`): first minus other."""
+
+    first: str
+    other: str
+    is_baseline: bool
+    difference: Difference
+    discordant: dict[int, Discordant]
+
+    @property
+    def seeds_needed(self) -> int | None:
+        sd = self.difference.sd
+        return None if sd is None else inference.seeds_needed(sd)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One task under one protocol and rule. `against`: the row with the best mean beside every other and every
+    baseline; `adjusted`: the largest p of these, corrected over the columns; `short`: the task in one word; `answer`:
+    the verdicts in words."""
+
+    key: tuple[str, str, str]
+    title: str
+    metric: str
+    baselines: dict[str, float]
+    rows: list[TableRow]
+    source: PublishedTable | None
+    against: list[Comparison] = field(default_factory=list)
+    adjusted: float | None = None
+    short: str = ""
+    answer: str = ""
+
+    @property
+    def task(self) -> str:
+        return self.key[2]
+
+    @cached_property
+    def leader(self) -> TableRow | None:
+        """The row with the best mean, the first of equals."""
+        sign = -1 if self.metric == "perplexity" else 1
+        rows = [row for row in self.rows if row.summary.mean is not None]
+        return max(rows, key=lambda row: sign * row.summary.mean, default=None)
+
+    @cached_property
+    def by_depth(self) -> dict[str, dict[int, TableRow]]:
+        """Systems of several depths, by their name without the depth; empty where no sweep varied it (Table 2)."""
+        systems: dict[str, dict[int, TableRow]] = {}
+        for row in self.rows:
+            settings = row.cell.key.settings
+            depth = DEPTH.search(settings)
+            if depth:
+                name = row.name.removesuffix(f" ({settings})")
+                rest = DEPTH.sub("", settings).strip()
+                systems.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
+        return {name: dict(sorted(rows.items())) for name, rows in systems.items() if len(rows) > 1}
+
+    @property
+    def shared(self) -> list[Badge]:
+        """The caveats of every row that has a number."""
+        known = [row.badges for row in self.rows if row.summary.done]
+        return [badge for badge in known[0] if all(badge in others for others in known)] if len(known) > 1 else []
+
+    @property
+    def published(self) -> str:
+        """What the published numbers are, and which settings of our runs are not theirs; empty where there are none."""
+        if self.source is None:
+            return ""
+        configs = [run["config"] for row in self.rows for run in row.cell.runs.values()]
+        others = []
+        for key, theirs in self.source.settings.get(self.task, {}).items():
+            group, name = key.split(".")
+            groups = [part for config in configs if isinstance(part := config.get(group), dict)]
+            ours = {printable(str(part[name])) for part in groups if name in part and part[name] != theirs}
+            if ours:
+                others.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
+        source = f"Published: {self.source.name} ({self.source.numbers})."
+        return f"{source} Other settings here: {'; '.join(others)}." if others else source
+
+    def vanilla(self, row: TableRow) -> TableRow | None:
+        """The one Transformer from scratch that a row stands beside: of its settings, whatever its case."""
+        beside = [other for other in self.rows if other.is_vanilla and other.without_case == row.without_case]
+        return beside[0] if len(beside) == 1 else None
+
+    @property
+    def not_tested(self) -> str | None:
+        """Why no test decides about bold here; None where one does."""
+        if self.leader is None or len(self.rows) < 2:
+            return "there are no two systems to compare"
+        incomplete = [row.name for row in self.rows if not row.cell.complete]
+        if incomplete:
+            return f"not all seeds that a sweep declared are done of {', '.join(incomplete)}"
+        if any(comparison.difference.seeds < 2 for comparison in self.against):
+            return "a test needs at least two seeds in common"
+        if any(comparison.difference.p is None for comparison in self.against):
+            return "a test needs runs that vary"
+        return None
+
+    @property
+    def p(self) -> float | None:
+        """That no other row is as good as the leader: the largest of its tests (an intersection-union test)."""
+        return None if self.not_tested else max(comparison.difference.p for comparison in self.against)
+
+    @property
+    def bold(self) -> str | None:
+        """The row that is better than every other of the column."""
+        if self.not_tested or not all(map(self._ahead, self.against)) or self.adjusted >= inference.ALPHA:
+            return None
+        return self.leader.name
+
+    def _ahead(self, comparison: Comparison) -> bool:
+        return comparison.difference.mean < 0 if self.metric == "perplexity" else comparison.difference.mean > 0
+
+    @property
+    def verdict(self) -> str:
+        """Why a row is bold, or why none is."""
+        if self.not_tested:
+            return f"No row is bold: {self.not_tested}."
+        weakest = max(self.against, key=lambda comparison: (not self._ahead(comparison), comparison.difference.p))
+        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.difference.p)}"
+        if self.adjusted != self.p:
+            closest += f", {p_text(self.adjusted)} corrected over columns"
+        if self.bold:
+            return f"{self.bold} is better than every other row (the closest call: {closest})."
+        return f"No row is bold: {self.leader.name} has the best mean, but {closest}."
+
+    @cached_property
+    def pairs(self) -> list[Comparison]:
+        """All pairs of rows, the leader first in its own."""
+        rows = sorted(self.rows, key=lambda row: row is not self.leader)
+        return [compare(first, other) for first, other in combinations(rows, 2)]
+
+
+@dataclass(frozen=True)
+class Section:
+    protocol: str
+    selection: str
+    columns: list[Column]
+
+    @property
+    def name(self) -> str:
+        return f"protocol {self.protocol}, selection {self.selection}"
+
+
+def compare(first: TableRow, other: TableRow) -> Comparison:
+    scores, other_scores = first.cell.scores(), other.cell.scores()
+    seeds = [seed for seed in scores if seed in other_scores]
+    discordant = {
+        seed: inference.mcnemar(first.correct(seed), other.correct(seed))
+        for seed in seeds
+        if seed in first.predictions and seed in other.predictions
+    }
+    difference = inference.difference([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
+    return Comparison(first.name, other.name, False, difference, discordant)
+
+
+def p_text(p: float) -> str:
+    return f"p = {p:.3f}" if p >= 0.0005 else "p < 0.001"
