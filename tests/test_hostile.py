@@ -30,7 +30,7 @@ from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report.check.overview import is_over_folders, overview, submit, verified, write_board
 from lra.report.read.records import predictions
-from lra.report.render.cards import text as cards
+from lra.report.render.cards import page as cards
 from lra.report.render.exports import as_csv
 from lra.report.render.figures import write_figures
 from lra.report.render.layout import address
@@ -79,7 +79,11 @@ def test_every_text_stands_in_reports_as_text(tmp_path: Path) -> None:
     report_of = Report(folder)
     out = tmp_path / "written"
     out.mkdir()
-    for name, content in {**report_of.files({}), PAGE: report_of.page([]), "cards.md": cards(report_of)}.items():
+    for name, content in {
+        **report_of.files({}),
+        PAGE: report_of.page([]),
+        "cards.md": cards(report_of.sections, report_of.folder),
+    }.items():
         (out / name).write_text(content)
     assert (out / README).stat().st_size > 1_000
     assert harmless.faults_in(out) == []

@@ -12,10 +12,15 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.records import record
-from lra.report import Report, write_pages
+from lra.report import Report, write_cards, write_pages
 from lra.report.check.overview import write_overview
 from lra.report.check.verify import verify
 from lra.report.render import cards
+
+
+def page_of(folder: Path) -> str:
+    return cards.page(Report(folder).sections, folder)
+
 
 COSTS = {
     "rows": {
@@ -82,7 +87,7 @@ def card_of(page: str, system: str) -> str:
 
 
 def test_a_row_and_a_card_say_what_the_records_and_the_costs_give(furnished: Path) -> None:
-    page = cards.write_cards(furnished).read_text()
+    page = write_cards(furnished).read_text()
     rows = rows_of(page)
     assert rows["system"][-7:] == [
         *("time, L = 1,024", "memory, L = 1,024", "time, L = 4,096", "memory, L = 4,096", "order", "mask", "causal")
@@ -107,19 +112,19 @@ def test_a_row_and_a_card_say_what_the_records_and_the_costs_give(furnished: Pat
 def test_what_ran_causally_has_a_causal_form(furnished: Path) -> None:
     for path in furnished.rglob(record.NAME):
         change(path, config={"task": {"causal": True}})
-    rows = rows_of(cards.text(Report(furnished)))
+    rows = rows_of(page_of(furnished))
     assert {rows[name][-1] for name in ("Transformer", "Simple", "Luna")} == {"yes"}
 
 
 def test_a_folder_of_several_protocols_has_a_table_for_each_and_leaves_perplexity_out(tmp_path: Path) -> None:
     make(tmp_path / "kept")
-    page = cards.text(Report(tmp_path / "kept"))
+    page = page_of(tmp_path / "kept")
     assert re.findall(r"## In one table: protocol (\w+)", page) == ["paper", "strict"]
     assert "books" not in page.lower()
     assert "No cost stands here" in page
     put(tmp_path / "other", 1, 50.0, metric="perplexity")
     with pytest.raises(UserError, match="no task here has an accuracy"):
-        cards.write_cards(tmp_path / "other")
+        write_cards(tmp_path / "other")
 
 
 def test_cards_that_are_there_are_verified_and_listed(furnished: Path, cli: Commands) -> None:

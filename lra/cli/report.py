@@ -9,7 +9,7 @@ from lra.core.console import say
 from lra.core.errors import UserError, printable
 from lra.core.signals import interruptible
 from lra.records.names import RECEIPTS
-from lra.report import beginning, write_pages, write_report
+from lra.report import beginning, write_cards, write_pages, write_report
 from lra.report.check.overview import (
     TABLE,
     fill_pages,
@@ -23,7 +23,6 @@ from lra.report.check.overview import (
 from lra.report.check.verify import verify
 from lra.report.read.pack import pack, unpack
 from lra.report.read.schema import RULES
-from lra.report.render.cards import write_cards
 
 ALONE = (
     "verify",

@@ -18,12 +18,12 @@ from pydantic import Field
 from lra.core.errors import printable
 from lra.core.files import read_json, write_atomic
 from lra.records import record
-from lra.records.names import DETAILS, FIGURES, PAGE, README, VERDICTS
+from lra.records.names import CARDS, DETAILS, FIGURES, PAGE, README, VERDICTS
 from lra.records.run_files import RunFiles
 from lra.report.read import schema
 from lra.report.read.published import Published, files
 from lra.report.read.records import Tell, load, refuse
-from lra.report.render import dots, exports, figures, layout, markdown, page
+from lra.report.render import cards, dots, exports, figures, layout, markdown, page
 from lra.report.render.layout import Across, across
 from lra.report.statistics.columns import sections
 
@@ -126,6 +126,13 @@ def write_pages(root: Path, selection: str | None = None, published: Iterable[Pa
         (report.folder / name).unlink(missing_ok=True)
     _write(report.folder, report.pages())
     return report.folder / README
+
+
+def write_cards(root: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
+    """Write cards.md into the results folder of `root`; returns its path. Arguments as of Report. Raises UserError."""
+    report = Report(root, selection, published)
+    _write(report.folder, {CARDS: cards.page(report.sections, report.folder)})
+    return report.folder / CARDS
 
 
 def beginning(page: Path) -> str:

@@ -19,6 +19,7 @@ from lra.report.render.layout import Grid, TableText, address
 from lra.report.render.markdown import escape, link, markdown
 from lra.report.render.site import Listed
 from lra.report.report import Report
+from lra.report.statistics.table import Section
 
 FINDINGS = "findings.md"
 HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
@@ -103,7 +104,7 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
     if not reports:
         raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
     entries = [
-        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
+        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), *_said(reports.get(path)), records, faults)
         for path, (records, faults) in known.items()
     ]
     lines = _page(folder, {path: report.cells for path, report in reports.items()})
@@ -111,6 +112,11 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
     note = "The records of each folder, its report and its digests are checked when this page is written, by "
     note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
     return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note)}
+
+
+def _said(report: Report | None) -> tuple[list[Section], list[RecordedCell]]:
+    """Its tables and cells."""
+    return (report.sections, report.cells) if report else ([], [])
 
 
 def _further(folder: Path, reports: Iterable[Path]) -> list[tuple[str, str]]:
@@ -207,15 +213,15 @@ def _entry(path: Path) -> Listed:
         report = None if faults else Report(path, tell=refuse, title=printable(name))
     except UserError as error:
         count, faults, report = 0, [str(error)], None
-    return Listed(printable(name), address(path.name), report, count, faults)
+    return Listed(printable(name), address(path.name), *_said(report), count, faults)
 
 
 def _table(submitted: dict[Path, Listed]) -> str:
     """A line for each cell of each file that verifies."""
-    lines = [line for path, entry in submitted.items() if entry.report for line in _lines(path, entry)]
+    lines = [line for path, entry in submitted.items() if entry.cells for line in _lines(path, entry)]
     return exports.as_csv(lines, names=() if lines else ["submission"])
 
 
 def _lines(path: Path, entry: Listed) -> Iterator[dict[str, Any]]:
     whose = {"submission": entry.name, "sha256": sha256(path)}
-    yield from (whose | line for line in exports.cell_lines(entry.report.sections))
+    yield from (whose | line for line in exports.cell_lines(entry.sections))

@@ -106,7 +106,7 @@ def _of_report(report: Report, how: report.Built | None) -> Iterator[str]:
         yield from _of_figures(report.folder, figures, drawn)
         texts = {**report.files(figures), PAGE: report.page(figures)}
     if (report.folder / CARDS).exists():
-        texts[CARDS] = cards.text(report)
+        texts[CARDS] = cards.page(report.sections, report.folder)
     for name, text in texts.items():
         yield from _of_text(report.folder / name, text)
 

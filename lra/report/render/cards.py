@@ -1,20 +1,18 @@
 """cards.md of a results folder: what each system can, by its accuracy, and what it supports and costs, by the
 attentions.json beside the folder; a row and a card for each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from lra.core.errors import UserError
-from lra.core.files import read_json, write_atomic
-from lra.records.names import CARDS
+from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
 from lra.report.render.layout import Grid, texts
 from lra.report.render.markdown import escape, markdown
-from lra.report.report import Report
 from lra.report.statistics import columns, formats
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow
@@ -70,17 +68,10 @@ class Attentions(schema.Checked):
         return sorted({length for row in self.rows.values() for length in row.lengths}, key=int)
 
 
-def write_cards(root: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
-    """Write the page into the results folder of `root`; returns its path. Arguments as of Report. Raises UserError."""
-    report = Report(root, selection, published)
-    path = report.folder / CARDS
-    write_atomic(path, text(report).encode())
-    return path
-
-
-def text(report: Report) -> str:
-    """Raises UserError where no task has an accuracy and a trivial baseline."""
-    return "\n".join(_page(report.sections, _attentions(report.folder)))
+def page(sections: Sequence[Section], folder: Path) -> str:
+    """The text of the page of a results folder. Raises UserError where no task has an accuracy and a trivial
+    baseline."""
+    return "\n".join(_page(sections, _attentions(folder)))
 
 
 def _attentions(folder: Path) -> Attentions:

@@ -6,16 +6,13 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 from lra.core.errors import printable
 from lra.records.names import PAGE
+from lra.report.read.records import RecordedCell
 from lra.report.render import dots, layout
 from lra.report.statistics import formats
-from lra.report.statistics.table import Badge, Column, TableRow
-
-if TYPE_CHECKING:
-    from lra.report.report import Report
+from lra.report.statistics.table import Badge, Column, Section, TableRow
 
 ASSETS = Path(__file__).parent.with_name("assets")
 LONGEST = 4  # answers of one result that are shown
@@ -23,22 +20,21 @@ LONGEST = 4  # answers of one result that are shown
 
 @dataclass(frozen=True)
 class Listed:
-    """A results folder, or a file that somebody submitted. `address`: its page, or the file; `report`: None where it
-    cannot be made; `faults`: why it does not verify."""
+    """A results folder, or a file that somebody submitted. `address`: its page, or the file; `sections` and `cells` of
+    its report, none where it cannot be made; `records`: how many verify; `faults`: why it does not verify."""
 
     name: str
     address: str
-    report: "Report | None"
+    sections: Sequence[Section]
+    cells: Sequence[RecordedCell]
     records: int
     faults: Sequence[str]
 
     @property
     def columns(self) -> list[tuple[str, Column]]:
         """With their names."""
-        if self.report is None:
-            return []
-        columns = [column for section in self.report.sections for column in section.columns]
-        return list(zip(layout.headings(self.report.sections), columns, strict=True))
+        columns = [column for section in self.sections for column in section.columns]
+        return list(zip(layout.headings(self.sections), columns, strict=True))
 
 
 def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]], note: str) -> str:
@@ -146,9 +142,9 @@ def _entry(entry: Listed) -> str:
 
 
 def _commits(entry: Listed) -> str:
-    if entry.report is None:
+    if not entry.cells:
         return ""
-    runs = [run for cell in entry.report.cells for run in cell.runs.values()]
+    runs = [run for cell in entry.cells for run in cell.runs.values()]
     commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
     hours = sum(sum(run.get("seconds", {}).values()) for run in runs) / 3600
     return escape(f". Commit {', '.join(commits)}; {hours:.1f} hours")
