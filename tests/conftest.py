@@ -48,7 +48,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     """The commands, run in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lra.runs.step.SECONDS", 0)  # measure no steps
+    monkeypatch.setattr("lra.runs.step_timing.SECONDS", 0)  # measure no steps
     return Commands(monkeypatch, capfd)
 
 

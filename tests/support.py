@@ -23,8 +23,7 @@ from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.runs.job import Job
-from lra.runs.system import assemble
+from lra.runs.build import Job, assemble
 from lra.tasks import Facts, Split, Task
 from lra.training.recipe import Recipe
 

@@ -27,7 +27,7 @@ from lra.ops import async_copy, dropout, noise
 from lra.ops.async_copy import sent
 from lra.ops.noise import BatchWords
 from lra.ops.numbering import ColumnRun, Numbers
-from lra.runs import cut
+from lra.runs import micro_batch
 from lra.training import batches
 from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
@@ -276,7 +276,7 @@ def test_auto_is_the_first_half_of_a_half_that_fits(room: int, size: int) -> Non
         if size > room:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert cut.largest(work, 37) == size
+    assert micro_batch.largest(work, 37) == size
     assert asked == [number for number in (37, 18, 9, 4, 2) if number >= size]
 
 
@@ -295,11 +295,11 @@ def test_auto_tries_the_longest_documents(watch: Watch, monkeypatch: pytest.Monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return batches.predict(model, part, precision)
 
-    monkeypatch.setattr(cut, "predict", predict)
-    monkeypatch.setattr(cut, "_most_of_the_memory", nullcontext)
-    monkeypatch.setattr(cut, "EVALUATED", 333 * 2 * task.max_len)
+    monkeypatch.setattr(micro_batch, "predict", predict)
+    monkeypatch.setattr(micro_batch, "_most_of_the_memory", nullcontext)
+    monkeypatch.setattr(micro_batch, "EVALUATED", 333 * 2 * task.max_len)
     with watch, Lists():
-        recipe = cut.settled(job, task, model, None).system.recipe
+        recipe = micro_batch.settled(job, task, model, None).system.recipe
     assert (recipe.micro_batch, recipe.eval_batch) == (5, 83)
     assert tried == [(True, size, True) for size in (23, 11, 5)] + [(False, size, False) for size in (333, 166, 83)]
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -311,7 +311,7 @@ def test_a_trial_changes_no_number() -> None:
         torch.manual_seed(1)
         model = model_of(*TINY_MODEL, "attention=performer", "model.dropout=0.3", task=task)
         for _ in range(trials):
-            trial = cut.TrialPasses(model, task.train, 3, "fp32")
+            trial = micro_batch.TrialPasses(model, task.train, 3, "fp32")
             trial.train(5), trial.evaluate(7)
         history = fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=lambda *_: None)
         ends.append(([now.train_loss for now in history], model.state_dict()))
@@ -319,7 +319,7 @@ def test_a_trial_changes_no_number() -> None:
 
 
 def test_too_little_memory_names_the_value_and_what_to_do() -> None:
-    with pytest.raises(cut.TooLarge) as stop, cut.naming_what_is_too_large(small_recipe()):
+    with pytest.raises(micro_batch.TooLarge) as stop, micro_batch.naming_what_is_too_large(small_recipe()):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore")
     assert str(stop.value) == (
         "train.micro_batch=3 or train.eval_batch=5 takes more memory than the accelerator has (CUDA out of memory. "
@@ -347,5 +347,5 @@ def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         asked.look()
-    with cut._most_of_the_memory():
-        assert cut.largest(cut.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5
+    with micro_batch._most_of_the_memory():
+        assert micro_batch.largest(micro_batch.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5

@@ -19,7 +19,7 @@ from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
 from lra.attention import Mixer, Shape, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
-from lra.bench import catalogue
+from lra.bench import attentions_page
 from lra.config import configure
 from lra.core.paths import CHECKOUT
 
@@ -109,7 +109,7 @@ def test_the_kept_page_says_what_runs() -> None:
     names = ["simple"]
     results = CHECKOUT / "results"
     kept = json.loads((results / "attentions.json").read_text())
-    lines = list(catalogue.page(names, kept))
+    lines = list(attentions_page.page(names, kept))
     text = f"\n{(results / 'attentions.md').read_text()}"
     ends = ("\n", "`: ")  # what was measured at several places begins with the names of what was measured there
     said = "\n".join(lines).splitlines()
@@ -118,12 +118,14 @@ def test_the_kept_page_says_what_runs() -> None:
     assert any("Q (Kᵀ V) / √4001" in line for line in lines)
     assert kept["flags"]["simple"] == {"mask": True, "causal": True, "variants": True, "order": False}
     changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}
-    lines = list(catalogue._costs(["simple", "local"], changed))
+    lines = list(attentions_page._costs(["simple", "local"], changed))
     assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
     assert "Not measured yet: `local`.\n" in lines
     where = kept["rows"]["simple"]["where"]
     changed["rows"]["local"] = {**kept["rows"]["local"], "where": {**where, "cpu": "another"}}
-    places = [line.partition(" (")[0] for line in catalogue._costs(["simple", "local"], changed) if "threads" in line]
+    places = [
+        line.partition(" (")[0] for line in attentions_page._costs(["simple", "local"], changed) if "threads" in line
+    ]
     assert places == [f"`simple`: Measured on {where['cpu']}", "`local`: Measured on another"]
 
 

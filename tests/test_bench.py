@@ -24,8 +24,8 @@ from lra.cli.bench import main
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
 from lra.ops.dropout import Dropout, set_keys
-from lra.runs.start import initial
-from lra.runs.system import assemble
+from lra.runs.build import assemble
+from lra.runs.initial_weights import initial
 from lra.training.update import accumulate
 
 TINY = ("model.dim=12", "model.heads=3", "model.depth=2", "model.mlp_dim=10")

@@ -9,9 +9,9 @@ from support import Commands, composed
 from lra.cli import train
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
-from lra.runs import step
-from lra.runs.step import StepCost, in_words, step_cost
-from lra.runs.system import System, assemble
+from lra.runs import step_timing
+from lra.runs.build import System, assemble
+from lra.runs.step_timing import StepCost, in_words, step_cost
 from lra.tasks.listops import ListOps
 
 SMOKE = ("experiment=smoke", "train.batch_size=7", "train.micro_batch=3")
@@ -25,7 +25,7 @@ def system(*overrides: str) -> System:
 def test_a_step_of_every_kind_of_task_is_measured_without_data(task: str) -> None:
     """With one example, a micro-batch and the batch, each twice."""
     settings, sent = settings_of(composed(*SMOKE, f"task={task}")), []
-    step._measure(sent.append, settings, assemble(settings))
+    step_timing._measure(sent.append, settings, assemble(settings))
     assert [cost.examples for cost in sent] == [1, 1, 3, 3, 7, 7]
     assert all(cost.seconds > 0 for cost in sent)
     memory = [cost.memory for cost in sent]
@@ -40,9 +40,9 @@ def test_the_cost_is_that_of_the_most_examples_in_time(monkeypatch: pytest.Monke
         for cost in costs:
             send(cost)
 
-    monkeypatch.setattr(step, "_measure", measure)
+    monkeypatch.setattr(step_timing, "_measure", measure)
     assert step_cost(settings, assemble(settings), 20) == costs[1]
-    monkeypatch.setattr(step, "_measure", lambda *_: None)
+    monkeypatch.setattr(step_timing, "_measure", lambda *_: None)
     assert step_cost(settings, assemble(settings), 20) is None
 
 
@@ -62,7 +62,7 @@ def test_what_did_not_fit_into_the_time_is_said(cost: tuple | None, words: str) 
 
 
 def test_describe_measures_a_step(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "SECONDS", 60)
+    monkeypatch.setattr(step_timing, "SECONDS", 60)
     code, out, err = cli(train.main, *SMOKE, "describe=true")
     measured = json.loads(out)["measured"]
     assert (code, measured["examples"]) == (0, 7)

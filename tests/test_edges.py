@@ -21,9 +21,9 @@ from lra.core.errors import UserError
 from lra.core.signals import ASKING
 from lra.records import record
 from lra.records.names import LOCK
+from lra.runs.build import assemble
 from lra.runs.describe import describe
-from lra.runs.machine import threads_at_hand
-from lra.runs.system import assemble
+from lra.runs.device import threads_at_hand
 
 SMOKE = ("experiment=smoke", "train.steps=10")
 SWEEP = ("--multirun", *SMOKE)

@@ -34,10 +34,10 @@ from faults.runs import (
 from support import Commands, composed
 
 import lra.cli.train
-import lra.runs.evaluation
 import lra.runs.execute
 import lra.runs.folder
-import lra.runs.start
+import lra.runs.initial_weights
+import lra.runs.trainer
 import lra.training.fit
 import lra.training.update
 from lra.cli import prepare
@@ -45,7 +45,7 @@ from lra.cli.report import main as report
 from lra.config.settings import settings_of
 from lra.data import cache, hub
 from lra.records import checkpoint, record
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 
 WIDE = (*TINY, "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
 DATA = tuple(option for option in TINY if option.startswith("task"))
@@ -254,7 +254,7 @@ def test_a_cache_that_is_read_only(record_property, cli: Commands) -> None:
 PLACES = {
     "in preparation": (cache, "verify", 1),
     "in an evaluation": (lra.training.fit, "evaluate", 2),
-    "in the final test": (lra.runs.evaluation, "evaluate", 1),
+    "in the final test": (lra.runs.trainer, "evaluate", 1),
     "in training": (lra.training.fit, "update", 11),
 }
 
@@ -516,7 +516,9 @@ def test_checkpoints_cost_no_more_than_their_bytes(record_property, tmp_path: Pa
     reading it back take as long as a few plain copies of its bytes with their digests, measured in turns."""
     settings = settings_of(composed("task=listops", "attention=softmax"))
     system = assemble(settings)
-    training = lra.training.fit.Training(lra.runs.start.initial(system, system.builder.facts, 1), system.recipe)
+    training = lra.training.fit.Training(
+        lra.runs.initial_weights.initial(system, system.builder.facts, 1), system.recipe
+    )
     for parameter in training.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     training.optimizer.step()

@@ -7,7 +7,7 @@ from golden import folder as golden
 from reports import put
 from support import Commands
 
-import lra.runs.course
+import lra.runs.trainer
 from lra.cli import train
 from lra.records import record
 
@@ -26,7 +26,7 @@ def test_records_of_fixtures_have_the_keys_of_records(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
 ) -> None:
     if status == "failed":
-        monkeypatch.setattr(lra.runs.course, "fit", burn)
+        monkeypatch.setattr(lra.runs.trainer, "fit", burn)
     rate = ["train.lr=1e30", "train.eval_every=1"] if status == "diverged" else []
     cli(train.main, "experiment=smoke", "out=runs", "train.steps=10", *rate)
     [real] = Path("runs").rglob(record.NAME)

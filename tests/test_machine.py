@@ -8,7 +8,7 @@ import pytest
 # What is resident, in bytes: after a first part, after one that needed much more, and after the bound has seen that.
 PARTS = """
 import torch
-from lra.runs.machine import KeptMemory, keep_memory
+from lra.runs.device import KeptMemory, keep_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

@@ -15,7 +15,7 @@ from lra.config import configure
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.training import batches, ranks
+from lra.training import batches, distributed
 from lra.training.update import accumulate
 
 OF_CHANNELS = ["conv", "extractor", "hyena", "lru", "s4d", "s5"]  # they drop vectors of positions, not weights
@@ -54,7 +54,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
         for rank in range(processes):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(batches, "OVERHEAD", {"cpu": 1 << 30})  # as few parts as `micro_batch` allows
-                patch.setattr(ranks, "share", lambda places, rank=rank: places[rank::processes])
+                patch.setattr(distributed, "share", lambda places, rank=rank: places[rank::processes])
                 accumulate(model, task.train, examples, micro_batch, seed=2, step=5, precision="fp32")
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 

@@ -11,7 +11,7 @@ from support import Commands, composed
 
 from lra.cli import train
 from lra.config.settings import settings_of
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 
 
 def parameters(*overrides: str) -> int:

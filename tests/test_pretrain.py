@@ -25,7 +25,7 @@ from lra.records import record
 from lra.report import Report
 from lra.report.read.records import computed_tokens, training_seconds
 from lra.runs.describe import describe
-from lra.runs.start import initial, pretrained
+from lra.runs.initial_weights import initial, pretrained
 from lra.tasks import PADDING, Place, Split, Task
 from lra.training.batches import predict, read
 from lra.training.evaluate import evaluate

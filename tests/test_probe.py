@@ -12,8 +12,8 @@ from lra.attention import split_heads
 from lra.cli import train
 from lra.config import configure
 from lra.records import record
+from lra.training.block_probe import probe, score_statistics
 from lra.training.fit import Training, fit
-from lra.training.probe import probe, score_statistics
 from lra.training.recipe import Recipe
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")

@@ -11,12 +11,12 @@ import pytest
 import torch
 from support import composed
 
-from lra.bench import passes
+from lra.bench import memory_traffic
 from lra.core.paths import CHECKOUT
-from lra.tools import contact, queue
-from lra.tools.queue import ANSWERED, FAILED, NEEDS, PAUSED, UNDER_WAY, Item, Run
+from lra.tools import gpu_queue, gpu_smoke
+from lra.tools.gpu_queue import ANSWERED, FAILED, NEEDS, PAUSED, UNDER_WAY, Item, Run
 
-PAGE = CHECKOUT / "results" / "gpu-queue.md"
+PAGE = CHECKOUT / "results" / "gpu-gpu_queue.md"
 
 
 def item(name: str, *command: str, minutes: float = 1, tiny: tuple[str, ...] | None = (), **more: str) -> Item:
@@ -27,7 +27,7 @@ def item(name: str, *command: str, minutes: float = 1, tiny: tuple[str, ...] | N
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of modules to ask; {work} is tmp_path / work."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(queue, "PATIENCE", 2.0)
+    monkeypatch.setattr(gpu_queue, "PATIENCE", 2.0)
     (tmp_path / "fine.py").write_text(
         "import sys\nopen(sys.argv[1], 'a').write('seen\\n'), print('told', sys.argv[2:])"
     )
@@ -40,8 +40,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(folder: Path, seconds: float = 60, dry: bool = True) -> int:
-    end = time.monotonic() + queue.RESERVE + seconds
-    return queue.go_on(Run(work=folder / "work", folder=folder / "out", end=end, dry=dry))
+    end = time.monotonic() + gpu_queue.RESERVE + seconds
+    return gpu_queue.go_on(Run(work=folder / "work", folder=folder / "out", end=end, dry=dry))
 
 
 def answers(folder: Path) -> dict[str, dict]:
@@ -58,7 +58,7 @@ def test_one_that_fails_hides_none_and_comes_last_the_next_time(
         item("large", "fine", tiny=None),
         item("paused", "paused"),
     )
-    monkeypatch.setattr(queue, "ITEMS", items)
+    monkeypatch.setattr(gpu_queue, "ITEMS", items)
     assert run(asked) == PAUSED
     found = answers(asked)
     assert {name: answer["status"] for name, answer in found.items()} == {
@@ -84,7 +84,7 @@ def test_one_that_fails_hides_none_and_comes_last_the_next_time(
 
 def test_when_the_time_is_over_the_rest_is_left(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was stopped by that is under way, not failed."""
-    monkeypatch.setattr(queue, "ITEMS", (item("endless", "endless"), item("fine", "fine", "{work}/seen")))
+    monkeypatch.setattr(gpu_queue, "ITEMS", (item("endless", "endless"), item("fine", "fine", "{work}/seen")))
     assert run(asked, seconds=1.0) == PAUSED
     assert {name: answer["status"] for name, answer in answers(asked).items()} == {"endless": UNDER_WAY}
     assert "| fine: ? | not reached |" in (asked / "out" / "answers.md").read_text()
@@ -92,18 +92,18 @@ def test_when_the_time_is_over_the_rest_is_left(asked: Path, monkeypatch: pytest
 
 def test_what_comes_back_is_small(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = asked / "work"
-    monkeypatch.setattr(queue, "MOST", 1000)
+    monkeypatch.setattr(gpu_queue, "MOST", 1000)
     for name, size in (("a.log", 300), ("b.json", 600), ("c.log", 500), ("w.safetensors", 10), ("checkpoint.json", 10)):
         (work / name).write_bytes(b"x" * size)
-    (asked / "packed").write_bytes(queue._packed(work))
+    (asked / "packed").write_bytes(gpu_queue._packed(work))
     with tarfile.open(asked / "packed") as archive:
         assert archive.getnames() == ["a.log", "c.log"]
 
 
 @pytest.mark.parametrize("dry", [False, True])
 def test_every_command_composes(dry: bool) -> None:
-    for one in queue.ITEMS:
-        words = queue.words_of(one, Path("runs/gpu"), 3.0, dry)
+    for one in gpu_queue.ITEMS:
+        words = gpu_queue.words_of(one, Path("runs/gpu"), 3.0, dry)
         assert words[:2] == [sys.executable, "-m"]
         if words[2] == "lra" and not (dry and one.tiny is None):
             overrides = [word for word in words[4:] if word != "--multirun"]
@@ -118,15 +118,15 @@ def _first(override: str) -> str:
 
 
 def test_the_page_has_the_queue() -> None:
-    assert "\n".join(queue.table()) in PAGE.read_text()
-    assert len({one.name for one in queue.ITEMS}) == len(queue.ITEMS)
+    assert "\n".join(gpu_queue.table()) in PAGE.read_text()
+    assert len({one.name for one in gpu_queue.ITEMS}) == len(gpu_queue.ITEMS)
 
 
 def test_first_contact_sees_what_differs() -> None:
-    assert contact.verdict([1e-7, 1e-6, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "agrees"
-    assert contact.verdict([1e-7, 1e-3, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "DIFFERS: gradient"
-    assert contact.verdict([float("nan"), 0, 0], [1e-7, 1e-6, 1e-5], "bf16") == "DIFFERS: loss"
-    found = {precision: errors for precision, errors, _ in contact.compared("linear", "paper", "cpu")}
+    assert gpu_smoke.verdict([1e-7, 1e-6, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "agrees"
+    assert gpu_smoke.verdict([1e-7, 1e-3, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "DIFFERS: gradient"
+    assert gpu_smoke.verdict([float("nan"), 0, 0], [1e-7, 1e-6, 1e-5], "bf16") == "DIFFERS: loss"
+    found = {precision: errors for precision, errors, _ in gpu_smoke.compared("linear", "paper", "cpu")}
     assert all(1e-9 < error < 1e-4 for error in found["fp32"][:2])
     assert all(1e-5 < error < 0.1 for error in found["bf16"][:2])
 
@@ -134,9 +134,11 @@ def test_first_contact_sees_what_differs() -> None:
 def test_noise_moves_less_than_two_bytes_a_value() -> None:
     """And all passes of a block move less than a fifth of what the plain operations do."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    whole = passes.sizes_of("task=listops", "system=simple", "model.dim=128", "model.mlp_dim=512", "train.batch_size=4")
-    sizes = passes.Sizes(whole.documents, 61, whole.architecture)
-    plain, fused = (passes.bytes_of(sizes, fuse=fuse, dropout=0.1) for fuse in (False, True))
+    whole = memory_traffic.sizes_of(
+        "task=listops", "system=simple", "model.dim=128", "model.mlp_dim=512", "train.batch_size=4"
+    )
+    sizes = memory_traffic.Sizes(whole.documents, 61, whole.architecture)
+    plain, fused = (memory_traffic.bytes_of(sizes, fuse=fuse, dropout=0.1) for fuse in (False, True))
     assert 0 < fused.words <= 2 * sizes.values(128 + 512)
     assert fused.total < plain.total / 5
 
@@ -144,8 +146,8 @@ def test_noise_moves_less_than_two_bytes_a_value() -> None:
 def test_a_pass_reads_and_writes_each_value_once() -> None:
     """By hand, for what is as large as the hidden layer, in bf16: 4 bytes forward, 6 backward, and the sums."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    x, moved = torch.empty(64, 128, device="meta", dtype=torch.bfloat16), passes.Moved()
-    kernels = passes.fused.kernels()
+    x, moved = torch.empty(64, 128, device="meta", dtype=torch.bfloat16), memory_traffic.Moved()
+    kernels = memory_traffic.fused.kernels()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "launch", moved.launch)
         kernels.activate(x, None, None, "gelu")
@@ -157,7 +159,7 @@ def test_a_pass_reads_and_writes_each_value_once() -> None:
 
 
 def test_shell_words_of_the_page_are_those_that_run() -> None:
-    lines = [line for line in queue.table() if "`python -m " in line]
-    assert len(lines) == len(queue.ITEMS)
-    for one, line in zip(queue.ITEMS, lines, strict=True):
+    lines = [line for line in gpu_queue.table() if "`python -m " in line]
+    assert len(lines) == len(gpu_queue.ITEMS)
+    for one, line in zip(gpu_queue.ITEMS, lines, strict=True):
         assert len(shlex.split(line.split("`")[1])) == len(one.command) + 2

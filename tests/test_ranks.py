@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task
-from torch import distributed
+from torch import distributed as process_groups
 
 from lra.cli import train
 from lra.core.signals import Paused
 from lra.core.subprocesses import end_with
 from lra.records import record
-from lra.training import ranks
+from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Training, fit
@@ -48,9 +48,9 @@ def together(processes: int, folder: Path, work: Callable[[], object]) -> list:
             continue
         try:
             meet = f"file://{folder}/meet{processes}"
-            distributed.init_process_group("gloo", init_method=meet, rank=number, world_size=processes)
+            process_groups.init_process_group("gloo", init_method=meet, rank=number, world_size=processes)
             (folder / f"{number}").write_bytes(pickle.dumps(work()))
-            distributed.destroy_process_group()
+            process_groups.destroy_process_group()
             os._exit(0)
         finally:
             os._exit(1)
@@ -102,7 +102,7 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
 
             def agree(*_: int) -> None:
                 """Takes all ranks, although the numbers of their parts differ."""
-                ranks.first(None)
+                distributed.first(None)
 
             return evaluate(model, task.val, 5, precision="fp32", keep=keep, on_part=agree), keep
 
@@ -118,8 +118,8 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
 
 def test_one_rank_asks_and_all_hear(tmp_path: Path) -> None:
     def work() -> tuple:
-        pause = ranks.first(Paused("SIGUSR1", 75) if ranks.rank() == 1 else None)
-        return str(pause), pause.code, ranks.first(None)
+        pause = distributed.first(Paused("SIGUSR1", 75) if distributed.rank() == 1 else None)
+        return str(pause), pause.code, distributed.first(None)
 
     assert together(3, tmp_path, work) == [("SIGUSR1", 75, None)] * 3
 
@@ -134,7 +134,7 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
         model = model_of(*TINY_MODEL, task=task).double()
 
         def poison(step: int, *_: object) -> None:
-            if step == 2 and ranks.rank() == 1:
+            if step == 2 and distributed.rank() == 1:
                 with torch.no_grad():
                     model.head[0].bias[0] = float("nan")
 
@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     assert "in micro-batch 0, head.0 gives values up to nan" in one
 
 
-@pytest.mark.parametrize("variables", [ranks.NAMES, ranks.SLURM], ids=["torchrun", "srun"])
+@pytest.mark.parametrize("variables", [distributed.NAMES, distributed.SLURM], ids=["torchrun", "srun"])
 def test_a_sweep_in_every_rank_is_refused(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, variables: tuple[str, ...]
 ) -> None:
@@ -172,21 +172,21 @@ def test_variables_of_slurm_become_those_of_torchrun() -> None:
         "SLURM_JOB_ID": "11",
         "SLURM_STEP_ID": "0",
     }
-    ranks._from_slurm(variables)
+    distributed._from_slurm(variables)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     assert [variables[name] for name in names] == ["3", "4", "1", "2", "gpu-07", "20077"]
     variables["RANK"] = "torchrun's"
-    ranks._from_slurm(variables)
+    distributed._from_slurm(variables)
     assert variables["RANK"] == "torchrun's"
 
 
 def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.MonkeyPatch) -> None:
     left = []
-    for variable in ranks.NAMES:
+    for variable in distributed.NAMES:
         monkeypatch.setenv(variable, "2")
-    monkeypatch.setattr(distributed, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(distributed, "destroy_process_group", lambda: left.append(True))
-    with pytest.raises(ValueError, match="fire"), ranks.joined("cpu"):
+    monkeypatch.setattr(process_groups, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(process_groups, "destroy_process_group", lambda: left.append(True))
+    with pytest.raises(ValueError, match="fire"), distributed.joined("cpu"):
         raise ValueError("fire")
     assert left == [True]
 

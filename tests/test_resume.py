@@ -21,7 +21,7 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import checkpoint, names, record
-from lra.runs import cut
+from lra.runs import micro_batch
 from lra.runs.folder import run
 from lra.tools import rerun
 from lra.training import evaluate, fit
@@ -182,13 +182,13 @@ def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkey
 def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are those of a run that names them; the checkpoint and the record say them."""
     auto = ("train.micro_batch=auto", "train.eval_batch=auto")
-    monkeypatch.setattr(cut, "TOKENS", {"micro_batch": 2 * 31, "eval_batch": 11 * 31})
-    monkeypatch.setattr(cut, "_examples", lambda tokens, _: tokens // 31)
+    monkeypatch.setattr(micro_batch, "TOKENS", {"micro_batch": 2 * 31, "eval_batch": 11 * 31})
+    monkeypatch.setattr(micro_batch, "_examples", lambda tokens, _: tokens // 31)
     job = prepared("attention=simple", *auto, "out=auto")
     assert finish(fork(job, "step:9:term")) == 75
     folder = next(Path("auto").rglob("seed1"))
     environment = checkpoint.read(folder).state["course"]["environment"]
-    monkeypatch.setattr(cut, "TOKENS", {"micro_batch": 31, "eval_batch": 31})
+    monkeypatch.setattr(micro_batch, "TOKENS", {"micro_batch": 31, "eval_batch": 31})
     assert finish(fork(job)) == 0
     made = record.read(folder / record.NAME)
     assert made["auto"] == {"micro_batch": 2, "eval_batch": 11}

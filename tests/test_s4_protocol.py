@@ -21,7 +21,7 @@ from support import (
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.model.norms import BatchNorm
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 from lra.training.update import accumulate, adamw, update
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")

@@ -30,8 +30,7 @@ from lra.records.names import CONFIG, LOCK
 from lra.records.outcome import state
 from lra.report.render import figures
 from lra.runs import estimate
-from lra.runs.job import Job
-from lra.runs.system import assemble
+from lra.runs.build import Job, assemble
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
 SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
@@ -508,17 +507,17 @@ def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest
     """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
     import torch
 
-    from lra.runs import machine
+    from lra.runs import device
 
     taken = []
-    monkeypatch.setattr(machine, "gettempdir", lambda: tmp_path)
+    monkeypatch.setattr(device, "gettempdir", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    with machine.placed("cuda", 1):
-        with machine.placed("cuda", 4), machine.placed("cuda", 7), machine.placed("cuda", 11):
+    with device.placed("cuda", 1):
+        with device.placed("cuda", 4), device.placed("cuda", 7), device.placed("cuda", 11):
             assert taken == [1, 2, 0, 2]
-        with machine.placed("cuda", 3), machine.placed("cpu", 2):
+        with device.placed("cuda", 3), device.placed("cpu", 2):
             assert taken[4:] == [0]
 
 

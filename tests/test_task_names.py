@@ -15,7 +15,7 @@ from support import composed
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 from lra.tasks import Builder, Facts, Place, image, text, titled
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews

@@ -164,16 +164,16 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_figures")
 def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lra.runs.course
+    import lra.runs.trainer
 
-    honest = lra.runs.course.fit
+    honest = lra.runs.trainer.fit
 
     def fails_for_two(*arguments, seed: int, **rest):
         if seed == 2:
             raise RuntimeError("the machine is on fire")
         return honest(*arguments, seed=seed, **rest)
 
-    monkeypatch.setattr(lra.runs.course, "fit", fails_for_two)
+    monkeypatch.setattr(lra.runs.trainer, "fit", fails_for_two)
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
     assert code == 1
     assert "failed: RuntimeError: the machine is on fire" in err
@@ -183,7 +183,7 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     found = record.read(SIMPLE / "seed2" / record.NAME)
     assert (found["status"], found["reason"]) == ("failed", "RuntimeError: the machine is on fire")
     assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
-    monkeypatch.setattr(lra.runs.course, "fit", honest)
+    monkeypatch.setattr(lra.runs.trainer, "fit", honest)
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
     assert code == 0
     assert "runs are done" not in out

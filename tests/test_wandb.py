@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from logged import FOLDER, SHORT, events, expected, metrics, perform, scalars, shown, stopped
 
-import lra.runs.course
+import lra.runs.trainer
 from lra.core.errors import UserError
 from lra.records import record
 from lra.records.names import CONFIG
@@ -63,7 +63,7 @@ def test_a_run_that_did_not_finish_is_not_shown_as_finished(
     wandb, outcome: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if outcome == "failed":
-        monkeypatch.setattr(lra.runs.course, "fit", broken)
+        monkeypatch.setattr(lra.runs.trainer, "fit", broken)
     stand_in = wandb()
     assert perform("logger=wandb", *overrides) == outcome
     assert stand_in.told["exit_code"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import option_tables
 
-from lra.bench import catalogue
+from lra.bench import attentions_page
 from lra.config.compose import options
 from lra.report.read.published import Published
 from lra.report.render.cards import ATTENTIONS
@@ -39,8 +39,8 @@ def pages(top: Path) -> dict[str, str]:
 
 
 def _page(name: str, cost: dict[str, Any] | None, published: Published) -> Iterator[str]:
-    given = catalogue.settings(f"attention={name}")
-    mixer = catalogue.mixer_of(given)
+    given = attentions_page.settings(f"attention={name}")
+    mixer = attentions_page.mixer_of(given)
     card = mixer.card
     yield f"# {name}\n"
     yield f"{card.paper}.\n"
@@ -48,7 +48,9 @@ def _page(name: str, cost: dict[str, Any] | None, published: Published) -> Itera
     yield f"```bash\nlra-train attention={name} experiment=small_listops\nlra-check attention={name}\n```\n"
     yield "The formula is that of `task=text protocol=paper`; other protocols scale scores in other ways.\n"
     yield "## What it supports\n"
-    yield from (f"- {SUPPORTS[flag]}: {'yes' if holds else 'no'}." for flag, holds in catalogue.flags_of(mixer).items())
+    yield from (
+        f"- {SUPPORTS[flag]}: {'yes' if holds else 'no'}." for flag, holds in attentions_page.flags_of(mixer).items()
+    )
     yield f"- Checked against: {card.oracle}.\n"
     yield "## Cost\n"
     growth = "no faster than the length" if card.linear else "faster than the length"

@@ -15,15 +15,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lra.config.boundary import check_boundary, composing
 from lra.config.cell import Cell, cell_of
 from lra.config.compose import start
 from lra.config.configure import explain
-from lra.config.own import with_packages
 from lra.config.settings import Settings, settings_of
+from lra.config.user_options import with_packages
+from lra.config.validation import check_boundary, composing
 from lra.core.errors import UserError
-from lra.runs.job import run_folder
-from lra.runs.system import assemble
+from lra.runs.build import assemble, run_folder
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.outcome import packed, recorded
 from lra.runs.budget import check_cost_of_one
+from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder
-from lra.runs.job import Job
 from lra.runs.loggers import loggers_of
-from lra.runs.system import assemble
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     `run`: the first override, or what `lra.compose` returned. Raises UserError for a mistake, a run that another
     process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when a signal stops it.
     """
-    from lra.runs.machine import set_back
+    from lra.runs.device import set_back
 
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with inside("train", (*words, *overrides)) as config, set_back():

@@ -18,7 +18,7 @@ from torch.profiler import record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload
-from lra.runs.machine import release_memory
+from lra.runs.device import release_memory
 
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
 ALLOCATION, AGAIN = "[memory]", "again"  # events of a profile: of tensors' memory taken or given back, and our own

@@ -11,7 +11,7 @@ from lra.bench.settings import BenchSettings
 from lra.bench.steps import ours, straightforward_model, textbook
 from lra.bench.worker import BenchPlace, Workload
 from lra.core.errors import UserError
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 
 
 def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Workload:

@@ -19,9 +19,9 @@ from lra.core.errors import UserError
 from lra.data import Facts, Split
 from lra.data import Place as Data
 from lra.data.splits import Marked
-from lra.runs.machine import keep_memory, reproducible
-from lra.runs.start import initial
-from lra.runs.system import System, assemble
+from lra.runs.build import System, assemble
+from lra.runs.device import keep_memory, reproducible
+from lra.runs.initial_weights import initial
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
 from lra.training.update import Update, adamw, compile_blocks, update

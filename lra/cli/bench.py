@@ -52,7 +52,7 @@ def measure(settings: BenchSettings, again: "Again") -> dict[str, Any]:
 
     from lra.bench import accuracy, layers, models, steps
     from lra.bench.worker import BenchPlace
-    from lra.runs.machine import device_of
+    from lra.runs.device import device_of
 
     started = provenance.now()
     torch.set_num_threads(settings.threads)

@@ -26,10 +26,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lra import __version__
-from lra.config.boundary import check_boundary, composing
 from lra.config.compose import start
 from lra.config.configure import explain
-from lra.config.own import with_packages
+from lra.config.user_options import with_packages
+from lra.config.validation import check_boundary, composing
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import interruptible, raise_stop_behind
 

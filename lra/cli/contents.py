@@ -4,7 +4,7 @@ import re
 import shutil
 import textwrap
 
-from lra.config.own import own_folder
+from lra.config.user_options import own_folder
 from lra.core.paths import conf_dir
 
 WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its description

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from lra.config.compose import options
-from lra.config.own import FOLDER
+from lra.config.user_options import FOLDER
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import write_atomic

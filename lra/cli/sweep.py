@@ -24,9 +24,9 @@ from lra.core.subprocesses import end_with
 from lra.records.names import LOCK
 from lra.report import beginning, write_report
 from lra.runs.budget import check_cost
+from lra.runs.build import check_memory
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
-from lra.runs.standing import outcome
-from lra.runs.system import check_memory
+from lra.runs.status import outcome
 
 _current: list[Plan] = []
 
@@ -170,12 +170,12 @@ def _exit_code(bad: set[str]) -> int:
 
 def _check_launch(config: DictConfig) -> None:
     """Raises UserError where the sweep could not be started."""
-    from lra.training import ranks
+    from lra.training import distributed
 
     if config.rerun is not None:
         raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
 
-    processes = ranks.started_with()
+    processes = distributed.started_with()
     if processes > 1:
         raise UserError(
             f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "

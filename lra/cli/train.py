@@ -17,10 +17,9 @@ from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED, Paused, Requests
 from lra.runs.budget import ask_for_a_choice, check_cost_of_one
+from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork, run
-from lra.runs.job import Job
 from lra.runs.loggers import loggers_of
-from lra.runs.system import assemble
 from lra.tools.rerun import again, kept
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
@@ -79,7 +78,7 @@ def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if settings.describe:
-        from lra.runs.step import tell
+        from lra.runs.step_timing import tell
 
         tell(job, alone)
         return "described"

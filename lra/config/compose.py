@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
-from lra.config.own import own_folder
+from lra.config.user_options import own_folder
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir, systems_file, table1_file
 

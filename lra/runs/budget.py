@@ -8,9 +8,8 @@ from hydra.core.hydra_config import HydraConfig
 from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.runs.job import Job
-from lra.runs.standing import complete
-from lra.runs.system import System, check_memory
+from lra.runs.build import Job, System, check_memory
+from lra.runs.status import complete
 
 if TYPE_CHECKING:
     from lra.runs.estimate import Cost
@@ -67,11 +66,15 @@ def _basis(costs: "list[Cost]", seconds: float) -> str:
 def check_cost_of_one(job: Job) -> None:
     """As for a sweep, of a single run; one that takes seconds is not worth measuring."""
     from lra.runs.estimate import Work
-    from lra.training import ranks
+    from lra.training import distributed
 
     settings, system = job.settings, job.system
     check_memory(system)
-    if ranks.started_with() > 1 or system.recipe.minutes is not None or complete(job.folder, settings) is not None:
+    if (
+        distributed.started_with() > 1
+        or system.recipe.minutes is not None
+        or complete(job.folder, settings) is not None
+    ):
         return
     operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
     if operations > LONG:
@@ -82,7 +85,7 @@ def ask_for_a_choice(job: Job) -> NoReturn:
     """Say what a command without any choice would train, and what its training would cost here; raises UserError."""
     from lra.runs.describe import describe
     from lra.runs.estimate import ASSUMED_SPEED, duration
-    from lra.runs.step import SECONDS, step_cost
+    from lra.runs.step_timing import SECONDS, step_cost
 
     system, steps = job.system, job.system.recipe.steps
     say(f"nothing is chosen, so this would be {job.title}, at the paper's full size: {steps:,} steps")

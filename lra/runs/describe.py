@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lra.model.model import Model
-from lra.runs.system import System
+from lra.runs.build import System
 from lra.training.recipe import Recipe
 
 

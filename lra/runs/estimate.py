@@ -16,11 +16,11 @@ from lra.core.files import digest
 from lra.core.subprocesses import heard_from
 from lra.data import Place, Split, Task
 from lra.model.model import Model
-from lra.runs.cut import by_tokens
+from lra.runs.build import System
 from lra.runs.describe import describe
-from lra.runs.machine import Stopwatch, device_of, keep_memory, threads_at_hand
-from lra.runs.start import initial
-from lra.runs.system import System
+from lra.runs.device import Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.initial_weights import initial
+from lra.runs.micro_batch import by_tokens
 from lra.training.batches import batches, parts_of, predict
 from lra.training.update import accumulate
 

@@ -15,15 +15,14 @@ from lra.data import Task
 from lra.records import checkpoint, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
-from lra.runs.course import Course
-from lra.runs.cut import automatic, naming_what_is_too_large, settled
+from lra.runs.build import Job
 from lra.runs.describe import parameters
-from lra.runs.evaluation import diagnosed, tested
-from lra.runs.job import Job
+from lra.runs.device import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
+from lra.runs.initial_weights import first_weights, initial, pretrained
 from lra.runs.loggers import Loggers
-from lra.runs.machine import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
-from lra.runs.start import first_weights, initial, pretrained
-from lra.training import ranks
+from lra.runs.micro_batch import automatic, naming_what_is_too_large, settled
+from lra.runs.trainer import Course, diagnosed, tested
+from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.generate import sample
@@ -99,7 +98,7 @@ def _finished(course: Course, clock: Stopwatch) -> dict[str, Any]:
     chosen = test[selection]
     score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
     say(f"{job.title}: {score}, {clock.read():.0f} s", to_stdout=True)
-    if ranks.leads():
+    if distributed.leads():
         if task.objective == "next_token":
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())

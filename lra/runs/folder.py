@@ -17,13 +17,12 @@ from lra.data import Place, Task
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.outcome import recorded
-from lra.runs.job import Job
+from lra.runs.build import Job, assemble, check_memory
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
-from lra.runs.standing import complete, nothing_to_do
-from lra.runs.system import assemble, check_memory
+from lra.runs.status import complete, nothing_to_do
 
 if TYPE_CHECKING:
-    from lra.training.ranks import Gate
+    from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # who only looks whether a run is at work holds its lock for an instant
 
@@ -37,12 +36,12 @@ def run(job: Job) -> str:
 
     It happens in this process, among the ranks that were started with it, or in new processes.
     """
-    from lra.runs.machine import device_of, placed
-    from lra.training import ranks
+    from lra.runs.device import device_of, placed
+    from lra.training import distributed
 
     settings, processes = job.settings, job.system.recipe.processes
     check_memory(job.system)
-    given = ranks.started_with()
+    given = distributed.started_with()
     if given > 1 and processes not in (1, given):
         raise UserError(f"train.processes={processes}, but {given} processes were started: leave train.processes out")
     device = device_of(settings.device)
@@ -50,18 +49,18 @@ def run(job: Job) -> str:
     try:
         if given == 1 and (processes > 1 or settings.isolate):
             return runner.done() or _in_new_processes(job)
-        with placed(device, job.number), ranks.joined(device), ranks.Gate() as gate:
-            return runner.lead(gate) if ranks.leads() else runner.assist(gate)
+        with placed(device, job.number), distributed.joined(device), distributed.Gate() as gate:
+            return runner.lead(gate) if distributed.leads() else runner.assist(gate)
     except OSError as error:
         raise explained(error, job.folder, None) from error
 
 
 def _in_new_processes(job: Job) -> str:
-    from lra.training import ranks
+    from lra.training import distributed
 
     apart = replace(job.settings, isolate=False)
     try:
-        result = ranks.launch(job.system.recipe.processes, rank, apart, job.cell, job.title, job.number)
+        result = distributed.launch(job.system.recipe.processes, rank, apart, job.cell, job.title, job.number)
     except RuntimeError as error:
         say(f"{job.title}: failed: {error}; the same command goes on from the last checkpoint")
         return "failed"
@@ -71,15 +70,15 @@ def _in_new_processes(job: Job) -> str:
 
 
 def rank(settings: Settings, cell: Cell, title: str, number: int) -> str | UserError | Paused:
-    """One rank of a run, in a process that `ranks.launch` started; what is no failure is returned."""
-    from lra.training import ranks
+    """One rank of a run, in a process that `distributed.launch` started; what is no failure is returned."""
+    from lra.training import distributed
 
     try:
         return run(Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number))
     except (UserError, Paused) as error:
         return error
     except Exception as error:
-        if not isinstance(error, ranks.Lost):
+        if not isinstance(error, distributed.Lost):
             traceback.print_exc()
         raise
 
@@ -122,10 +121,10 @@ class Runner:
             return self._train(self._task(), requests, Loggers({}, self._logged(), self.job.title))["status"]
 
     def _requests(self) -> Requests:
-        from lra.training import ranks
+        from lra.training import distributed
 
         minutes = self.job.system.recipe.minutes
-        return Requests(minutes, self.job.settings.sweep_minutes, ranks.started_with() > 1)
+        return Requests(minutes, self.job.settings.sweep_minutes, distributed.started_with() > 1)
 
     def _task(self) -> Task:
         builder = self.job.system.builder

@@ -16,11 +16,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from lra.config.boundary import check_packages, composing
 from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
 from lra.config.configure import check_value
 from lra.config.settings import Seed, Settings, settings_of
+from lra.config.validation import check_packages, composing
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
@@ -28,10 +28,9 @@ from lra.core.files import explained
 from lra.records import checkpoint, record
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.run_files import RunFiles
-from lra.runs.job import run_folder
+from lra.runs.build import System, assemble, run_folder
 from lra.runs.loggers import loggers_of
-from lra.runs.standing import complete, nothing_to_do
-from lra.runs.system import System, assemble
+from lra.runs.status import complete, nothing_to_do
 
 LOCK_PATIENCE_SECONDS = 60.0
 CHOOSERS = ("system", "case", "experiment")  # act through other keys

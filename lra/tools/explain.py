@@ -31,7 +31,7 @@ from lra.ops.protocols import HasWeights
 from lra.records import record
 from lra.records.names import WEIGHTS
 from lra.report.read import schema
-from lra.runs.system import architecture
+from lra.runs.build import architecture
 from lra.tasks.listops.trees import IDS
 
 CLOSE_ENOUGH = 1e-10  # of the sum of all parts to what the mixer gave, relative, in float64

@@ -19,10 +19,9 @@ from lra.records import record
 from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
 from lra.report.read.records import PROBES, read_record
+from lra.runs.build import Job, assemble
 from lra.runs.folder import run
-from lra.runs.job import Job
-from lra.runs.standing import complete
-from lra.runs.system import assemble
+from lra.runs.status import complete
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")

@@ -14,7 +14,7 @@ from lra.core import streams
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops.async_copy import sent
-from lra.training import ranks
+from lra.training import distributed
 from lra.training.recipe import Recipe
 
 # What a micro-batch costs besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
@@ -62,12 +62,12 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
     if not model.key_mask or model.whole_batches:
-        places = ranks.share(np.arange(len(examples)))
+        places = distributed.share(np.arange(len(examples)))
         for start in range(0, len(places), size):
             part = places[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    order = ranks.share(np.argsort(-lengths, kind="stable"))
+    order = distributed.share(np.argsort(-lengths, kind="stable"))
     overhead = OVERHEAD[next(model.parameters()).device.type] // model.dim
     for part in cheapest(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])

@@ -12,7 +12,7 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
-from lra.training import ranks
+from lra.training import distributed
 from lra.training.batches import parts_of, predict
 from lra.training.losses import summed_loss
 
@@ -26,7 +26,7 @@ def cause_of(
 ) -> str:
     """Where the numbers of a step went wrong; every rank gives the same."""
     broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
-    broken, largest = ranks.first(broken), ranks.first(largest)
+    broken, largest = distributed.first(broken), distributed.first(largest)
     if broken is not None:
         return broken
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}

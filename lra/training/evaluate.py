@@ -12,7 +12,7 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
-from lra.training import ranks
+from lra.training import distributed
 from lra.training.batches import ahead, cuts, predict, read
 from lra.training.losses import hits, summed_loss
 
@@ -69,8 +69,8 @@ class Predictions:
         for places, classes, confidence in self._added:
             self.classes[places], self.confidence[places] = classes.cpu().numpy(), confidence.cpu().numpy()
         self._added.clear()
-        ranks.add_up(torch.from_numpy(self.classes))
-        ranks.add_up(torch.from_numpy(self.confidence))
+        distributed.add_up(torch.from_numpy(self.classes))
+        distributed.add_up(torch.from_numpy(self.confidence))
 
 
 @torch.inference_mode()
@@ -91,7 +91,7 @@ def evaluate(
     parts = (read(split, everything, *one) for one in cut)
     if runs_behind(next(model.parameters()).device):
         parts = ahead(parts)
-    done, total, shared = 0, sum(len(places) for places, _ in cut), ranks.fewest(len(cut))
+    done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.fewest(len(cut))
     predictions, right, losses = 0, [], []
     for number, part in enumerate(parts):
         if number < shared:  # ranks may agree in there, which takes all of them
@@ -105,7 +105,7 @@ def evaluate(
         losses.append(summed_loss(logits, labels))
     if keep is not None:
         keep.meet()
-    correct, predictions, loss = ranks.summed(sum(_fetched(right)), predictions, math.fsum(_fetched(losses)))
+    correct, predictions, loss = distributed.summed(sum(_fetched(right)), predictions, math.fsum(_fetched(losses)))
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
 
 

@@ -14,7 +14,7 @@ from lra.model.groups import Group, belongs
 Probability = Annotated[float, Field(ge=0, lt=1)]
 AUTO = "auto"
 Examples = PositiveInt | Literal["auto"]
-"""A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.cut)."""
+"""A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.micro_batch)."""
 
 
 @dataclass(frozen=True, kw_only=True)

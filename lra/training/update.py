@@ -19,7 +19,7 @@ from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import Awaited
-from lra.training import ranks
+from lra.training import distributed
 from lra.training.batches import Part, Tokens, parts_of, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
@@ -154,7 +154,7 @@ def accumulate(
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     done = 0
     for part in parts_of(model, split, examples, micro_batch) if parts is None else parts:
-        if ranks.count() == 1:
+        if distributed.count() == 1:
             on_cut(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
@@ -163,7 +163,7 @@ def accumulate(
         total += loss.detach()
         done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
-    ranks.add_gradients(model.parameters())
+    distributed.add_gradients(model.parameters())
     told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
-    ranks.add_up(told)
+    distributed.add_up(told)
     return told

@@ -32,7 +32,7 @@ from lra.records.names import CONFIG, ERRORS
 from lra.records.run_files import RunFiles
 from lra.report.read.records import load, predictions
 from lra.runs import execute as lra_run
-from lra.runs.standing import complete
+from lra.runs.status import complete
 
 CANARY = "canary-7f3a9c"
 

@@ -23,7 +23,7 @@ from lra.records.names import CONFIG
 from lra.records.run_files import RunFiles
 from lra.report.read.records import load, predictions
 from lra.report.read.records import read_curve as read_curve
-from lra.runs.standing import complete
+from lra.runs.status import complete
 from lra.tasks import Place
 
 DAMAGES = 40  # half of them cuts, half of them flipped bits

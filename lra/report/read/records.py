@@ -371,7 +371,7 @@ PROBES = {
     "residual_norm": "length of residuals",
     "gradient_norm": "norm of gradients",
 }
-"""What lra/training/probe.py measures in each block; A = Q Kᵀ, scaled, before any softmax."""
+"""What lra/training/block_probe.py measures in each block; A = Q Kᵀ, scaled, before any softmax."""
 
 Curve = dict[str, list[Any]]
 """One list per quantity, all of the length of `step`; what an evaluation did not measure is None."""

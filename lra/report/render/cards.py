@@ -17,7 +17,7 @@ from lra.report.statistics import columns, formats
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow
 
-ATTENTIONS = "attentions.json"  # what lra.bench.catalogue writes
+ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
 SOLVED, ABOVE = 95.0, 5.0  # percent; points above the strongest baseline
 VERDICTS = {

@@ -21,12 +21,11 @@ from lra.init.checkpoint import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
-from lra.runs.course import Course
-from lra.runs.cut import naming_what_is_too_large, settled
-from lra.runs.job import Job
+from lra.runs.build import Job, System
 from lra.runs.loggers import LoggedRun, Loggers
-from lra.runs.system import System
-from lra.training import ranks
+from lra.runs.micro_batch import naming_what_is_too_large, settled
+from lra.runs.trainer import Course
+from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.pretrain import carried
@@ -64,7 +63,7 @@ def pretrained(
     phase = job.system.phase
     seed = phase.settings.seed
     inputs = phase.options.task(task, seed)
-    conditions = {**provenance.environment(task.digest, device), "processes": ranks.count()}
+    conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
     name = digest({**phase.settings.identity, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
     own = Job(
@@ -75,10 +74,10 @@ def pretrained(
     )
     with ExitStack() as stack:
         _take_lock(stack, own, requests)
-        done = ranks.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
+        done = distributed.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
-        if ranks.leads():
+        if distributed.leads():
             checkpoint.remove(own.folder)  # also where an earlier run was killed before it had removed all of it
     report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -91,11 +90,11 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
     """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
     told = False
     while True:
-        pause = ranks.first(requests.pending())
+        pause = distributed.first(requests.pending())
         if pause is not None:
             raise pause
         taken = False
-        if ranks.leads():
+        if distributed.leads():
             own.folder.mkdir(parents=True, exist_ok=True)
             try:
                 stack.enter_context(locks.hold(own.folder / LOCK, PATIENCE_SECONDS))
@@ -104,14 +103,14 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
                 if not told:
                     say(f"{own.title}: waits for {other}, which computes the same weights")
                 told = True
-        if ranks.summed(taken) == [1]:
+        if distributed.summed(taken) == [1]:
             return
 
 
 def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests) -> dict[str, Any]:
     """Train on from the last checkpoint, keep the weights with the best validation, return the record."""
     started = provenance.now()
-    if ranks.leads():
+    if distributed.leads():
         sweep_partials(own.folder)
         write_json(own.folder / CONFIG, own.settings.identity)
     model = initial(own.system, inputs, own.settings.seed).to(device)
@@ -126,7 +125,7 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
     if diverged:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**course.summary(), "digest": name}
-    if ranks.leads():
+    if distributed.leads():
         write_atomic(own.folder / WEIGHTS, save(carried(course.best_weights, vocab_size)))
         identity = own.settings.identity
         record.write(
@@ -139,5 +138,5 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
                 "provenance": provenance.provenance(identity, inputs.digest, device, own.settings.precision, started),
             },
         )
-    ranks.summed(0)  # the others read what the leader has written
+    distributed.summed(0)  # the others read what the leader has written
     return made

@@ -13,12 +13,11 @@ from lra.core.console import say
 from lra.core.subprocesses import heard_from
 from lra.data import Facts, Split
 from lra.data.splits import Marked, Windows
-from lra.runs.cut import by_tokens
+from lra.runs.build import Job, System
 from lra.runs.describe import describe
+from lra.runs.device import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.execute import initial
-from lra.runs.job import Job
-from lra.runs.machine import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
-from lra.runs.system import System
+from lra.runs.micro_batch import by_tokens
 from lra.training.update import adamw, update
 
 SECONDS = 10  # that measuring a step may take

@@ -1,6 +1,6 @@
 """The first half minute on an accelerator: one update of a small model with every attention, there and on the CPU.
 
-    python -m lra.tools.contact [--device cuda]
+    python -m lra.tools.gpu_smoke [--device cuda]
 
 In fp32 and under bf16. The loss, the gradient and the change of the weights are compared with those in float64 on a
 CPU, and so are the CPU's own in the same precision, which say how far rounding alone leads. Dropout is on: the CPU
@@ -27,7 +27,7 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.numbering import Numbers
-from lra.runs.machine import device_of, reproducible
+from lra.runs.device import device_of, reproducible
 
 SIZES = ("model.dim=32", "model.qkv_dim=32", "model.heads=2", "model.mlp_dim=131", "model.depth=2", "model.dropout=0.1")
 FACTS = Facts(name="contact", version=1, vocab_size=17, max_len=127, classes=5, documents=1)

@@ -1,6 +1,6 @@
 """What a block moves between its products, counted from shapes; on an accelerator also the time that it takes.
 
-    python -m lra.bench.passes [--device cuda]
+    python -m lra.bench.memory_traffic [--device cuda]
 
 Counted is a training step under bf16 of everything in a block but its mixer, whose output is given: the two places
 where the stream is added to, the norm between them and the feed-forward net, forward and backward. An operation reads
@@ -28,7 +28,7 @@ from lra.model.architecture import Architecture
 from lra.model.block import Block
 from lra.ops import fused, noise_kernel
 from lra.ops.dropout import has_kernel, set_keys
-from lra.runs.machine import device_of
+from lra.runs.device import device_of
 
 TASKS = ("listops", "text", "matching")
 PRODUCTS = ("mm", "addmm", "bmm")

@@ -1,6 +1,6 @@
 """results/sweeps.md: what a sweep costs besides training, measured with many short runs, and what follows for more.
 
-python -m lra.bench.sweeps results/sweeps.md
+python -m lra.bench.sweep_costs results/sweeps.md
 """
 
 import argparse
@@ -18,7 +18,7 @@ from lra.core.console import say
 from lra.core.files import write_atomic
 from lra.data import default_workers
 from lra.records import provenance, record
-from lra.runs.machine import Stopwatch
+from lra.runs.device import Stopwatch
 
 SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
 SEEDS = 15
@@ -78,7 +78,7 @@ def page(sweeps: dict[str, MeasuredSweep], few: MeasuredSweep, single: float, pl
     basic = sweeps["basic"]
     compose = max(0.0, (basic.first - few.first) / (basic.runs - few.runs))
     yield "# What a sweep costs besides training\n"
-    yield f"By `python -m lra.bench.sweeps results/sweeps.md`: {basic.runs} runs of 10 steps on"
+    yield f"By `python -m lra.bench.sweep_costs results/sweeps.md`: {basic.runs} runs of 10 steps on"
     yield f"{default_workers()} cores that others used, too, so seconds are upper bounds.\n"
     heads = (
         "launcher",

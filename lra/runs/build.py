@@ -1,4 +1,4 @@
-"""What a configuration describes: a task, a model and a recipe that fit together."""
+"""What a configuration describes: a task, a model and a recipe that fit together, and what one run is given of it."""
 
 import os
 from collections.abc import Callable
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config import configure
+from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.data import Builder, Facts, Place
 from lra.init import Start
 from lra.model.architecture import Architecture
+from lra.records.names import seed_folder
 from lra.training.pretrain import Pretrain, carried
 from lra.training.recipe import Recipe
-
-PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.model.model import Model
     from lra.ops.mixer import Mixer
+
+PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,3 +164,44 @@ def architecture(attention: dict[str, Any], model: dict[str, Any], packages: lis
     mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
     configure.check(Architecture, model, "model.")
     return lambda facts: Model(mixer, facts, Architecture(**model))
+
+
+# What one run is given: settings, the system that they describe, and where it lives.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run. `title`: what people read in front of its lines; `number`: of the job in its sweep."""
+
+    settings: Settings
+    system: System
+    cell: Cell
+    title: str
+    number: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lives."""
+        return run_folder(self.settings, self.cell)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What a record says of the run before it is trained."""
+        facts = self.system.builder.facts
+        return {
+            "task": facts.name,
+            "task_version": facts.version,
+            "attention": self.cell.attention,
+            "variant": self.cell.variant,
+            "protocol": self.cell.protocol,
+            "settings": self.cell.settings,
+            "seed": self.settings.seed,
+            "selection": self.system.recipe.selection,
+            "metric": facts.metric,
+            **({"row": self.system.row} if self.system.row else {}),
+        }
+
+
+def run_folder(settings: Settings, cell: Cell) -> Path:
+    """Of the run with these settings."""
+    return Path(settings.out) / cell.folder / seed_folder(settings.seed)

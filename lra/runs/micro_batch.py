@@ -13,8 +13,8 @@ from lra.data import Facts, Split, Task
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.records.checkpoint import Generation
-from lra.runs.job import Job
-from lra.training import ranks
+from lra.runs.build import Job
+from lra.training import distributed
 from lra.training.batches import Part, predict, read
 from lra.training.losses import summed_loss
 from lra.training.recipe import AUTO, Recipe
@@ -63,11 +63,11 @@ def _fitting(job: Job, task: Task, model: Model) -> Recipe:
         return by_tokens(recipe, task)
     trial = TrialPasses(model, task.train, job.settings.seed, job.settings.precision)
     tried = {
-        "micro_batch": (trial.train, -(-recipe.batch_size // ranks.count())),
+        "micro_batch": (trial.train, -(-recipe.batch_size // distributed.count())),
         "eval_batch": (trial.evaluate, _examples(EVALUATED, task)),
     }
     with _most_of_the_memory():
-        return replace(recipe, **{key: ranks.fewest(largest(*tried[key])) for key in automatic(recipe)})
+        return replace(recipe, **{key: distributed.fewest(largest(*tried[key])) for key in automatic(recipe)})
 
 
 def _examples(tokens: int, facts: Facts) -> int:

@@ -1,9 +1,9 @@
 """results/attentions.md: what each attention is, in what it deviates, what it adds, what it supports, what it was
 checked against, and what it costs beside `simple`.
 
-    python -m lra.bench.catalogue results/attentions.md              (the costs that attentions.json beside it has)
-    python -m lra.bench.catalogue results/attentions.md --measure    (measured here first, in 10 minutes)
-    python -m lra.bench.catalogue results/attentions.md --measure hyena s5           (these alone; the others are kept)
+    python -m lra.bench.attentions_page PAGE                       (the costs that attentions.json beside it has)
+    python -m lra.bench.attentions_page PAGE --measure             (measured here first, in 10 minutes)
+    python -m lra.bench.attentions_page PAGE --measure hyena s5    (these alone; the others are kept)
 """
 
 import argparse
@@ -25,7 +25,7 @@ from lra.core.files import write_atomic, write_json
 from lra.model.model import Model
 from lra.ops.mixer import Mixer
 from lra.records import provenance
-from lra.runs.system import assemble
+from lra.runs.build import assemble
 
 TASKS = ("text", "matching", "listops")
 LENGTHS = (1024, 4096)
@@ -193,7 +193,9 @@ def _yes(flag: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m lra.bench.catalogue", description="Write the page of attentions.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lra.bench.attentions_page", description="Write the page of attentions."
+    )
     parser.add_argument("page", type=Path, help="where to write it; the costs lie beside it, as .json")
     parser.add_argument(
         "--measure", nargs="*", choices=options("attention"), metavar="NAME", help="measure these here first, or all"

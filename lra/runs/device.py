@@ -13,7 +13,7 @@ import torch
 from lra.core import locks
 from lra.core.errors import UserError
 from lra.data import default_workers
-from lra.training import ranks
+from lra.training import distributed
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
 GROWTH = 1.5  # of a process between the parts of an evaluation
@@ -90,7 +90,7 @@ class KeptMemory:
 @contextmanager
 def placed(device: str, number: int) -> Iterator[None]:
     """Let the `number`-th job take a GPU where there are several; ranks of one job take the GPU of their number."""
-    gpus = torch.cuda.device_count() if device == "cuda" and ranks.started_with() == 1 else 1
+    gpus = torch.cuda.device_count() if device == "cuda" and distributed.started_with() == 1 else 1
     with ExitStack() as stack:
         if gpus > 1:
             torch.cuda.set_device(_take_gpu(stack, number, gpus))
@@ -118,7 +118,7 @@ def threads_at_hand() -> int:
         if not first.isdecimal() or int(first) < 1:
             raise UserError(f"{name}={granted}: expected a number of threads; set it anew, or say threads=...")
         return int(first)
-    return max(1, default_workers() // ranks.local()[1])
+    return max(1, default_workers() // distributed.local()[1])
 
 
 class PeakMemory:

@@ -1,7 +1,7 @@
 """What an accelerator shall answer, the most valuable first, and the answers.
 
-    python -m lra.tools.queue run MINUTES FOLDER [--dry-run]    go on with what is unanswered; scripts/gpu.sh calls it
-    python -m lra.tools.queue page results/gpu-queue.md         write the table of that page again
+    python -m lra.tools.gpu_queue run MINUTES FOLDER [--dry-run]   go on with what is unanswered; for scripts/gpu.sh
+    python -m lra.tools.gpu_queue page results/gpu-queue.md        write the table of that page again
 
 Each item is one command with a limit of its own. One that fails is told with its last lines, and the next begins. After
 each, FOLDER has answers.json, answers.md and receipts.tar.xz: what was answered, to be read, and small files of the
@@ -84,7 +84,7 @@ ITEMS = (
     Item(
         name="contact",
         question="one update with every attention in fp32 and under bf16: the numbers of the CPU?",
-        command=("lra.tools.contact", "--device", "{device}"),
+        command=("lra.tools.gpu_smoke", "--device", "{device}"),
         tiny=("simple", "softmax", "performer", "reformer"),
         minutes=3,
     ),
@@ -104,7 +104,7 @@ ITEMS = (
     Item(
         name="passes",
         question="the fused passes: bytes a step, counted; times beside the plain operations', and a copy's bandwidth",
-        command=("lra.bench.passes", "--device", "{device}"),
+        command=("lra.bench.memory_traffic", "--device", "{device}"),
         tiny=("listops",),
         minutes=1.5,
     ),

@@ -1,8 +1,10 @@
-"""The way of one run: its training, what it measured, the best weights, and its checkpoints."""
+"""The way of one run: its training, what it measured, the best weights and its checkpoints, and the test at its end."""
 
+import io
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,22 +14,94 @@ from lra.config.settings import Checkpoints
 from lra.core import console, fault_points
 from lra.core.console import say
 from lra.core.errors import UserError
+from lra.core.files import write_atomic
 from lra.core.signals import Requests
 from lra.data import Task
+from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS
-from lra.runs.evaluation import entry, save_array
-from lra.runs.job import Job
+from lra.runs.build import Job
+from lra.runs.device import KeptMemory
 from lra.runs.loggers import Loggers
-from lra.runs.machine import KeptMemory
-from lra.runs.standing import another_run
-from lra.training import ranks
+from lra.runs.status import another_run
+from lra.training import distributed
 from lra.training.batches import Tokens
+from lra.training.block_probe import probe
+from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
 from lra.training.divergence import Diverged
-from lra.training.evaluate import Score
+from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit
-from lra.training.probe import probe
+
+
+def tested(
+    job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
+) -> tuple[dict[str, Any], Predictions | None]:
+    """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
+
+    The model is left with the weights that the protocol selects; the predictions, of a classification, are theirs.
+    """
+    recipe, precision = job.system.recipe, job.settings.precision
+
+    def look() -> tuple[Score, Predictions | None]:
+        keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
+        memory = KeptMemory()
+        with console.Parts(f"{job.title}, test") as bar:
+
+            def on_part(done: int, total: int) -> None:
+                memory.between_parts()
+                bar(done, total)
+
+            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=on_part), keep
+
+    last_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    last = best = look()
+    model.load_state_dict(best_weights)
+    if best_step != last_step:
+        best = look()
+    if recipe.selection == "last":
+        model.load_state_dict(last_weights)
+    test = {"last": entry(last[0], last_step), "best_val": entry(best[0], best_step)}
+    if task.validates_on_test:
+        test["best_test"] = test["best_val"]
+    return test, (last if recipe.selection == "last" else best)[1]
+
+
+def diagnosed(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
+    """Keep the test predictions; their accuracy by group of examples, and their calibration."""
+    labels = task.test.labels
+    if distributed.leads():
+        save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+    builder = job.system.builder
+    groups, guesses = builder.groups(task.test), builder.guesses(task)
+    bins = calibration(predictions.confidence, predictions.classes == labels)
+    return {
+        "diagnostics": diagnose(groups, predictions.classes, labels, guesses),
+        "calibration": bins,
+        "calibration_error": calibration_error(bins),
+    }
+
+
+def entry(score: Score, step: int) -> dict[str, Any]:
+    """A score as records have it."""
+    return {
+        "accuracy": score.accuracy,
+        "correct": score.correct,
+        "examples": score.examples,
+        "loss": score.loss,
+        "perplexity": score.perplexity,
+        "step": step,
+    }
+
+
+def save_array(path: Path, values: np.ndarray) -> None:
+    """Write an .npy file, whole or not at all."""
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_atomic(path, buffer.getvalue())
+
+
+# The way of one run: its training, what it measured, the best weights, and its checkpoints.
 
 
 class Course:
@@ -39,7 +113,7 @@ class Course:
         self.schedule = Checkpoints(**settings.checkpoint)
         self.environment = {
             **provenance.environment(task.digest, device),
-            "processes": ranks.count(),
+            "processes": distributed.count(),
             "precision": settings.precision,
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
@@ -101,7 +175,7 @@ class Course:
         """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
         last = step == self.job.system.recipe.steps or self.out_of_patience()
         due = last or self.schedule.due(step, time.monotonic() - self._saved_at)
-        return ranks.summed(due and ranks.leads()) == [1]
+        return distributed.summed(due and distributed.leads()) == [1]
 
     def out_of_patience(self) -> bool:
         """Whether the training ends here because its validation got no better (`Recipe.patience`)."""
@@ -111,7 +185,7 @@ class Course:
         """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
         `Diverged` on all of them."""
         self.training.look()
-        if not ranks.leads():
+        if not distributed.leads():
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         course = {
@@ -163,17 +237,17 @@ class Course:
                     bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
             except Diverged as error:
                 diverged = error
-        if self.task.objective == "next_token" and ranks.leads():
+        if self.task.objective == "next_token" and distributed.leads():
             save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
         requests.patiently(False)
-        pause = ranks.first(requests.pending())
+        pause = distributed.first(requests.pending())
         if pause is not None:
             raise pause
         return diverged
 
     def pause_if_asked(self, requests: Requests) -> None:
         """Save and raise, on all ranks where one of them is asked."""
-        pause = ranks.first(requests.pending())
+        pause = distributed.first(requests.pending())
         if pause is not None:
             self.save()
             raise pause
@@ -187,7 +261,7 @@ class Course:
 
     def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
         """The file of the measurements, for the leader."""
-        return record.Metrics(self.job.folder, self.metrics) if ranks.leads() else nullcontext()
+        return record.Metrics(self.job.folder, self.metrics) if distributed.leads() else nullcontext()
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds
@@ -214,7 +288,7 @@ class Course:
         return {
             "steps": self.training.step,
             **self._end(),
-            "processes": ranks.count(),
+            "processes": distributed.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),
             **self._before(),
