@@ -24,7 +24,7 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
-from lra.tasks import Facts, Split, Task
+from lra.tasks import Split, Task, TaskSpec
 from lra.training.recipe import Recipe
 
 TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
@@ -236,12 +236,12 @@ every_setting = over_cases(dear=False)
 every_attention = over_cases(dear=True)
 
 
-def facts(**changes: object) -> Facts:
+def facts(**changes: object) -> TaskSpec:
     known = {"name": "stub", "version": 1, "vocab_size": 17, "max_len": 11, "classes": 5, "documents": 1}
-    return Facts(**{**known, **changes})
+    return TaskSpec(**{**known, **changes})
 
 
-def model_of(*overrides: str, task: Facts) -> Model:
+def model_of(*overrides: str, task: TaskSpec) -> Model:
     cfg = settings(*overrides)
     attention = configure.build(cfg["attention"], "attention", [], supplied=1)
     configure.check(Architecture, cfg["model"], "model.")

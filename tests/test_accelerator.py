@@ -32,7 +32,7 @@ from lra.training import batches
 from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
 from lra.training import update as updating
-from lra.training.batches import Part, Tokens
+from lra.training.batches import MicroBatch, Tokens
 from lra.training.divergence import Diverged
 from lra.training.fit import Training, fit
 from lra.training.update import adamw, update
@@ -288,7 +288,7 @@ def test_auto_tries_the_longest_documents(watch: Watch, monkeypatch: pytest.Monk
     with torch.device("meta"):
         model = model_of(*TINY_MODEL, "model.dropout=0.3", "protocol=strict", task=task)
 
-    def predict(model: Model, part: Part, precision: str) -> tuple[Tensor, Tensor]:
+    def predict(model: Model, part: MicroBatch, precision: str) -> tuple[Tensor, Tensor]:
         tried.append((model.training, len(part.places), torch.is_grad_enabled()))
         assert part.tokens.shape == (2 * len(part.places), task.max_len)
         if len(part.places) > (6 if model.training else 100):

@@ -12,7 +12,7 @@ import pytest
 
 from lra.core.errors import UserError
 from lra.data.baselines import BIGRAM_WEIGHTS, bigram, unigram
-from lra.data.splits import Windows
+from lra.data.splits import LMWindows
 from lra.data.tokenise import load
 from lra.tasks import Place, Split, Task
 from lra.tasks.books import Books, read_gutenberg
@@ -137,7 +137,7 @@ def test_the_tokenizer_is_of_train_alone(tmp_path: Path) -> None:
 
 def test_windows_start_everywhere_in_train_and_apart_elsewhere(tmp_path: Path) -> None:
     task = built(tmp_path)
-    assert isinstance(task.train, Windows)
+    assert isinstance(task.train, LMWindows)
     assert (task.train.stride, task.val.stride, task.test.stride) == (1, CONTEXT, CONTEXT)
     stream = task.train.tokens
     np.testing.assert_array_equal(task.train.pad(np.array([5]), CONTEXT)[0], stream[5 : 5 + CONTEXT])
@@ -286,9 +286,9 @@ def test_without_data_it_says_what_to_do(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- baselines
 
 
-def stream(tokens: list[int], stride: int = 1) -> Windows:
+def stream(tokens: list[int], stride: int = 1) -> LMWindows:
     count = len(tokens)
-    return Windows(
+    return LMWindows(
         tokens=np.array(tokens, dtype=np.uint16),
         offsets=np.array([0, count]),
         index=np.array([0]),

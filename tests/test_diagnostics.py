@@ -16,7 +16,7 @@ from lra.config import configure
 from lra.data.baselines import Overlap
 from lra.data.groups import by_size, by_value
 from lra.data.tokenise import text_of
-from lra.tasks import Builder, Place, Split, Task
+from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles, words
 from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
@@ -35,7 +35,7 @@ def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
     return builder, builder.build(place(tmp_path))
 
 
-def builders() -> dict[str, Builder]:
+def builders() -> dict[str, TaskBuilder]:
     """Every task of conf/ that classifies."""
     found = {}
     for name in options("task"):
@@ -99,7 +99,7 @@ def levels(node: list | int) -> int:
     return 1 + max(map(levels, node[1:])) if isinstance(node, list) else 1
 
 
-def assert_groups_are_those_of_the_texts(builder: Builder, split: Split, texts: list[str]) -> None:
+def assert_groups_are_those_of_the_texts(builder: TaskBuilder, split: Split, texts: list[str]) -> None:
     trees = [tree(text) for text in texts]
     groups = builder.groups(split)
     assert list(groups) == ["root operator", "depth", "length", "class"]

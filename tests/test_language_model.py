@@ -10,7 +10,7 @@ from support import facts, model_of
 from torch import nn
 
 from lra.core.errors import UserError
-from lra.data.splits import Windows
+from lra.data.splits import LMWindows
 from lra.model.model import Model
 from lra.tasks import Task
 from lra.training.evaluate import evaluate
@@ -25,10 +25,10 @@ BARE = ("model.norm=none", "model.final_norm=false", "model.bias=false", "model.
 def stream(tokens: int = 61, context: int = 7) -> Task:
     known = facts(objective="next_token", causal=True, vocab_size=13, classes=13, max_len=context)
 
-    def windows(seed: int, stride: int) -> Windows:
+    def windows(seed: int, stride: int) -> LMWindows:
         ids = np.random.default_rng(seed).integers(1, 13, size=tokens).astype(np.uint16)
         ends = {"offsets": np.array([0, 20, tokens]), "index": np.array([0, 1]), "labels": np.zeros(2)}
-        return Windows(tokens=ids, **ends, context=context, stride=stride)
+        return LMWindows(tokens=ids, **ends, context=context, stride=stride)
 
     splits = {"train": windows(1, 1), "val": windows(2, context), "test": windows(3, context)}
     return Task(**vars(known), **splits, baselines={}, digest="", folder=Path("."), source="")

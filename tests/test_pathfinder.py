@@ -19,7 +19,7 @@ from support import Commands
 from lra.cli import prepare
 from lra.core.errors import UserError
 from lra.data.pictures import sheet
-from lra.tasks import Builder, Place, Task
+from lra.tasks import Place, Task, TaskBuilder
 from lra.tasks.pathfinder import snakes, sprites
 from lra.tasks.pathfinder.snakes import Design, Images
 
@@ -228,7 +228,7 @@ def test_prepare_writes_a_sheet(task: Task, cli: Commands, monkeypatch: pytest.M
 
 def test_a_task_without_pictures_says_so(task: Task) -> None:
     with pytest.raises(UserError, match=r"show=3: pathfinder \(.*\) has no pictures"):
-        Builder.show(builder("pathfinder"), task, 3)
+        TaskBuilder.show(builder("pathfinder"), task, 3)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.card import card
 from lra.data.probes import BLOCK, Draws, Probe
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 from lra.tasks import Place, Task
 from lra.tasks.word_problem import products
 from lra.training.evaluate import Predictions, evaluate
@@ -98,7 +98,7 @@ def word_problem(tokens: list[int]) -> dict[int, int]:
     return answers
 
 
-def rows(split: Marked) -> list[tuple[list[int], dict[int, int]]]:
+def rows(split: PositionLabels) -> list[tuple[list[int], dict[int, int]]]:
     """The tokens of each example, and its answers by their places."""
     found = []
     for example in range(len(split)):
@@ -417,7 +417,7 @@ def test_impossible_options_are_refused(name: str, override: str, message: str) 
 # ---------------------------------------------------------------- what a model reads, and what is scored
 
 
-def marked(**changes: object) -> Marked:
+def marked(**changes: object) -> PositionLabels:
     """Three examples of five tokens with 2, 0 and 3 answers."""
     known = {
         "tokens": np.arange(1, 16, dtype=np.uint8),
@@ -427,7 +427,7 @@ def marked(**changes: object) -> Marked:
         "ends": np.array([0, 2, 2, 5]),
         "places": np.array([1, 4, 0, 2, 3]),
     }
-    return Marked(**known | changes)
+    return PositionLabels(**known | changes)
 
 
 def test_scored_positions_by_hand() -> None:

@@ -15,7 +15,7 @@ from support import facts
 from lra.core.errors import UserError
 from lra.data.cache import MANIFEST, Writer, prepared, verify
 from lra.data.card import card
-from lra.data.splits import Windows
+from lra.data.splits import LMWindows
 from lra.tasks import Place, Task
 
 
@@ -166,14 +166,14 @@ def test_a_document_is_stored_once(tmp_path: Path) -> None:
 def test_windows_of_a_stream() -> None:
     tokens = np.arange(10, 21)
     stored = {"tokens": tokens, "offsets": np.array([0, 4, 11]), "index": np.array([0, 1]), "labels": np.zeros(2)}
-    every, apart = (Windows(**stored, context=3, stride=stride) for stride in (1, 3))
+    every, apart = (LMWindows(**stored, context=3, stride=stride) for stride in (1, 3))
     assert (len(every), len(apart)) == (8, 3)
     assert every.pad(np.array([0, 7]), 3).tolist() == [[10, 11, 12], [17, 18, 19]]
     assert every.targets(np.array([0, 7])).tolist() == [[11, 12, 13], [18, 19, 20]]
     assert apart.pad(np.arange(3), 3).ravel().tolist() == list(range(10, 19))
     assert apart.targets(np.arange(3)).ravel().tolist() == list(range(11, 20))
-    assert len(Windows(**stored, context=10, stride=1)) == 1
-    assert len(Windows(**stored, context=11, stride=1)) == 0
+    assert len(LMWindows(**stored, context=10, stride=1)) == 1
+    assert len(LMWindows(**stored, context=11, stride=1)) == 0
 
 
 def test_without_raw_data_any_cache_of_the_same_options_serves(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import hub
 from lra.runs.build import assemble
-from lra.tasks import Builder, Facts, Place, image, text, titled
+from lra.tasks import Place, TaskBuilder, TaskSpec, image, text, titled
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
 from lra.tasks.ag_news import files as ag_news_files
@@ -137,7 +137,7 @@ class Example:
     """Data that `write` puts into a folder, and the name of the task that `builder` makes of them."""
 
     name: str
-    builder: Callable[[Path], Builder]
+    builder: Callable[[Path], TaskBuilder]
     write: Callable[[Path], None]
 
 
@@ -226,11 +226,11 @@ def small_publications(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setattr(image, "BATCH_ROWS", 20)
 
 
-def facts_of(task: Facts) -> dict[str, object]:
-    return {field.name: getattr(task, field.name) for field in fields(Facts)}
+def facts_of(task: TaskSpec) -> dict[str, object]:
+    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
 
 
-def assert_one_name(builder: Builder, at: Place) -> str:
+def assert_one_name(builder: TaskBuilder, at: Place) -> str:
     """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
     before = builder.at(at).facts
     assert not [path for path in at.cache.rglob("manifest.json")]

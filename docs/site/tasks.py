@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data.pictures import Pictures, sheet
 from lra.data.probes import BLOCK, Draws, Probe
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.tasks import Builder, unheard
+from lra.tasks import TaskBuilder, unheard
 from lra.tasks.listops import ListOps
 from lra.tasks.listops.trees import WORDS, generate
 from lra.tasks.pathfinder import Pathfinder
@@ -67,7 +67,7 @@ def _page(name: str, cards: list[str]) -> Iterator[str]:
     yield from _cards(name, cards)
 
 
-def _builder(node: dict[str, Any]) -> Builder | None:
+def _builder(node: dict[str, Any]) -> TaskBuilder | None:
     """None where an option has no value before a person gives one."""
     try:
         return configure.build(node, "task", [])()
@@ -84,7 +84,7 @@ def _cards(name: str, cards: list[str]) -> Iterator[str]:
             yield text.strip() + "\n"
 
 
-def _example(builder: Builder) -> list[str]:
+def _example(builder: TaskBuilder) -> list[str]:
     if isinstance(builder, Probe):
         return _of_probe(builder)
     if isinstance(builder, ListOps):

@@ -16,9 +16,9 @@ from lra.bench.settings import BenchSettings
 from lra.bench.worker import BenchPlace, Worker, Workload
 from lra.core.console import Preparation
 from lra.core.errors import UserError
-from lra.data import Facts, Split
 from lra.data import Place as Data
-from lra.data.splits import Marked
+from lra.data import Split, TaskSpec
+from lra.data.splits import PositionLabels
 from lra.runs.build import System, assemble
 from lra.runs.device import keep_memory, reproducible
 from lra.runs.initial_weights import initial
@@ -155,7 +155,7 @@ def textbook(settings: BenchSettings, device: str, length: int | None = None, di
     )
 
 
-def straightforward_model(settings: BenchSettings, facts: Facts) -> straightforward.Straightforward:
+def straightforward_model(settings: BenchSettings, facts: TaskSpec) -> straightforward.Straightforward:
     """The straightforward form of a configuration. Raises UserError where there is none."""
     model, attention = settings.model, settings.attention
     for group, assumed in ASSUMED.items():
@@ -199,7 +199,7 @@ def _compare(group: str, values: dict[str, Any], assumed: dict[str, Any]) -> Non
             )
 
 
-def _given(settings: BenchSettings, length: int | None) -> tuple[System, Facts, Split, list[np.ndarray]]:
+def _given(settings: BenchSettings, length: int | None) -> tuple[System, TaskSpec, Split, list[np.ndarray]]:
     """The system, its facts, the examples there are, and those of each step before it repeats."""
     system = assemble(settings)
     recipe = system.recipe
@@ -226,7 +226,7 @@ def _facts(model: torch.nn.Module, split: Split, batches: int, tokens: Tokens) -
 SUBJECTS = {"straightforward": textbook, "lra": ours}
 
 
-def random_split(facts: Facts, examples: int, seed: int) -> Split:
+def random_split(facts: TaskSpec, examples: int, seed: int) -> Split:
     """Documents of full length; all positions are scored where any are."""
     rng = np.random.default_rng(seed)
     documents = examples * facts.documents
@@ -237,7 +237,7 @@ def random_split(facts: Facts, examples: int, seed: int) -> Split:
     }
     if facts.objective == "classify":
         return Split(**known, labels=rng.integers(0, facts.classes, size=examples).astype(np.uint8))
-    return Marked(
+    return PositionLabels(
         **known,
         labels=rng.integers(0, facts.classes, size=examples * facts.max_len).astype(np.uint16),
         ends=known["offsets"],

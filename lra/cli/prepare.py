@@ -14,7 +14,7 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
 from lra.core.files import write_atomic
-from lra.data import Builder, Place
+from lra.data import Place, TaskBuilder
 from lra.data.cache import verify
 from lra.data.card import card, summary, update
 
@@ -40,7 +40,7 @@ def job(cfg: DictConfig) -> None:
     values = {key: value for key, value in configure.plain(cfg).items() if key in PrepareSettings.__dataclass_fields__}
     configure.check(PrepareSettings, values, "")
     settings = PrepareSettings(**values)
-    builder = configure.build(settings.task, "task", settings.packages, kind=Builder)().at(Place.of(settings))
+    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
     started = time.monotonic()
     with Preparation(builder.facts.name) as progress:
         task = builder.build(replace(Place.of(settings, progress), verify=settings.verify))

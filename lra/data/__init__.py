@@ -33,7 +33,7 @@ def unheard(done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class TaskSpec:
     """What a model has to know of a task, and the name under which its results stand.
 
     `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
@@ -141,7 +141,7 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Facts):
+class Task(TaskSpec):
     """A prepared task: its facts, its splits, what a model must beat, and where it came from and lies."""
 
     train: Split
@@ -191,7 +191,7 @@ class Place:
         )
 
 
-class Builder(ABC):
+class TaskBuilder(ABC):
     """Makes one task. Its constructor's keywords are the task's options in `conf/task/`."""
 
     place: Place | None = None
@@ -204,7 +204,7 @@ class Builder(ABC):
 
     @property
     @abstractmethod
-    def facts(self) -> Facts:
+    def facts(self) -> TaskSpec:
         """The facts of the data at `place`; without a place those of the published data. No data are parsed."""
 
     @abstractmethod

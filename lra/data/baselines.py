@@ -10,7 +10,7 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.data import Split
-from lra.data.splits import Windows
+from lra.data.splits import LMWindows
 from lra.data.tokenise import text_of
 
 COSINE_PAIRS = 5_000
@@ -96,13 +96,13 @@ def _texts(split: Split, documents: np.ndarray) -> Iterator[str]:
         yield text_of(document).decode("utf-8", errors="replace")
 
 
-def unigram(train: Windows, test: Windows, vocabulary: int) -> float:
+def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
     """Perplexity of the shares of the tokens in train, each counted once more than it occurs."""
     _, targets = _predictions(test)
     return perplexity(_shares(train, vocabulary)[targets])
 
 
-def bigram(train: Windows, val: Windows, test: Windows, vocabulary: int) -> float:
+def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
     """Perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b); w is the best of BIGRAM_WEIGHTS on val.
 
     Where a never precedes anything in train, the unigram answers alone.
@@ -112,7 +112,7 @@ def bigram(train: Windows, val: Windows, test: Windows, vocabulary: int) -> floa
     totals = np.bincount(stream[:-1], minlength=vocabulary)
     shares = _shares(train, vocabulary)
 
-    def seen(split: Windows) -> tuple[np.ndarray, np.ndarray]:
+    def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
         """Bigram and unigram probability of every prediction."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
@@ -134,12 +134,12 @@ def perplexity(probabilities: np.ndarray) -> float:
     return float(np.exp(-np.log(probabilities).mean()))
 
 
-def _shares(train: Windows, vocabulary: int) -> np.ndarray:
+def _shares(train: LMWindows, vocabulary: int) -> np.ndarray:
     counts = np.bincount(train.tokens, minlength=vocabulary) + 1
     return counts / counts.sum()
 
 
-def _predictions(split: Windows) -> tuple[np.ndarray, np.ndarray]:
+def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
     """Every token that a model is given and the one that it has to predict, over all windows."""
     rows = np.arange(len(split))
     return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -21,10 +21,10 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.data import Facts, Place, Split, Task
+from lra.data import Place, Split, Task, TaskSpec
 from lra.data.duplicates import contradictions
 from lra.data.pictures import Pictures
-from lra.data.splits import Marked, Windows
+from lra.data.splits import LMWindows, PositionLabels
 from lra.data.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; a part of the folder's name
@@ -47,7 +47,7 @@ Make = Callable[[dict[str, Writer], Path], Any]
 
 def prepared(
     place: Place,
-    facts: Facts,
+    facts: TaskSpec,
     identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
@@ -135,7 +135,7 @@ def _say_once(message: str) -> None:
 
 def _build(
     folder: Path,
-    facts: Facts,
+    facts: TaskSpec,
     identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
@@ -198,7 +198,7 @@ def _say_doubts(task: str, manifest: Manifest) -> None:
         say(f"{task}: doubtful data are kept as they are: {', '.join(doubts)}")
 
 
-def open_cache(folder: Path, facts: Facts, identity: Identity) -> Task:
+def open_cache(folder: Path, facts: TaskSpec, identity: Identity) -> Task:
     """Map a prepared task, whose files are compared with their SHA-256.
 
     Raises UserError where one was changed, and where the cache is of another identity than its place says.
@@ -246,16 +246,16 @@ def _manifest(folder: Path) -> Manifest:
         raise UserError(f"{path}: damaged: {error}; delete {folder} and prepare again") from None
 
 
-def _splits(folder: Path, manifest: Manifest, facts: Facts) -> Splits:
+def _splits(folder: Path, manifest: Manifest, facts: TaskSpec) -> Splits:
     maps: dict[str, dict[str, np.ndarray]] = {}
     for name, entry in manifest["arrays"].items():
         split, array_name = name.split(".")
         maps.setdefault(split, {})[array_name] = _map(folder / f"{name}{ARRAY}", entry)
     if facts.objective == "next_token":
         strides = {split: 1 if split == "train" else facts.max_len for split in maps}
-        splits = {split: Windows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
+        splits = {split: LMWindows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
     elif facts.objective in ("positions", "reconstruct"):
-        splits = {split: Marked(**arrays) for split, arrays in maps.items()}
+        splits = {split: PositionLabels(**arrays) for split, arrays in maps.items()}
     elif facts.pictures:
         splits = {split: Pictures(**arrays) for split, arrays in maps.items()}
     else:

@@ -11,7 +11,7 @@ from lra.core.files import read_regular, write_atomic
 from lra.data import Split, Task
 from lra.data.cache import SPLITS
 from lra.data.duplicates import contradictions, repeats
-from lra.data.splits import Marked, Windows
+from lra.data.splits import LMWindows, PositionLabels
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 24
@@ -82,9 +82,9 @@ def _row(task: Task, name: str) -> str:
     lengths = np.diff(split.offsets)[split.index]
     full = 100 * np.mean(lengths >= task.max_len)
     spread = f"{lengths.min()} / {np.median(lengths):.0f} / {lengths.mean():.0f} / {lengths.max()}"
-    if isinstance(split, Windows):
+    if isinstance(split, LMWindows):
         limit, shares = "", f"{len(split.index)} documents in one stream"
-    elif isinstance(split, Marked):
+    elif isinstance(split, PositionLabels):
         limit, shares = f"{full:.1f} %", f"{len(split.labels):,} answers, {len(np.unique(split.labels)):,} different"
     else:
         counts = np.bincount(split.labels, minlength=task.classes)

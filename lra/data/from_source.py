@@ -4,14 +4,14 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-from lra.data import Builder, Facts, Place, Task, fingerprints
+from lra.data import Place, Task, TaskBuilder, TaskSpec, fingerprints
 from lra.data.cache import Identity, Splits, described, prepared
 from lra.data.fingerprints import Stamp
 from lra.data.sources import Content, Source
 from lra.data.writer import Writer
 
 
-class FromSource(Builder):
+class FromSource(TaskBuilder):
     """A task that is made of one source. Its name follows from the options and the source alone, by `facts_of`."""
 
     validates_on_test = False
@@ -21,7 +21,7 @@ class FromSource(Builder):
         """The source of the data, which are not read yet."""
 
     @abstractmethod
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         """The facts for data of this content; an empty one is that of the published data."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class FromSource(Builder):
         """What a model must beat, by name."""
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> TaskSpec:
         if self.place is None:
             return self.facts_of({})
         source = self.find(self.place)

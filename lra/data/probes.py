@@ -13,14 +13,14 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import Facts, Place, titled
+from lra.data import Place, TaskSpec, titled
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
 from lra.data.from_source import FromSource
 from lra.data.groups import Group, by_size
 from lra.data.sources import Content, Source
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 from lra.data.writer import Writer
 
 VERSION = 1
@@ -92,7 +92,7 @@ class Probe(FromSource):
         """How many answers there are; they are tokens where nothing else is said."""
         return self.vocabulary + 1
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         notes = {
             f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
             for key, value in self.options.items()
@@ -100,7 +100,7 @@ class Probe(FromSource):
         sizes = tuple(self.sizes.values())
         notes[f"{'/'.join(map(str, sizes))} examples"] = self.published.get("sizes", ...) != sizes
         notes["two-sided"] = not self.causal and self.published.get("causal", True)
-        return Facts(
+        return TaskSpec(
             name=titled(self.name, notes),
             version=VERSION,
             vocab_size=self.vocabulary + 1,
@@ -146,16 +146,16 @@ class Probe(FromSource):
         tricks = self.tricks(train, test)
         return {"most frequent answer": majority(train, test), **{name: float(value) for name, value in tricks.items()}}
 
-    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Test accuracy (percent) of answers that need little reading."""
         return {}
 
-    def groups(self, split: Marked) -> dict[str, Group]:
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
         """Of predictions, by the position that is scored."""
         return {"position": by_size(np.asarray(split.places))}
 
 
-def grid(split: Marked) -> tuple[np.ndarray, np.ndarray]:
+def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """All tokens [n, L] of a split whose documents are of one length, and the example of each prediction [m]."""
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))

@@ -13,7 +13,7 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import Facts, Split, Task
+from lra.data import Split, Task, TaskSpec
 from lra.data.sampling import held_out
 
 SHORTEST = 2  # tokens of a document in which something can be predicted from something else
@@ -97,13 +97,13 @@ class Following(Inputs):
 Objective = Literal["masked", "next"]
 
 
-def facts_of(facts: Facts, objective: Objective, *, values: bool) -> Facts:
+def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
     """Of the task that a model for `facts` is pretrained with. Raises UserError where it does not classify."""
     if facts.objective != "classify":
         raise UserError(
             f"pretrain: {facts.name} predicts at positions; expected a task that classifies, or pretrain=none"
         )
-    return Facts(
+    return TaskSpec(
         name=f"{facts.name}, its inputs",
         version=facts.version,
         vocab_size=facts.vocab_size + (objective == "masked"),
@@ -118,7 +118,7 @@ def facts_of(facts: Facts, objective: Objective, *, values: bool) -> Facts:
 
 def inputs_of(
     train: Split,
-    facts: Facts,
+    facts: TaskSpec,
     digest: str,
     objective: Objective,
     *,

@@ -11,7 +11,7 @@ from lra.data import Split
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Split):
+class LMWindows(Split):
     """The documents as one stream, cut into windows of `context` tokens that start every `stride` tokens.
 
     An example is a window; its targets are the tokens that follow each of its tokens.
@@ -47,7 +47,7 @@ class Windows(Split):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marked(Split):
+class PositionLabels(Split):
     """Examples of one document each, with answers at some of its positions: predictions are scored there alone.
 
     ends [n + 1] int64 cuts the m predictions of the split into those of each example; places [m] are their positions

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.data import OF_INPUTS, PADDING, Facts
+from lra.data import OF_INPUTS, PADDING, TaskSpec
 from lra.model.architecture import Architecture
 from lra.ops.dropout import Dropout
 
@@ -20,7 +20,7 @@ class Embedding(nn.Module):
     """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front if `cls`; then the norm
     and a dropout, where the architecture has them. Where it says `pixels`, a token is a grey value, projected."""
 
-    def __init__(self, facts: Facts, architecture: Architecture, *, cls: bool) -> None:
+    def __init__(self, facts: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
         super().__init__()
         dim = architecture.dim
         if architecture.pixels is None:
@@ -62,7 +62,7 @@ class Pixels(nn.Linear):
     they count as 0 and have a vector of their own beside that (the masked data set of Never Train from Scratch's
     src/dataloaders/base.py)."""
 
-    def __init__(self, facts: Facts, architecture: Architecture) -> None:
+    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__(1, architecture.dim)
         hides = facts.objective in OF_INPUTS and not facts.causal
         if facts.vocab_size != GREYS + 1 + hides:

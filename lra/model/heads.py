@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.data import Facts
+from lra.data import TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.embedding import sinusoids
 from lra.model.feed_forward import ACTIVATIONS
 from lra.ops.precision import at_least_float32
 
 
-def head_of(facts: Facts, architecture: Architecture) -> nn.Module:
+def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
     """To logits from vectors of positions [..., D] where these are predicted, from the last one where all are to be
     reconstructed, else from `pair_features` of pooled documents."""
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
@@ -35,7 +35,7 @@ class Reconstruction(nn.Module):
     MAD's decoder (Poli et al. 2024), with one hidden layer of `mlp_dim` for its two of the width.
     """
 
-    def __init__(self, facts: Facts, architecture: Architecture) -> None:
+    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         if architecture.dim % 2:
             raise UserError(f"model.dim={architecture.dim}: {facts.name} adds sinusoids, expected an even width")
@@ -50,7 +50,7 @@ class Reconstruction(nn.Module):
         return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
-def document_head(features: int, facts: Facts, architecture: Architecture) -> nn.Sequential:
+def document_head(features: int, facts: TaskSpec, architecture: Architecture) -> nn.Sequential:
     """Features of an example's documents [B, features] -> logits [B, classes].
 
     One document: Linear, activation, Linear. A pair: two hidden layers with ReLU (the paper's Table 3). Where the

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.core.errors import UserError
-from lra.data import OF_INPUTS, PADDING, Facts
+from lra.data import OF_INPUTS, PADDING, TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.block import Block
 from lra.model.embedding import Embedding
@@ -33,7 +33,7 @@ class Model(nn.Module):
     need no mask. With norms over the batch, `forward` must be given whole batches in training: `whole_batches`.
     """
 
-    def __init__(self, attention: Callable[[Shape], Mixer], facts: Facts, architecture: Architecture) -> None:
+    def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         _check(facts, architecture)
         self.dim = architecture.dim
@@ -124,7 +124,7 @@ class Model(nn.Module):
         return pad(real, (1, 0), value=True) if self.cls else real
 
 
-def _shape(facts: Facts, architecture: Architecture, *, cls: bool) -> Shape:
+def _shape(facts: TaskSpec, architecture: Architecture, *, cls: bool) -> Shape:
     """What the mixer of the first layer is told."""
     return Shape(
         dim=architecture.dim,
@@ -154,7 +154,7 @@ def _lecun(module: nn.Module) -> None:
         draw_truncated(module.weight, module.in_features**-0.5)
 
 
-def _check(facts: Facts, architecture: Architecture) -> None:
+def _check(facts: TaskSpec, architecture: Architecture) -> None:
     dim, qkv_dim, heads = architecture.dim, architecture.qkv_dim, architecture.heads
     if qkv_dim % heads:
         raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")

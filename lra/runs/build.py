@@ -10,7 +10,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
-from lra.data import Builder, Facts, Place
+from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
 from lra.records.names import seed_folder
@@ -29,8 +29,8 @@ class System:
     """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
     `row`: how tables name an attention that is not ours; `phase`: what comes before the training."""
 
-    builder: Builder
-    model: "Callable[[Facts], Model]"
+    builder: TaskBuilder
+    model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
     start: Start | None
     parameters: int
@@ -54,7 +54,7 @@ def assemble(settings: Settings) -> System:
     import torch
 
     with configure.blamed("task", settings.packages):
-        builder = configure.build(settings.task, "task", settings.packages, kind=Builder)()
+        builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
     builder = builder.at(Place.of(settings))
     designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
@@ -68,7 +68,7 @@ def assemble(settings: Settings) -> System:
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
 
-    def model(facts: Facts) -> "Model":
+    def model(facts: TaskSpec) -> "Model":
         made = designed(facts)
         made.freeze(recipe.freeze or ())
         made.in_groups(recipe.groups or ())
@@ -156,7 +156,9 @@ def check_memory(system: System) -> None:
         )
 
 
-def architecture(attention: dict[str, Any], model: dict[str, Any], packages: list[str]) -> "Callable[[Facts], Model]":
+def architecture(
+    attention: dict[str, Any], model: dict[str, Any], packages: list[str]
+) -> "Callable[[TaskSpec], Model]":
     """The model that these two parts of a configuration describe, for any task."""
     from lra.model.model import Model
     from lra.ops.mixer import Mixer

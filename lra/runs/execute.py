@@ -21,7 +21,7 @@ from lra.runs.device import PeakMemory, Stopwatch, keep_memory, reproducible, th
 from lra.runs.initial_weights import first_weights, initial, pretrained
 from lra.runs.loggers import Loggers
 from lra.runs.micro_batch import automatic, naming_what_is_too_large, settled
-from lra.runs.trainer import Course, diagnosed, tested
+from lra.runs.trainer import Trainer, diagnosed, tested
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
@@ -47,10 +47,10 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     model, saved = model.to(device), checkpoint.read(job.folder)
     job = settled(job, task, model, saved)
     recipe = job.system.recipe
-    course = Course(job, task, Training(model, recipe), device)
-    diverged = _trained(course, saved, requests, loggers)
+    trainer = Trainer(job, task, Training(model, recipe), device)
+    diverged = _trained(trainer, saved, requests, loggers)
     results = {
-        **course.summary(),
+        **trainer.summary(),
         "status": "diverged" if diverged else "finished",
         **parameters(model),
         "full_pattern": system.full_pattern,
@@ -69,39 +69,39 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
         results["reason"] = str(diverged)
     else:
         with naming_what_is_too_large(recipe):
-            results |= _finished(course, clock)
+            results |= _finished(trainer, clock)
     results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     return results
 
 
-def _trained(course: Course, saved: Generation | None, requests: Requests, loggers: Loggers) -> Diverged | None:
+def _trained(trainer: Trainer, saved: Generation | None, requests: Requests, loggers: Loggers) -> Diverged | None:
     """Pretrain, where that is wanted and was not done, and train to the end, or to numbers that are not finite."""
-    job, model = course.job, course.training.model
+    job, model = trainer.job, trainer.training.model
     try:
         if saved is not None:
-            course.resume(saved)
+            trainer.resume(saved)
         elif job.system.phase is not None:
-            course.begin(*pretrained(job, model, course.task, course.device, requests))
+            trainer.begin(*pretrained(job, model, trainer.task, trainer.device, requests))
     except Diverged as error:
         return error
     with naming_what_is_too_large(job.system.recipe):
-        return course.follow(requests, loggers)
+        return trainer.follow(requests, loggers)
 
 
-def _finished(course: Course, clock: Stopwatch) -> dict[str, Any]:
+def _finished(trainer: Trainer, clock: Stopwatch) -> dict[str, Any]:
     """Test, say the score, and leave what a finished run leaves in its folder."""
-    job, task, model = course.job, course.task, course.training.model
-    test, predictions = tested(job, task, model, course.best_weights, course.best["step"], course.training.step)
+    job, task, model = trainer.job, trainer.task, trainer.training.model
+    test, predictions = tested(job, task, model, trainer.best_weights, trainer.best["step"], trainer.training.step)
     diagnoses = {} if predictions is None else diagnosed(job, task, predictions)
     selection = job.system.recipe.selection
     chosen = test[selection]
     score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
     say(f"{job.title}: {score}, {clock.read():.0f} s", to_stdout=True)
-    if distributed.leads():
+    if distributed.is_main():
         if task.objective == "next_token":
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())
-        if course.schedule.keep:
+        if trainer.schedule.keep:
             write_atomic(job.folder / WEIGHTS, save(model.state_dict()))
     return {"test": test, **diagnoses}

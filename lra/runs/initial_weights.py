@@ -16,7 +16,7 @@ from lra.core import locks, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import Requests
-from lra.data import Facts, Task
+from lra.data import Task, TaskSpec
 from lra.init.checkpoint import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
@@ -24,7 +24,7 @@ from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
 from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.micro_batch import naming_what_is_too_large, settled
-from lra.runs.trainer import Course
+from lra.runs.trainer import Trainer
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
@@ -35,7 +35,7 @@ TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, while another computes the weights
 
 
-def initial(system: System, facts: Facts, seed: int) -> Model:
+def initial(system: System, facts: TaskSpec, seed: int) -> Model:
     """The model as it starts, drawn on the CPU so that every device starts alike."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(streams.key(seed, "init")[0] >> 1))
@@ -77,7 +77,7 @@ def pretrained(
         done = distributed.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
-        if distributed.leads():
+        if distributed.is_main():
             checkpoint.remove(own.folder)  # also where an earlier run was killed before it had removed all of it
     report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -94,7 +94,7 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
         if pause is not None:
             raise pause
         taken = False
-        if distributed.leads():
+        if distributed.is_main():
             own.folder.mkdir(parents=True, exist_ok=True)
             try:
                 stack.enter_context(locks.hold(own.folder / LOCK, PATIENCE_SECONDS))
@@ -103,30 +103,30 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
                 if not told:
                     say(f"{own.title}: waits for {other}, which computes the same weights")
                 told = True
-        if distributed.summed(taken) == [1]:
+        if distributed.all_reduce_sum(taken) == [1]:
             return
 
 
 def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests) -> dict[str, Any]:
     """Train on from the last checkpoint, keep the weights with the best validation, return the record."""
     started = provenance.now()
-    if distributed.leads():
+    if distributed.is_main():
         sweep_partials(own.folder)
         write_json(own.folder / CONFIG, own.settings.identity)
     model = initial(own.system, inputs, own.settings.seed).to(device)
     saved = checkpoint.read(own.folder)
     own = settled(own, inputs, model, saved)
-    course = Course(own, inputs, Training(model, own.system.recipe), device)
+    trainer = Trainer(own, inputs, Training(model, own.system.recipe), device)
     if saved is not None:
-        course.resume(saved)
+        trainer.resume(saved)
     silent = Loggers({}, LoggedRun(folder=own.folder, name=own.title, group="", config={}), own.title)
     with naming_what_is_too_large(own.system.recipe):
-        diverged = course.follow(requests, silent)
+        diverged = trainer.follow(requests, silent)
     if diverged:
         raise Diverged(f"in its pretraining, {diverged}")
-    made = {**course.summary(), "digest": name}
-    if distributed.leads():
-        write_atomic(own.folder / WEIGHTS, save(carried(course.best_weights, vocab_size)))
+    made = {**trainer.summary(), "digest": name}
+    if distributed.is_main():
+        write_atomic(own.folder / WEIGHTS, save(carried(trainer.best_weights, vocab_size)))
         identity = own.settings.identity
         record.write(
             own.folder,
@@ -138,5 +138,5 @@ def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, r
                 "provenance": provenance.provenance(identity, inputs.digest, device, own.settings.precision, started),
             },
         )
-    distributed.summed(0)  # the others read what the leader has written
+    distributed.all_reduce_sum(0)  # the others read what the leader has written
     return made

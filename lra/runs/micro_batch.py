@@ -9,13 +9,13 @@ import torch
 
 from lra.config.settings import Precision
 from lra.core.console import say
-from lra.data import Facts, Split, Task
+from lra.data import Split, Task, TaskSpec
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.records.checkpoint import Generation
 from lra.runs.build import Job
 from lra.training import distributed
-from lra.training.batches import Part, predict, read
+from lra.training.batches import MicroBatch, predict, read
 from lra.training.losses import summed_loss
 from lra.training.recipe import AUTO, Recipe
 
@@ -33,7 +33,7 @@ def automatic(recipe: Recipe) -> list[str]:
     return [key for key in TOKENS if getattr(recipe, key) == AUTO]
 
 
-def by_tokens(recipe: Recipe, facts: Facts) -> Recipe:
+def by_tokens(recipe: Recipe, facts: TaskSpec) -> Recipe:
     """The recipe with numbers for `auto` as a CPU takes them, which do not depend on the machine."""
     numbers = {key: _examples(TOKENS[key], facts) for key in automatic(recipe)}
     if "micro_batch" in numbers:
@@ -70,7 +70,7 @@ def _fitting(job: Job, task: Task, model: Model) -> Recipe:
         return replace(recipe, **{key: distributed.fewest(largest(*tried[key])) for key in automatic(recipe)})
 
 
-def _examples(tokens: int, facts: Facts) -> int:
+def _examples(tokens: int, facts: TaskSpec) -> int:
     return max(1, tokens // (facts.documents * facts.max_len))
 
 
@@ -131,7 +131,7 @@ class TrialPasses:
         self.model.eval()
         predict(self.model, self._part(size), self.precision)
 
-    def _part(self, size: int) -> Part:
+    def _part(self, size: int) -> MicroBatch:
         longest = self.split.lengths(np.arange(len(self.split))).max(axis=1).argmax()
         return read(self.split, np.full(size, longest), np.arange(size), self.model.max_len)
 

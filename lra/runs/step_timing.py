@@ -11,8 +11,8 @@ from lra.config.settings import Settings
 from lra.core import streams
 from lra.core.console import say
 from lra.core.subprocesses import heard_from
-from lra.data import Facts, Split
-from lra.data.splits import Marked, Windows
+from lra.data import Split, TaskSpec
+from lra.data.splits import LMWindows, PositionLabels
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
 from lra.runs.device import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
@@ -96,7 +96,7 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
         return
 
 
-def stand_in(facts: Facts, examples: int, seed: int) -> Split:
+def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
     """So many examples of one made-up document of the greatest length; in a task of positions, all of them are
     scored."""
     rng, length = streams.generator(seed, "check"), facts.max_len
@@ -109,6 +109,6 @@ def stand_in(facts: Facts, examples: int, seed: int) -> Split:
     if facts.objective == "classify":
         return Split(**document, labels=answers[:examples])
     if facts.objective == "next_token":
-        return Windows(**document, labels=answers, context=length, stride=1)
+        return LMWindows(**document, labels=answers, context=length, stride=1)
     places = np.tile(np.arange(length), examples)
-    return Marked(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)
+    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

@@ -70,7 +70,7 @@ def tested(
 def diagnosed(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
     """Keep the test predictions; their accuracy by group of examples, and their calibration."""
     labels = task.test.labels
-    if distributed.leads():
+    if distributed.is_main():
         save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
     builder = job.system.builder
     groups, guesses = builder.groups(task.test), builder.guesses(task)
@@ -104,7 +104,7 @@ def save_array(path: Path, values: np.ndarray) -> None:
 # The way of one run: its training, what it measured, the best weights, and its checkpoints.
 
 
-class Course:
+class Trainer:
     """Everything of a run that a checkpoint keeps."""
 
     def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
@@ -175,7 +175,7 @@ class Course:
         """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
         last = step == self.job.system.recipe.steps or self.out_of_patience()
         due = last or self.schedule.due(step, time.monotonic() - self._saved_at)
-        return distributed.summed(due and distributed.leads()) == [1]
+        return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
     def out_of_patience(self) -> bool:
         """Whether the training ends here because its validation got no better (`Recipe.patience`)."""
@@ -185,7 +185,7 @@ class Course:
         """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
         `Diverged` on all of them."""
         self.training.look()
-        if not distributed.leads():
+        if not distributed.is_main():
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         course = {
@@ -224,7 +224,7 @@ class Course:
                 precision=settings.precision,
                 on_step=observer.on_step,
                 on_part=observer.on_part,
-                on_cut=observer.on_cut,
+                on_micro_batch=observer.on_micro_batch,
                 ended=self.out_of_patience,
             )
             try:
@@ -237,7 +237,7 @@ class Course:
                     bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
             except Diverged as error:
                 diverged = error
-        if self.task.objective == "next_token" and distributed.leads():
+        if self.task.objective == "next_token" and distributed.is_main():
             save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
         requests.patiently(False)
         pause = distributed.first(requests.pending())
@@ -261,7 +261,7 @@ class Course:
 
     def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
         """The file of the measurements, for the leader."""
-        return record.Metrics(self.job.folder, self.metrics) if distributed.leads() else nullcontext()
+        return record.Metrics(self.job.folder, self.metrics) if distributed.is_main() else nullcontext()
 
     def _take(self, now: Measurement) -> None:
         self.seconds["train"] += now.train_seconds
@@ -302,29 +302,29 @@ class Course:
 class _Observer:
     """What happens between the parts of a training: the bar moves, checkpoints are due, and someone may ask to stop."""
 
-    def __init__(self, course: Course, bar: console.TrainingBar, requests: Requests) -> None:
-        self.course, self.bar, self.requests = course, bar, requests
+    def __init__(self, trainer: Trainer, bar: console.TrainingBar, requests: Requests) -> None:
+        self.trainer, self.bar, self.requests = trainer, bar, requests
         self.memory = KeptMemory()
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
         self.memory.between_parts()
         self.bar.step(step, loss, tokens.computed)
         fault_points.point("step")
-        if self.course.due(step):
-            self.course.save()
-        self.course.pause_if_asked(self.requests)
+        if self.trainer.due(step):
+            self.trainer.save()
+        self.trainer.pause_if_asked(self.requests)
 
     def on_part(self, done: int, total: int) -> None:
         self.memory.between_parts()
-        self.bar.evaluating(self.course.training.step, done, total)
+        self.bar.evaluating(self.trainer.training.step, done, total)
         fault_points.point("evaluation")
-        self.course.pause_if_asked(self.requests)
+        self.trainer.pause_if_asked(self.requests)
 
-    def on_cut(self, done: int, total: int) -> None:
+    def on_micro_batch(self, done: int, total: int) -> None:
         self.bar.within(done, total)
         fault_points.point("micro-batch")
         if self.requests.heard():
-            self.course.pause_if_asked(self.requests)
+            self.trainer.pause_if_asked(self.requests)
 
 
 def _metrics_line(now: Measurement) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from lra.data.sampling import shuffled
 from lra.data.sources import Content, Source, first
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, titled
+from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 1
 CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
@@ -72,7 +72,7 @@ class Books(FromSource):
         self.groups = sorted(set(groups))
         self.limit = limit
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         origin, count = content.get("from", COLLECTION), content.get("books", {"found": BOOKS})["found"]
         notes = {
             f"{count} books from {origin}": (origin, count) != (COLLECTION, BOOKS),
@@ -81,7 +81,7 @@ class Books(FromSource):
             f"vocabulary {self.vocabulary}": self.vocabulary != VOCABULARY,
             f"limit {self.limit}": self.limit is not None,
         }
-        return Facts(
+        return TaskSpec(
             name=titled("books", notes),
             version=VERSION,
             vocab_size=self.vocabulary,

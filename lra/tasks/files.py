@@ -23,7 +23,7 @@ from lra.data.tables import KINDS, PACKED, Example, documents, examples, scan
 from lra.data.text_convolution import convolution
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Split, titled
+from lra.tasks import Place, Split, TaskSpec, titled
 
 VERSION = 1
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
@@ -72,10 +72,10 @@ class Files(FromSource):
             content=lambda: self._scanned(files["train"], place),
         )
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         unit = "bytes" if self.tokens == "bytes" else f"tokens of a BPE of {self.vocabulary}"
         notes = {f"{self.max_length} {unit}": True, f"limit {self.limit}": self.limit is not None}
-        return Facts(
+        return TaskSpec(
             name=titled(self.name, notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY if self.tokens == "bytes" else self.vocabulary,

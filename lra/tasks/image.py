@@ -22,7 +22,7 @@ from lra.data.sampling import held_out, limited
 from lra.data.sources import Content, Source, first
 from lra.data.tokenise import BYTE_VOCABULARY
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Progress, titled
+from lra.tasks import Place, Progress, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
 PIXELS = 1_024
@@ -47,8 +47,8 @@ class Image(FromSource):
     def __init__(self, *, limit: PositiveInt | None) -> None:
         self.limit = limit
 
-    def facts_of(self, content: Content) -> Facts:
-        return Facts(
+    def facts_of(self, content: Content) -> TaskSpec:
+        return TaskSpec(
             name=titled("image", {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,

@@ -23,7 +23,7 @@ from lra.data.sampling import sampled
 from lra.data.sources import Content, Source, first, together
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Split, titled
+from lra.tasks import Place, Split, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -52,7 +52,7 @@ class Pairs(FromSource):
     def origin(self, source: Source) -> dict[str, Any]:
         """What is to be said of the data besides names, digests and rows of the files."""
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         complete = dict(zip(SPLITS, self.rows, strict=True))
         rows = content.get("rows", complete)
         notes = {
@@ -60,7 +60,7 @@ class Pairs(FromSource):
             f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
             f"limit {self.limit}": self.limit is not None,
         }
-        return Facts(
+        return TaskSpec(
             name=titled(self.name, notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
 from lra.data.probes import Draws, Examples, Probe, at_least, grid
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 
 
 class Mqar(Probe):
@@ -77,16 +77,16 @@ class Mqar(Probe):
         np.put_along_axis(tokens, queries, keys, axis=1)
         np.put_along_axis(answers, queries, values, axis=1)
 
-    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"a value of the context at random": 100 * np.mean(1 / _asked(test)[1])}
 
-    def groups(self, split: Marked) -> dict[str, Group]:
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By the number of pairs, and by how far a query is from its pair."""
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 
 
-def _asked(split: Marked) -> tuple[np.ndarray, np.ndarray]:
+def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """For each prediction how far its key stands before it, and how many pairs its example has [m]."""
     tokens, examples = grid(split)
     places = np.asarray(split.places)

@@ -22,7 +22,7 @@ from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
 from lra.data.sources import Content, Source
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, titled
+from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
 
 METADATA, PICTURES = "metadata/*.npy", "imgs/*/*.png"
@@ -52,7 +52,7 @@ class PathfinderFiles(Paths):
     def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
         self.folder, self.window, self.split = Path(folder), window, split
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         names = {design["window"]: name for name, design in PUBLISHED.items()}
         published = content.get("pictures", sum(SIZES.values())) == sum(SIZES.values()) and self.window in names
         notes = {"files": not published, self.folder.name: self.folder.name in EASIER}

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
 from lra.data.probes import Draws, Examples, Probe, at_least, grid
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 
 
 class Recall(Probe):
@@ -94,7 +94,7 @@ class Recall(Probe):
         sizes = least + draws.below(most - least + 1, rows)
         return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
 
-    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """As often right as the answer is one of the tokens of values so far."""
         tokens, examples = grid(test)
         places, labels = np.asarray(test.places), np.asarray(test.labels)
@@ -130,7 +130,7 @@ class FuzzyRecall(Recall):
         options = {"length": length, "vocabulary": vocabulary, "key_size": key_size, "value_size": value_size}
         super().__init__(options, (train_size, val_size, test_size), seed)
 
-    def groups(self, split: Marked) -> dict[str, Group]:
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By which token of a value is asked for."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)
@@ -164,7 +164,7 @@ class NoisyRecall(Recall):
         options = {"length": length, "vocabulary": vocabulary, "noise": noise, "noise_vocabulary": noise_vocabulary}
         super().__init__(options, (train_size, val_size, test_size), seed)
 
-    def groups(self, split: Marked) -> dict[str, Group]:
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By how far back the key stood last."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)

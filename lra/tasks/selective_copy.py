@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lra.data.groups import Group, by_size
 from lra.data.probes import Draws, Examples, Probe, at_least, grid
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 
 
 class SelectiveCopy(Probe):
@@ -53,14 +53,14 @@ class SelectiveCopy(Probe):
         answers[:, -count:] = chosen
         return tokens, answers
 
-    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """What stands once among the tokens is the right answer once."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
         hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
         return {"a token of the context at random": 100 * hits.mean()}
 
-    def groups(self, split: Marked) -> dict[str, Group]:
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By the place among the tokens, and by how far back the token stands."""
         tokens, examples = grid(split)
         count = self.options["tokens"]

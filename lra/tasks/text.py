@@ -25,7 +25,7 @@ from lra.data.sampling import held_out, limited
 from lra.data.sources import Content, Source, first, together
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Progress, Split, titled
+from lra.tasks import Place, Progress, Split, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -81,7 +81,7 @@ class Text(FromSource):
         self.validates_on_test = validation == "test"
         self.limit = limit
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         complete = dict.fromkeys(READ_SPLITS, len(CLASSES) * ROWS_PER_CLASS)
         rows = content.get("rows", complete)
         notes = {
@@ -89,7 +89,7 @@ class Text(FromSource):
             f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
             f"limit {self.limit}": self.limit is not None,
         }
-        return Facts(
+        return TaskSpec(
             name=titled("text", notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,

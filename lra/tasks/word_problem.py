@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.probes import Draws, Examples, Probe, grid
-from lra.data.splits import Marked
+from lra.data.splits import PositionLabels
 from lra.tasks import Task
 
 MOST = 120  # elements of a group
@@ -66,14 +66,14 @@ class WordProblem(Probe):
             answers[:, :-1] = -1
         return 1 + elements, answers
 
-    def tricks(self, train: Marked, test: Marked) -> dict[str, float]:
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
 
     def guesses(self, task: Task) -> np.ndarray:
         """The element itself, which is right at the first position."""
         return self._own(task.test)
 
-    def _own(self, split: Marked) -> np.ndarray:
+    def _own(self, split: PositionLabels) -> np.ndarray:
         """The element at each place that is scored [m]."""
         tokens, examples = grid(split)
         return tokens[examples, np.asarray(split.places)].astype(np.int64) - 1

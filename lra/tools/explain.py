@@ -22,7 +22,7 @@ from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.console import Preparation
 from lra.core.errors import UserError
-from lra.data import Builder, Place, Task
+from lra.data import Place, Task, TaskBuilder
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, load, text_of
 from lra.init import read_of_run
 from lra.model.model import Model
@@ -161,7 +161,7 @@ def load_run(folder: Path, settings: ExplainSettings) -> TrainedRun:
     for key in ("task", "attention", "model"):
         if not isinstance(config.get(key), dict):
             raise UserError(f"{folder}: not the folder of a run: its config has no {key}")
-    builder = configure.build(config["task"], "task", settings.packages, kind=Builder)().at(Place.of(settings))
+    builder = configure.build(config["task"], "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
     with Preparation(builder.facts.name) as progress:
         task = builder.build(Place.of(settings, progress))
     if task.digest != data_sha256:

@@ -22,7 +22,7 @@ from lra.config import configure
 from lra.config.compose import compose, options
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.data import Facts
+from lra.data import TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops import dropout
@@ -30,7 +30,7 @@ from lra.ops.numbering import Numbers
 from lra.runs.device import device_of, reproducible
 
 SIZES = ("model.dim=32", "model.qkv_dim=32", "model.heads=2", "model.mlp_dim=131", "model.depth=2", "model.dropout=0.1")
-FACTS = Facts(name="contact", version=1, vocab_size=17, max_len=127, classes=5, documents=1)
+FACTS = TaskSpec(name="contact", version=1, vocab_size=17, max_len=127, classes=5, documents=1)
 LENGTHS = (127, 97, 61)  # of the documents
 RATE = 1e-3
 MARGIN = 4.0  # how many times as far as the CPU an accelerator may be; sums go in another order there

@@ -94,7 +94,7 @@ def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class MicroBatch:
     """Some examples of a batch, as read: `places` [m] in the batch, tokens [m P, length], targets [m] or [m, length],
     the positions that are scored (see `Split.scored`), and how many tokens are real."""
 
@@ -111,16 +111,16 @@ class Part:
         return (self.places[:, None] * documents + np.arange(documents)).flatten().tolist()
 
 
-def parts_of(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[Part]:
+def micro_batches(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[MicroBatch]:
     """This rank's share of a batch, cut by `cuts`, each part read when it is asked for."""
     for places, length in cuts(model, split, examples, size):
         yield read(split, examples, places, length)
 
 
-def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) -> Part:
+def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) -> MicroBatch:
     """The examples at these places of a batch, their documents padded to `length`."""
     chosen = examples[places]
-    return Part(
+    return MicroBatch(
         places=places,
         tokens=split.pad(chosen, length),
         targets=split.targets(chosen),
@@ -138,7 +138,7 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
-def predict(model: Model, part: Part, precision: Precision) -> tuple[Tensor, Tensor]:
+def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
     """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
     device = next(model.parameters()).device
     tokens = sent(torch.from_numpy(part.tokens), device).long()

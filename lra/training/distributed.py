@@ -81,7 +81,7 @@ def rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
-def leads() -> bool:
+def is_main() -> bool:
     """Whether this process is the one that writes."""
     return rank() == 0
 
@@ -98,7 +98,7 @@ def share(places: np.ndarray) -> np.ndarray:
     return places[rank() :: count()]
 
 
-def summed(*values: float) -> list[float]:
+def all_reduce_sum(*values: float) -> list[float]:
     """The sums over all ranks, the same on each, in float64."""
     totals = torch.tensor(values, dtype=torch.float64)
     add_up(totals)
@@ -107,7 +107,7 @@ def summed(*values: float) -> list[float]:
 
 def fewest(number: int) -> int:
     """The least number that a rank has."""
-    return int(min(summed(*(number * (other == rank()) for other in range(count())))))
+    return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 
 def add_up(values: torch.Tensor) -> None:
@@ -133,7 +133,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 def first(value: Value | None) -> Value | None:
     """What the first rank that has anything has; every rank gets the same."""
-    if count() == 1 or summed(value is not None) == [0]:
+    if count() == 1 or all_reduce_sum(value is not None) == [0]:
         return value
     values: list[Value | None] = [None] * count()
     distributed.all_gather_object(values, value)
@@ -149,18 +149,18 @@ class Gate:
     def open(self) -> None:
         """Called by the leader."""
         self._open = True
-        summed(1)
+        all_reduce_sum(1)
 
     def wait(self) -> bool:
         """Called by the others; whether there is something to train."""
-        return summed(0) == [1]
+        return all_reduce_sum(0) == [1]
 
     def __enter__(self) -> "Gate":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if leads() and not self._open:
-            summed(0)
+        if is_main() and not self._open:
+            all_reduce_sum(0)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def joined(device: str) -> Iterator[None]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        if leads():
+        if is_main():
             yield
         else:
             with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):

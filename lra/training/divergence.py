@@ -13,7 +13,7 @@ from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.training import distributed
-from lra.training.batches import parts_of, predict
+from lra.training.batches import micro_batches, predict
 from lra.training.losses import summed_loss
 
 
@@ -60,7 +60,7 @@ def _activations(
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
-        for number, part in enumerate(parts_of(model, split, examples, size)):
+        for number, part in enumerate(micro_batches(model, split, examples, size)):
             dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
             sizes.clear()
             logits, labels = predict(model, part, precision)

@@ -43,7 +43,7 @@ class Score:
         return 100 * self.correct / self.examples
 
     def better_than(self, other: "Score | None", metric: str) -> bool:
-        """By `Facts.metric`; the first of equals stays the best, and a loss that is not finite is the worst."""
+        """By `TaskSpec.metric`; the first of equals stays the best, and a loss that is not finite is the worst."""
         if other is None:
             return True
         if metric == "accuracy":
@@ -105,7 +105,9 @@ def evaluate(
         losses.append(summed_loss(logits, labels))
     if keep is not None:
         keep.meet()
-    correct, predictions, loss = distributed.summed(sum(_fetched(right)), predictions, math.fsum(_fetched(losses)))
+    correct, predictions, loss = distributed.all_reduce_sum(
+        sum(_fetched(right)), predictions, math.fsum(_fetched(losses))
+    )
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
 
 

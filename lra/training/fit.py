@@ -16,11 +16,11 @@ from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
-from lra.training.batches import Part, Tokens, ahead, batches, parts_of
+from lra.training.batches import MicroBatch, Tokens, ahead, batches, micro_batches
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnCut, Update, adamw, compile_blocks, update
+from lra.training.update import OnMicroBatch, Update, adamw, compile_blocks, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the updates done, the last loss that was looked at, and the tokens of the updates that
@@ -125,15 +125,15 @@ def fit(
     precision: Precision,
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
-    on_cut: OnCut = lambda *_: None,
+    on_micro_batch: OnMicroBatch = lambda *_: None,
     ended: Callable[[], bool] = lambda: False,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
     `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
-    `on_cut` within steps. `ended`, asked before each step, may end the training before its last one. Raises `Diverged`
-    with the weights and the optimiser as they were before the step that had a non-finite loss or gradient: a step later
-    where the device runs behind, so that it never waits for this machine.
+    `on_micro_batch` within steps. `ended`, asked before each step, may end the training before its last one. Raises
+    `Diverged` with the weights and the optimiser as they were before the step that had a non-finite loss or gradient: a
+    step later where the device runs behind, so that it never waits for this machine.
     """
     behind = int(runs_behind(next(training.model.parameters()).device))
     if training.due(recipe):  # it stopped in that evaluation
@@ -152,7 +152,7 @@ def fit(
             seed=seed,
             step=step,
             precision=precision,
-            on_cut=on_cut,
+            on_micro_batch=on_micro_batch,
             parts=parts,
         )
         training.updates.append(asked)
@@ -168,11 +168,11 @@ def fit(
 
 def _read(
     training: Training, task: Task, recipe: Recipe, seed: int
-) -> Iterator[tuple[int, Split, np.ndarray, Iterable[Part]]]:
+) -> Iterator[tuple[int, Split, np.ndarray, Iterable[MicroBatch]]]:
     """The steps to do, what each reads, its examples, and these as read: where the device runs behind, during the step
     before."""
     model = training.model
-    for_step = partial(parts_of, model, size=recipe.micro_batch)
+    for_step = partial(micro_batches, model, size=recipe.micro_batch)
     steps = (
         (step, task.train.of_step(step), examples)
         for step, examples in batches(len(task.train), recipe, seed, training.step)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from lra.config.settings import Seed
 from lra.core.errors import UserError
-from lra.data import Facts, Task
+from lra.data import Task, TaskSpec
 from lra.data.self_pretraining import Objective, facts_of, inputs_of
 from lra.model.groups import belongs
 
@@ -34,7 +34,7 @@ class Pretrain:
             wanted = "a share of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
             raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
 
-    def facts(self, facts: Facts) -> Facts:
+    def facts(self, facts: TaskSpec) -> TaskSpec:
         """Of what the model is pretrained for."""
         return facts_of(facts, self.objective, values=self.loss == "absolute")
 
@@ -42,7 +42,7 @@ class Pretrain:
         """The inputs that `task` trains on, as a task of their own."""
         return inputs_of(
             task.train,
-            Facts(**{name: getattr(task, name) for name in Facts.__dataclass_fields__}),
+            TaskSpec(**{name: getattr(task, name) for name in TaskSpec.__dataclass_fields__}),
             task.digest,
             self.objective,
             values=self.loss == "absolute",

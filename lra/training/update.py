@@ -20,12 +20,12 @@ from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import Awaited
 from lra.training import distributed
-from lra.training.batches import Part, Tokens, parts_of, predict
+from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
 
-OnCut = Callable[[int, int], None]
+OnMicroBatch = Callable[[int, int], None]
 """Called before each micro-batch, where there is one rank, since the others may have fewer, with the examples of the
 step that are done, and all of them. It may raise, because the step begins again and drops the gradients that it has
 added up."""
@@ -101,23 +101,25 @@ def update(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda *_: None,
-    parts: Iterable[Part] | None = None,
+    on_micro_batch: OnMicroBatch = lambda *_: None,
+    parts: Iterable[MicroBatch] | None = None,
 ) -> Update:
     """Ask for one training step on `examples`, whose `parts` may have been read before."""
     batch = {"seed": seed, "step": step, "precision": precision}
 
-    def gradient(parts: Iterable[Part] | None, on_cut: OnCut) -> Tensor:
+    def gradient(parts: Iterable[MicroBatch] | None, on_micro_batch: OnMicroBatch) -> Tensor:
         model.train()
         model.redraw(seed, step)
         optimizer.zero_grad(set_to_none=True)
-        return accumulate(model, split, examples, recipe.micro_batch, **batch, on_cut=on_cut, parts=parts)
+        return accumulate(
+            model, split, examples, recipe.micro_batch, **batch, on_micro_batch=on_micro_batch, parts=parts
+        )
 
     def cause() -> str:
         gradient(None, lambda *_: None)  # once more: it was clipped, and that of a later step may have taken its place
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
-    told, lr = gradient(parts, on_cut), recipe.learning_rate(step)
+    told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     broken = ~torch.isfinite(told[0] + norm)
@@ -140,8 +142,8 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
-    on_cut: OnCut = lambda *_: None,
-    parts: Iterable[Part] | None = None,
+    on_micro_batch: OnMicroBatch = lambda *_: None,
+    parts: Iterable[MicroBatch] | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over `examples` to the parameters; returns [3] that loss, the real tokens that
     were read, and those computed.
@@ -153,9 +155,9 @@ def accumulate(
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     done = 0
-    for part in parts_of(model, split, examples, micro_batch) if parts is None else parts:
+    for part in micro_batches(model, split, examples, micro_batch) if parts is None else parts:
         if distributed.count() == 1:
-            on_cut(done, len(examples))
+            on_micro_batch(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
         loss = summed_loss(logits, labels) / predictions

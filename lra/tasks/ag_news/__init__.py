@@ -22,7 +22,7 @@ from lra.data.sampling import limited
 from lra.data.sources import Content, Source, first
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, head_and_tail, train_bpe, vocabulary_of, word_piece
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Task, titled
+from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.ag_news.files import CLASSES, PARTIAL, ROWS, Examples, find
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class AgNews(FromSource):
         """What a tokenizer that lower-cases adds to the identity of a cache."""
         return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         vocab = self._vocabulary(self.place)
         pieces = self._pieces(vocab)
         if "tokenizer" in content:
@@ -101,7 +101,7 @@ class AgNews(FromSource):
             f"length {self.head}+{self.tail}": (self.head, self.tail) != (HEAD, TAIL),
             f"limit {self.limit}": self.limit is not None,
         }
-        return Facts(
+        return TaskSpec(
             name=titled("ag_news", notes),
             version=VERSION,
             vocab_size=size,

@@ -21,7 +21,7 @@ from lra.data.from_source import FromSource
 from lra.data.groups import Group, by_value
 from lra.data.sources import Content, Source
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Split, Task, titled
+from lra.tasks import Place, Split, Task, TaskSpec, titled
 from lra.tasks.listops.files import evaluate, export, read_tsv, rows, words
 from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
@@ -103,7 +103,7 @@ class ListOps(Expressions):
         }
         self.seed = seed
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         sizes = {f"{split}_size": size for split, size in self.sizes.items()}
         keys_of = {
             f"length {self.bounds['min_length']}-{self.bounds['max_length']}": ("min_length", "max_length"),
@@ -169,7 +169,7 @@ class ListOpsFiles(Expressions):
         self.folder = Path(folder)
         self.max_length = max_length
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         published = {split: PUBLISHED[f"{split}_size"] for split in SPLITS}
         official = content.get("rows") == published and self.max_length == PUBLISHED["max_length"]
         return _facts(titled("listops", {"files": not official}), self.max_length)
@@ -201,8 +201,8 @@ class ListOpsFiles(Expressions):
         return {}
 
 
-def _facts(name: str, max_length: int) -> Facts:
-    return Facts(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10, documents=1)
+def _facts(name: str, max_length: int) -> TaskSpec:
+    return TaskSpec(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10, documents=1)
 
 
 def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, seed: int) -> None:

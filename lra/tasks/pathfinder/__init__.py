@@ -23,7 +23,7 @@ from lra.data.pictures import Pictures, sheet
 from lra.data.sources import Content, Source
 from lra.data.workers import in_order
 from lra.data.writer import Writer
-from lra.tasks import Facts, Place, Task, titled
+from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
 
 VERSION = 1
@@ -130,7 +130,7 @@ class Pathfinder(Paths):
         self.sizes = {"train": train_size, "val": val_size, "test": test_size}
         self.seed = seed
 
-    def facts_of(self, content: Content) -> Facts:
+    def facts_of(self, content: Content) -> TaskSpec:
         options = vars(self.design) | {f"{split}_size": size for split, size in self.sizes.items()}
         mended = options.pop("mended")
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - options["window"]))
@@ -183,8 +183,8 @@ def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, known: np.ndar
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, known)
 
 
-def facts_of_pictures(name: str, window: int, version: int) -> Facts:
-    return Facts(
+def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:
+    return TaskSpec(
         name=name,
         version=version,
         vocab_size=GREYS + 1,
