@@ -25,7 +25,8 @@ from lra.report.read.published import Published
 from lra.report.read.records import PROBES
 from lra.report.render import page as html
 from lra.report.render.figures import write_figures
-from lra.report.render.page import ASSETS, POINTS
+from lra.report.render.page import POINTS
+from lra.report.render.templates import ASSETS
 from lra.report.statistics.table import Section
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -23,7 +23,7 @@ from lra.records.run_files import RunFiles
 from lra.report.read import schema
 from lra.report.read.published import Published, files
 from lra.report.read.records import Tell, load, refuse
-from lra.report.render import cards, dots, exports, figures, layout, markdown, page
+from lra.report.render import cards, exports, figures, layout, markdown, page, verdicts
 from lra.report.render.layout import Across, across
 from lra.report.statistics.columns import sections
 
@@ -87,7 +87,7 @@ class Report:
     def _answer(self, tables: bool) -> dict[str, str]:
         """README.md and the picture in it, where anything was tested."""
         columns = [column for section in self.sections for column in section.columns]
-        picture = dots.verdicts_svg(columns, layout.headings(self.sections), markdown.MOST)
+        picture = verdicts.verdicts_svg(columns, layout.headings(self.sections), markdown.MOST)
         lines = markdown.readme(
             self.title, self.sections, self.cells, self.across,
             picture=bool(picture), tables=tables, left_out=self.left_out,

@@ -2,13 +2,9 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
-from functools import partial
-from html import escape
 from pathlib import Path
 from statistics import fmean
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -18,8 +14,10 @@ from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import PROBES, Record, anchor
 from lra.report.read.schema import RULES, cleaned
-from lra.report.render import dots, layout
-from lra.report.render.layout import Caption, arena, captions
+from lra.report.render import layout
+from lra.report.render.drawing import colour_number
+from lra.report.render.layout import arena, captions
+from lra.report.render.templates import data_block, rendered
 from lra.report.statistics import columns, formats
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import FULL_PATTERN, Column, Section, TableRow
@@ -59,55 +57,15 @@ def _verdict(row: TableRow) -> tuple[float | None, str]:
     return row.verdict.estimate, f"{formats.signed(row.verdict.estimate)} {row.verdict.word}".strip()
 
 
-def cell_table(cells: list[dict[str, Any]], rows: Sequence[tuple[int, Column, TableRow]]) -> tuple[str, str]:
-    """Headings and rows in HTML, without the columns that say nothing: empty, or a filter with one choice."""
-    lines = [facts(column, row) for _, column, row in rows]
+def kept_headings(lines: list[dict[str, tuple[float | None, str]]]) -> list[str]:
+    """Without the columns that say nothing: empty, or a filter with one choice."""
     texts = {name: {line[name][1] for line in lines} for name in lines[0]}
-    kept = [name for name, shown in texts.items() if len(shown) > 1 or not (shown == {""} or name in FILTERS)]
-    headings = "\n".join(_heading(name) for name in ("system", *kept))
-    shown = (
-        _row(number, cell, {name: line[name] for name in kept}, column, row)
-        for number, (cell, line, (_, column, row)) in enumerate(zip(cells, lines, rows, strict=True))
-    )
-    return headings, "\n".join(shown)
+    return [name for name, shown in texts.items() if len(shown) > 1 or not (shown == {""} or name in FILTERS)]
 
 
-def _heading(name: str) -> str:
-    return f'<th scope="col"{_kind(name)}><button type="button">{name}</button></th>'
-
-
-def _kind(name: str) -> str:
-    """On a narrow screen the task stands under the system's name; what loses to a baseline has a colour of its own."""
-    return {"task": ' class="wide"', MEAN: ' class="mean"'}.get(name, "")
-
-
-def _row(
-    number: int, cell: dict[str, Any], columns: dict[str, tuple[float | None, str]], column: Column, row: TableRow
-) -> str:
-    name = f"<strong>{escape(cell['name'])}</strong>" if cell["bold"] else escape(cell["name"])
-    label = escape(f"compare {cell['name']}, {cell['task']}, {cell['protocol']}")
-    task = f'<small class="narrow">{escape(column.short)}</small>' if "task" in columns else ""
-    values = []
-    for heading, (value, text) in columns.items():
-        sorted_by = "" if value is None else f' data-value="{value!r}"'
-        picture = dots.svg(column, row) if heading == MEAN and row.summary.mean is not None else ""
-        values.append(f"<td{_kind(heading)}{sorted_by}>{picture}{escape(text)}</td>")
-    return (
-        f'<tr data-cell="{number}" class="{" ".join(dots.kinds(row))}"><td>'
-        f'<input type="checkbox" value="{number}" aria-label="{label}"></td>'
-        f'<th scope="row"><i class="s{cell["colour"]}"></i><a href="#cell/{number}">{name}</a>{task}</th>'
-        f"{''.join(values)}</tr>"
-    )
-
-
-# index.html: one page of a results folder, for reading and comparing; it needs no network and no server.
-
-
-ASSETS = Path(__file__).parent.with_name("assets")
 POINTS = 60  # of a curve: as many as a small chart can show
 DIGITS = 5  # of a number in a curve
 CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", *PROBES)
-TABLES = 'files: <a href="table1.csv">CSV</a> <a href="table1.tex">LaTeX</a> <a href="details.md">all tables</a>'
 
 Steps = dict[tuple[int, ...], int]
 """Each list of steps with its number; most runs share one."""
@@ -138,51 +96,51 @@ def page(
     choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
     runs = sum("path" in run for cell in cells for run in cell["runs"])
-    headings, lines = cell_table(cells, rows)
-    names = layout.headings(sections)
-    named = list(zip(names, columns, strict=True))
-    return Template(_asset("page.html")).substitute(
-        name=escape(title),
-        facts=escape("; ".join([f"{formats.plural(len(cells), 'cell')}, {formats.plural(runs, 'run')}", *common])),
-        answers="".join(dots.answer(name, column) for name, column in named),
-        matrix=dots.matrix(columns, names, partial(_leads_to, [row for _, _, row in rows])),
-        legend=dots.legend(columns),
-        tasks="".join(_task(name, column) for name, column in named),
-        tables=TABLES if tables else "",
-        style=_asset("uPlot.min.css") + _asset("page.css"),
-        filters="\n".join(_filter(name, values) for name, values in choices.items() if len(values) > 1),
-        headings=headings,
-        rows=lines,
-        notes="".join(f"<p>{escape(note)}</p>\n" for note in _notes(columns)),
-        arena="".join(_arena(section, published) for section in sections),
-        records=_records(files, rows),
-        figures=_figures(captions(sections, [path for path in figures if path.suffix == ".svg"])),
-        data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
-        licence=_asset("uPlot.LICENSE"),
-        uplot=_asset("uPlot.iife.min.js"),
-        script=_asset("page.js"),
+    facts_of = [facts(column, row) for _, column, row in rows]
+    kept = kept_headings(facts_of)
+    shown = [
+        (cell, column, row, {name: known[name] for name in kept})
+        for cell, (_, column, row), known in zip(cells, rows, facts_of, strict=True)
+    ]
+    return rendered(
+        "page.html.j2",
+        name=title,
+        facts="; ".join([f"{formats.plural(len(cells), 'cell')}, {formats.plural(runs, 'run')}", *common]),
+        columns=columns,
+        named=list(zip(layout.headings(sections), columns, strict=True)),
+        baselines=sorted({name for column in columns for name in column.baselines}),
+        systems=_systems(columns),
+        tables=tables,
+        filters=[(name, values) for name, values in choices.items() if len(values) > 1],
+        headings=["system", *kept],
+        lines=shown,
+        notes=_notes(columns),
+        arenas=[(section.protocol, grid) for section in sections if (grid := arena(section, published))],
+        packed=_packed(files, rows),
+        figures=[
+            (path.as_posix(), path.with_suffix(".png").as_posix(), caption)
+            for path, caption in captions(sections, [path for path in figures if path.suffix == ".svg"]).items()
+        ],
+        data=data_block(data),
+        MEAN=MEAN,
     )
 
 
-def _leads_to(rows: list[TableRow], _column: Column, row: TableRow) -> str:
-    return f"#cell/{next(place for place, other in enumerate(rows) if other is row)}"
-
-
-def _task(name: str, column: Column) -> str:
-    """What a column is, in full."""
-    protocol, selection, task = column.key
-    return (
-        f"<dt>{escape(name)}</dt><dd>{escape(task)}; protocol {escape(protocol)}, selection {escape(selection)}</dd>\n"
-    )
+def _systems(columns: Sequence[Column]) -> list[tuple[TableRow, list[tuple[Column, TableRow | None, int]]]]:
+    """A line for each system: one of its rows, and for each column its row and the number of its cell."""
+    numbers = {id(row): number for number, row in enumerate(row for column in columns for row in column.rows)}
+    orders = {row.order: row for column in columns for row in column.rows}
+    lines = []
+    for order in sorted(orders):
+        found = [next((row for row in column.rows if row.order == order), None) for column in columns]
+        cells = [(column, row, numbers.get(id(row), -1)) for column, row in zip(columns, found, strict=True)]
+        lines.append((orders[order], cells))
+    return lines
 
 
 def _notes(columns: Sequence[Column]) -> list[str]:
     """What the published numbers of each task are."""
     return list(dict.fromkeys(f"{column.task}: {column.published}" for column in columns if column.published))
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _quantiles(seeds: int) -> list[float]:
@@ -205,7 +163,7 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[
     return {
         "name": row.name,
         "short": column.short,
-        "colour": dots.colour_number(row),
+        "colour": colour_number(row),
         "caveats": [f"{badge.label}: {badge.meaning}" for badge in row.badges],
         "bold": column.bold == row.name,
         "task": key.task,
@@ -269,72 +227,26 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-# What stands around the table.
-
-
-def _filter(name: str, values: list[str]) -> str:
-    options = "".join(f"<option>{escape(value)}</option>" for value in values)
-    return f'<label>{name} <select name="{name}"><option value="">all</option>{options}</select></label>'
-
-
-def _records(files: RunFiles, rows: Sequence[tuple[int, Column, TableRow]]) -> str:
-    """Where each packed record lies, in a line that links lead to; empty where none is packed."""
-    lines = [
+def _packed(files: RunFiles, rows: Sequence[tuple[int, Column, TableRow]]) -> list[dict[str, Any]]:
+    """Where each packed record lies, in a line that links lead to."""
+    return [
         _record(files, number, row, seed, run)
         for number, _, row in rows
         for seed, run in row.cell.runs.items()
         if run["packed"]
     ]
-    if not lines:
-        return ""
-    headings = "".join(f'<th scope="col">{name}</th>' for name in ("system", "seed", "status", "record", "SHA-256"))
-    caption = "Records that are packed; their metrics, configurations and predictions lie beside them there"
-    return (
-        f'<section class="scroll" aria-label="Records" tabindex="0"><table id="records"><caption>{caption}</caption>'
-        f"<thead><tr>{headings}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></section>"
-    )
 
 
-def _record(files: RunFiles, number: int, row: TableRow, seed: int, run: Record) -> str:
+def _record(files: RunFiles, number: int, row: TableRow, seed: int, run: Record) -> dict[str, Any]:
     receipts, member = files.member(run["path"])
-    sha256 = hashlib.sha256(files.read(run["path"])).hexdigest()
-    place = f'<a href="{escape(layout.address(receipts))}">{escape(receipts)}</a>: {escape(member)}'
-    return (
-        f'<tr id="{escape(anchor(run))}"><th scope="row"><a href="#cell/{number}">{escape(row.name)}</a></th>'
-        f"<td>{seed}</td><td>{escape(row.cell.status(seed))}</td><td>{place}</td><td><code>{sha256}</code></td></tr>\n"
-    )
-
-
-def _arena(section: Section, published: Published) -> str:
-    grid = arena(section, published)
-    if grid is None:
-        return ""
-    caption = f"Long Range Arena, protocol {escape(section.protocol)}; averages of the numbers that stand in a row"
-    headings = "".join(_cell_of("th", ' scope="col"', *pair) for pair in zip(grid.header, grid.sides, strict=True))
-    lines = []
-    for number, (name, *others) in enumerate(grid.rows):
-        mark = ' class="baseline"' if number < grid.baselines else ""
-        rest = "".join(_cell_of("td", "", each.text, side) for each, side in zip(others, grid.sides[1:], strict=True))
-        lines.append(f'<tr{mark}><th scope="row">{escape(name.text)}</th>{rest}</tr>\n')
-    return (
-        f'<section class="scroll" aria-label="Long Range Arena" tabindex="0"><table class="matrix"><caption>{caption}'
-        f"</caption><thead><tr>{headings}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></section>\n"
-    )
-
-
-def _cell_of(tag: str, attributes: str, text: str, side: str) -> str:
-    number = ' class="number"' if side == "r" else ""
-    return f"<{tag}{attributes}{number}>{escape(text)}</{tag}>"
-
-
-def _figures(shown: dict[Path, Caption]) -> str:
-    if not shown:
-        return ""
-    shown = "\n".join(_figure(path, caption) for path, caption in shown.items())
-    return f'<details id="figures"><summary>Figures</summary><div class="charts">\n{shown}\n</div></details>'
-
-
-def _figure(path: Path, caption: Caption) -> str:
-    title, svg, png = escape(caption.title), path.as_posix(), path.with_suffix(".png").as_posix()
-    text = f'{title} (<a href="{svg}">SVG</a>, <a href="{png}">PNG</a>). {escape(caption.caveats)}'.rstrip()
-    return f'<figure><img src="{svg}" alt="{title}" loading="lazy"><figcaption>{text}</figcaption></figure>'
+    return {
+        "anchor": anchor(run),
+        "cell": number,
+        "system": row.name,
+        "seed": seed,
+        "status": row.cell.status(seed),
+        "address": layout.address(receipts),
+        "receipts": receipts,
+        "member": member,
+        "sha256": hashlib.sha256(files.read(run["path"])).hexdigest(),
+    }
