@@ -34,7 +34,7 @@ from lra.report.render.cards import page as cards
 from lra.report.render.exports import as_csv
 from lra.report.render.figures import write_figures
 from lra.report.render.layout import address
-from lra.report.render.markdown import escape
+from lra.report.render.markup import escape
 from lra.report.statistics import formats
 from lra.tools import explain
 from lra.tools.rerun import again, kept, measurements

@@ -26,7 +26,7 @@ from lra.report.read.published import Published
 from lra.report.read.records import CellKey
 from lra.report.render import exports
 from lra.report.render.layout import Grid, TableText, address, stem
-from lra.report.render.markdown import markdown
+from lra.report.render.markup import markdown
 
 FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
 

@@ -23,7 +23,7 @@ from lra.records.run_files import RunFiles
 from lra.report.read import schema
 from lra.report.read.published import Published, files
 from lra.report.read.records import Tell, load, refuse
-from lra.report.render import cards, exports, figures, layout, markdown, page, verdicts
+from lra.report.render import cards, exports, figures, latex, layout, markdown, page, verdicts
 from lra.report.render.layout import Across, across
 from lra.report.statistics.columns import sections
 
@@ -70,7 +70,7 @@ class Report:
             DETAILS: self._details([Path(path) for path in figures]),
             "table1.csv": exports.table_csv(self.sections),
             JSON: exports.table_json(self.run_files, self.sections, self.published, how),
-            "table1.tex": "\n".join(exports.table_tex(self.sections)) + "\n",
+            "table1.tex": latex.table_tex(self.sections),
             "seeds.csv": exports.seeds_csv(self.run_files, self.sections),
             "pairs.csv": exports.pairs_csv(self.sections),
         }
@@ -88,15 +88,15 @@ class Report:
         """README.md and the picture in it, where anything was tested."""
         columns = [column for section in self.sections for column in section.columns]
         picture = verdicts.verdicts_svg(columns, layout.headings(self.sections), markdown.MOST)
-        lines = markdown.readme(
+        text = markdown.readme(
             self.title, self.sections, self.cells, self.across,
             picture=bool(picture), tables=tables, left_out=self.left_out,
         )  # fmt: skip
-        return {README: "\n".join(lines), **({VERDICTS: picture} if picture else {})}
+        return {README: text, **({VERDICTS: picture} if picture else {})}
 
     def _details(self, figures: list[Path]) -> str:
-        return "\n".join(
-            markdown.details(self.title, self.sections, self.cells, self.published, self.across, figures, self.left_out)
+        return markdown.details(
+            self.title, self.sections, self.cells, self.published, self.across, figures, self.left_out
         )
 
     def page(self, figures: Iterable[str], *, tables: bool = True) -> str:

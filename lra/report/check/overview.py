@@ -16,7 +16,7 @@ from lra.report.read.pack import contents
 from lra.report.read.records import RecordedCell, Tell, refuse
 from lra.report.render import exports, site
 from lra.report.render.layout import Grid, TableText, address
-from lra.report.render.markdown import escape, link, markdown
+from lra.report.render.markup import escape, link, markdown
 from lra.report.render.site import Listed
 from lra.report.report import Report
 from lra.report.statistics.table import Section

@@ -12,7 +12,7 @@ from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
 from lra.report.render.layout import Grid, texts
-from lra.report.render.markdown import escape, markdown
+from lra.report.render.markup import escape, markdown
 from lra.report.statistics import columns, formats
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow

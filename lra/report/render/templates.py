@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lra.core.errors import printable
 from lra.report.render import dots, layout
 from lra.report.render.drawing import colour_number
+from lra.report.render.markup import code, escape, link, markdown, tex, tex_cell
 from lra.report.statistics import formats
 from lra.report.statistics.table import SIGNS
 
@@ -15,11 +16,22 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ASSETS = Path(__file__).parent.with_name("assets")
+OF_LATEX = {  # whose own braces and signs mean something else to Jinja
+    "block_start_string": r"\BLOCK{",
+    "block_end_string": "}",
+    "variable_start_string": r"\VAR{",
+    "variable_end_string": "}",
+    "comment_start_string": r"\#{",
+    "comment_end_string": "}",
+}
 
 
 def rendered(template: str, **values: Any) -> str:
     """The page of a template. What it names and is not given is an error."""
-    return environment().get_template(template).render(values)
+    known = environment()
+    if template.endswith(".tex.j2"):
+        known = known.overlay(**OF_LATEX)
+    return known.get_template(template).render(values)
 
 
 @cache
@@ -41,10 +53,12 @@ def environment() -> "Environment":
         "dot_of": dots.dot_of,
         "formats": formats,
         "kinds": dots.kinds,
+        "layout": layout,
         "legend_of": layout.legend,
         "printable": printable,
         "SIGNS": SIGNS,
     }
+    known.filters |= {"md": escape, "grid": markdown, "code": code, "link": link, "tex": tex, "tex_cell": tex_cell}
     return known
 
 

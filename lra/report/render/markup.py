@@ -1,0 +1,79 @@
+"""Markdown and LaTeX from tables and from texts that are none."""
+
+import re
+
+from lra.report.render.layout import Grid, TableText
+
+
+def markdown(grid: Grid) -> str:
+    ruler = ["---" if side == "l" else "---:" for side in grid.sides]
+    lines = [list(map(escape, grid.header)), ruler, *([_text(text) for text in row] for row in grid.rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(text: TableText) -> str:
+    mark = "**" if text.bold else "*" if text.italic else ""
+    shown = f"{mark}{escape(text.text)}{mark}" if text.text else ""
+    return link(shown, text.link) if text.link else shown
+
+
+def escape(text: str) -> str:
+    """Names that come from records and files are text, not markup: neither code, emphasis, cells, tags and entities,
+    nor the links `[a](b)`, `[a][b]`, `[a]: b` and `http://b`. A `_` inside of a word is none, and stays as it is."""
+    return re.sub(r"([\\`*|~]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[\[(:])|:(?=//))", r"\\\1", text)
+
+
+def code(text: str) -> str:
+    """In a fence that is longer than any in the text."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
+def link(shown: str, address: str) -> str:
+    """`shown`: Markdown; `address`: as `layout.address` gives it."""
+    return f"[{shown}]({address})"
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "²": "$^2$",
+    "³": "$^3$",
+    "√": r"$\surd$",
+    "–": "--",
+    "—": "---",
+    **{character: f"${character}$" for character in "<>|"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+MATHS = {"²": "^2", "³": "^3", "√": r"\surd ", "log": r"\log"}
+ORDER = re.compile(r"O\([A-Za-z0-9 ()+*/.,²³√-]*\)")  # set as a formula; anything else is text
+
+
+def tex_cell(text: TableText) -> str:
+    if ORDER.fullmatch(text.text):
+        return _order(text.text)
+    shown = re.sub(r"^\+(?=\d)", "$+$", tex(text.text))
+    command = r"\textbf" if text.bold else r"\textit" if text.italic else ""
+    if command:
+        return f"{command}{{{shown}}}"
+    return f"{{{shown}}}" if shown.startswith(("[", "*")) else shown  # else the \\ before takes it for its option
+
+
+def _order(text: str) -> str:
+    """A complexity, as in O(L log L)."""
+    shown = re.sub("|".join(MATHS), lambda match: MATHS[match[0]], text.removeprefix("O"))
+    return f"$\\mathcal{{O}}{shown}$"
+
+
+def tex(text: str) -> str:
+    """Text for LaTeX; what its default fonts do not have is named by its code point."""
+    shown = "".join(SPECIAL.get(character) or _plain(character) for character in text)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", shown.replace(" - ", " $-$ "))
+
+
+def _plain(character: str) -> str:
+    known = character.isascii() or ("À" <= character <= "ÿ" and character not in "ÐÞðþ")
+    return character if known else f"U+{ord(character):04X}"
