@@ -90,7 +90,7 @@ def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path
     copy = tmp_path / "copy"
     shutil.copytree(folder / "books", copy / "books")  # the column with all figures
     program = (
-        "import sys; from pathlib import Path; from lra.report import Report, figures\n"
+        "import sys; from pathlib import Path; from lra.report import Report; from lra.report.render import figures\n"
         f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).sections)\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules)"
     )

@@ -35,7 +35,6 @@ from lra.report.render.exports import as_csv
 from lra.report.render.figures import write_figures
 from lra.report.render.layout import address
 from lra.report.render.markup import escape
-from lra.report.statistics import formats
 from lra.tools import explain
 from lra.tools.rerun import again, kept, measurements
 
@@ -195,7 +194,7 @@ def test_one_submission_stops_no_other(tmp_path: Path, monkeypatch: pytest.Monke
     page, refused = write_board(tmp_path / "board")
     table = page.with_name("board.csv").read_text()
     assert refused == []
-    assert [formats.count(f"\n{name},") for name in ("honest", "\\x1b[31m", "'=1+1")] == [3, 3, 3]
+    assert [table.count(f"\n{name},") for name in ("honest", "\\x1b[31m", "'=1+1")] == [3, 3, 3]
     assert harmless.of_csv(table) == []
 
 

@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT, conf_dir, systems_file, table1_file
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey
-from lra.report.render import exports
+from lra.report.render import markup
 from lra.report.statistics.columns import short_names
 
 
@@ -202,7 +202,7 @@ def test_a_complexity_is_a_formula_or_text_and_never_a_command(small: Path, text
         f"systems: [{{name: Mine, attention: mine, variant: transformer, complexity: {json.dumps(text)}}}]\n"
     )
     line = next(line for line in files_of(small)["table1.tex"].splitlines() if line.startswith("Mine"))
-    assert f" & {exports.escape(text)} & " in line
+    assert f" & {markup.tex(text)} & " in line
     assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum"}
 
 

@@ -24,7 +24,7 @@ from lra.report.check.overview import results_folders
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey
-from lra.report.render import exports
+from lra.report.render import latex, markup
 from lra.report.render.layout import Grid, TableText, address, stem
 from lra.report.render.markup import markdown
 
@@ -307,8 +307,8 @@ def test_markdown_of_names(tmp_path: Path) -> None:
 
 
 def test_latex_of_names() -> None:
-    shown = exports.escape(HOSTILE)
-    assert exports.escape("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
+    shown = markup.tex(HOSTILE)
+    assert markup.tex("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
     assert shown == (
         r"a$|$b *c* `d` $<$script$>$ \textbackslash{}e\_f\textasciicircum{}g\textasciitilde{}h 50\% \& \#1 "
         r"\{x\} \$y\$ U+03B1"
@@ -325,7 +325,7 @@ def test_latex_compiles_and_fits_the_page(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
 @pytest.mark.parametrize("folder", results_folders(CHECKOUT / "results"), ids=lambda folder: folder.name)
 def test_the_latex_of_every_kept_folder_compiles(folder: Path, tmp_path: Path) -> None:
-    typeset(tmp_path, "\n".join(exports.table_tex(Report(folder).sections)))
+    typeset(tmp_path, latex.table_tex(Report(folder).sections))
 
 
 def typeset(folder: Path, tables: str, more: str = "") -> None:

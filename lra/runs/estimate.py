@@ -21,7 +21,7 @@ from lra.runs.describe import describe
 from lra.runs.device import Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import initial
 from lra.runs.micro_batch import by_tokens
-from lra.training.batches import batches, parts_of, predict
+from lra.training.batches import batches, micro_batches, predict
 from lra.training.update import accumulate
 
 SECONDS = 15  # for all measurements together
@@ -197,6 +197,6 @@ def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
     examples = _part(task.val, np.arange(min(len(task.val), size)), most)
     clock = Stopwatch()
     model.eval()
-    for part in parts_of(model, task.val, examples, size):
+    for part in micro_batches(model, task.val, examples, size):
         predict(model, part, work.settings.precision)[0].sum().item()
     return clock.read() / len(examples)

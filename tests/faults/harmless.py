@@ -20,7 +20,7 @@ from faults.runs import Ended, command, without_figures
 from faults.trial import Outcome, Verdict
 from markdown_it import MarkdownIt
 
-from lra.report.render.exports import FIT, MATHS, SPECIAL
+from lra.report.render.markup import MATHS, SPECIAL
 
 MARK = "zq7x"  # stands in every hostile text
 CPU_SECONDS, WALL_SECONDS = 10, 240  # whoever else works on the machine
@@ -31,7 +31,8 @@ FONTS = matplotlib.get_cachedir()  # so that nobody writes them into the HOME of
 COMMANDS = {
     *("begin", "end", "centering", "footnotesize", "setlength", "tabcolsep", "caption", "label", "smallskip"),
     *("toprule", "midrule", "bottomrule", "textbf", "textit", "mathcal", "usepackage", "\\"),
-    *(name for text in (FIT, *SPECIAL.values(), *MATHS.values()) for name in re.findall(r"\\([A-Za-z]+|.)", text)),
+    *("resizebox", "ifdim", "width", "linewidth", "else", "fi"),
+    *(name for text in (*SPECIAL.values(), *MATHS.values()) for name in re.findall(r"\\([A-Za-z]+|.)", text)),
 }
 PLAIN = ("href", "src", "action", "formaction", "data", "xlink:href", "srcset", "poster")
 

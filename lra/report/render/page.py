@@ -24,6 +24,12 @@ from lra.report.statistics.table import FULL_PATTERN, Column, Section, TableRow
 
 FILTERS = ("task", "protocol", "attention", "variant")
 MEAN = "mean ± sd"
+POINTS = 60  # of a curve: as many as a small chart can show
+DIGITS = 5  # of a number in a curve
+CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", *PROBES)
+
+Steps = dict[tuple[int, ...], int]
+"""Each list of steps with its number; most runs share one."""
 
 
 def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
@@ -63,14 +69,6 @@ def kept_headings(lines: list[dict[str, tuple[float | None, str]]]) -> list[str]
     return [name for name, shown in texts.items() if len(shown) > 1 or not (shown == {""} or name in FILTERS)]
 
 
-POINTS = 60  # of a curve: as many as a small chart can show
-DIGITS = 5  # of a number in a curve
-CURVES = ("val_accuracy", "val_perplexity", "val_loss", "train_loss", *PROBES)
-
-Steps = dict[tuple[int, ...], int]
-"""Each list of steps with its number; most runs share one."""
-
-
 def page(
     files: RunFiles,
     title: str,
@@ -86,22 +84,12 @@ def page(
     rows = [(number, column, row) for number, column in enumerate(columns) for row in column.rows]
     steps: Steps = {}
     cells = [{"column": number, **_cell(files, column, row, steps)} for number, column, row in rows]
-    data = {
-        "cells": cells,
-        "probes": PROBES,
-        "verdicts": [f"{column.verdict} {column.published}".rstrip() for column in columns],
-        "steps": list(steps),
-        "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),
-    }
     choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
     runs = sum("path" in run for cell in cells for run in cell["runs"])
     facts_of = [facts(column, row) for _, column, row in rows]
     kept = kept_headings(facts_of)
-    shown = [
-        (cell, column, row, {name: known[name] for name in kept})
-        for cell, (_, column, row), known in zip(cells, rows, facts_of, strict=True)
-    ]
+    drawn = captions(sections, [path for path in figures if path.suffix == ".svg"])
     return rendered(
         "page.html.j2",
         name=title,
@@ -113,17 +101,28 @@ def page(
         tables=tables,
         filters=[(name, values) for name, values in choices.items() if len(values) > 1],
         headings=["system", *kept],
-        lines=shown,
+        lines=[
+            (cell, column, row, {name: known[name] for name in kept})
+            for cell, (_, column, row), known in zip(cells, rows, facts_of, strict=True)
+        ],
         notes=_notes(columns),
         arenas=[(section.protocol, grid) for section in sections if (grid := arena(section, published))],
         packed=_packed(files, rows),
-        figures=[
-            (path.as_posix(), path.with_suffix(".png").as_posix(), caption)
-            for path, caption in captions(sections, [path for path in figures if path.suffix == ".svg"]).items()
-        ],
-        data=data_block(data),
+        figures=[(path.as_posix(), path.with_suffix(".png").as_posix(), each) for path, each in drawn.items()],
+        data=data_block(_data(cells, columns, steps)),
         MEAN=MEAN,
     )
+
+
+def _data(cells: list[dict[str, Any]], columns: Sequence[Column], steps: Steps) -> dict[str, Any]:
+    """What the page's script reads."""
+    return {
+        "cells": cells,
+        "probes": PROBES,
+        "verdicts": [f"{column.verdict} {column.published}".rstrip() for column in columns],
+        "steps": list(steps),
+        "quantiles": _quantiles(max(len(cell["runs"]) for cell in cells)),
+    }
 
 
 def _systems(columns: Sequence[Column]) -> list[tuple[TableRow, list[tuple[Column, TableRow | None, int]]]]:
@@ -148,9 +147,6 @@ def _quantiles(seeds: int) -> list[float]:
     from scipy.stats import t
 
     return [float(t.ppf((1 + LEVEL) / 2, freedom)) for freedom in range(1, seeds)]
-
-
-# The data that the page's script reads.
 
 
 def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[str, Any]:
