@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fault_points.runs import TINY, result
+from faults.runs import TINY, result
 from support import composed, job_of
 
 from lra.config.cell import cell_of
