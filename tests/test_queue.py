@@ -16,7 +16,7 @@ from lra.core.paths import CHECKOUT
 from lra.tools import gpu_queue, gpu_smoke
 from lra.tools.gpu_queue import ANSWERED, FAILED, NEEDS, PAUSED, UNDER_WAY, Item, Run
 
-PAGE = CHECKOUT / "results" / "gpu-gpu_queue.md"
+PAGE = CHECKOUT / "results" / "gpu-queue.md"
 
 
 def item(name: str, *command: str, minutes: float = 1, tiny: tuple[str, ...] | None = (), **more: str) -> Item:
