@@ -30,6 +30,7 @@ _PLACES = {
     "report": "lra.api.results",
     "train": "lra.api.training",
 }
+_PACKAGES = ("attention", "report")  # and functions as well
 
 
 def _public(name: str) -> Any:
@@ -49,11 +50,10 @@ class _Lra(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in _PLACES:
             raise AttributeError(f"module 'lra' has no attribute {name!r}", name=name, obj=self)
-        public = _public(name)
-        return vars(self).get(name, public)  # where there is a package of that name, the package
+        return import_module(f"{__name__}.{name}") if name in _PACKAGES else _public(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _PLACES and isinstance(value, ModuleType):  # as Python does when it has imported a package
+        if name in _PACKAGES and isinstance(value, ModuleType):  # as Python does when it has imported a package
             value.__class__ = _Function
         super().__setattr__(name, value)
 

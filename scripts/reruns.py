@@ -1,16 +1,22 @@
-"""Are kept numbers what this code gives? Ten kept runs, of ten results folders, are trained again.
+"""Are kept numbers what this code gives? Twelve kept runs are trained again.
 
-Which ones: of each folder the finished run that took least time and began with no other run's weights; of those the
-ten that took least. A run is equal to the last bit where the packages, the threads and the kind of processor are those
-of its record. Elsewhere the roundings differ, and training spreads them: then what it was given must be the same, and
-its test result may be no more than DRIFT away. The padding that was computed may differ, for batches are cut as the
-processor likes it; the real tokens may not.
+Which ones: the cheapest first, of those that began with no other run's weights, each of a task or an attention that
+none before it had. A run is equal to the last bit where the packages, the threads and the kind of processor are those of its
+record. Elsewhere the roundings differ, and training spreads them: then what it was given must be the same, and its test
+result may be no more than DRIFT away. The padding that was computed may differ, for batches are cut as the processor
+likes it; the real tokens may not.
+
+`--against COMMIT` trains each of them with the code of that commit as well, and asks whether this code gives the same
+bits: what a change that means to change no number has to show, on any machine.
 """
 
+import argparse
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
@@ -18,7 +24,7 @@ from zipfile import ZipFile
 from lra.records import record
 from lra.records.names import RECEIPTS, RECORD
 
-COUNT = 10
+COUNT = 12
 DRIFT = 5.0  # points of accuracy, percent of perplexity
 ENVIRONMENT = ("packages", "python", "threads", "cpu", "instructions", "device")  # what decides the last bits
 GIVEN = ("config", "task", "parameters", "tokens.real", "status")
@@ -32,35 +38,46 @@ class Kept:
     path: str
     record: dict
 
+    @property
+    def what(self) -> tuple[str, str]:
+        """Its task and its attention."""
+        config = self.record["config"]
+        return config["task"]["_target_"], config["attention"]["_target_"]
 
-def cheapest(receipts: Path) -> Kept | None:
-    """Of a results folder, None where every run began with another's weights."""
+
+def runs_of(receipts: Path) -> list[Kept]:
+    """Those that finished, having begun with weights of their own."""
     with ZipFile(receipts) as archive:
         names = [name for name in archive.namelist() if Path(name).name == RECORD]
         records = {name: record.parse(archive.read(name)) for name in names}
-    runs = [
-        Kept(sum(one["seconds"].values()), f"{receipts}/{Path(name).parent}", one)
-        for name, one in records.items()
-        if one["status"] == "finished" and "init" not in one["config"]
+    return [
+        Kept(sum(record["seconds"].values()), f"{receipts}/{Path(name).parent}", record)
+        for name, record in records.items()
+        if record["status"] == "finished" and "init" not in record["config"]
     ]
-    return min(runs, key=lambda run: (run.seconds, run.path), default=None)
+
+
+def trained(path: str, out: str, code: str | None = None) -> tuple[subprocess.CompletedProcess[str], Path | None]:
+    """The run of `path` again, with the code in the folder `code`, or with this; and its folder, if it came to an end."""
+    command = [sys.executable, "-m", "lra", "train", f"rerun='{Path(path).absolute()}'", f"out={out}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=code)
+    folder = re.search(r"equal to the last bit \((.+)\)$", done.stdout, re.MULTILINE)
+    return done, Path(folder[1]) if folder else None
 
 
 def compared(kept: Kept, out: str) -> tuple[str, str]:
     """`equal`, `near` or `wrong`, and why."""
-    command = [sys.executable, "-m", "lra", "train", f"rerun='{kept.path}'", f"out={out}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done, folder = trained(kept.path, out)
     if done.returncode == 0:
         return "equal", ""
     lines = done.stdout.splitlines()
-    folder = re.search(r"bit \((.+)\)$", next((line for line in lines if "equal to the last bit" in line), ""))
     if done.returncode != 1 or folder is None:
         return "wrong", " ".join(done.stderr.splitlines()[-1:])
     keys = {line.split(":")[0].strip() for line in lines if line.startswith("  ")}
     elsewhere = sorted({key.split(".")[0] for key in keys} & set(ENVIRONMENT))
     if not elsewhere or any(f"{key}.".startswith(f"{given}.") for key in keys for given in GIVEN):
         return "wrong", "; ".join(line.strip() for line in lines if line.startswith("  "))
-    drift = max(_drifts(kept.record["test"], record.read(Path(folder[1]) / RECORD)["test"]))
+    drift = max(_drifts(kept.record["test"], record.read(folder / RECORD)["test"]))
     said = f"{', '.join(elsewhere)} differ; test result {drift:.2f} away"
     return ("near" if drift <= DRIFT else "wrong"), said
 
@@ -77,15 +94,46 @@ def _drifts(was: dict, now: dict) -> list[float]:
 
 def chosen() -> list[Kept]:
     """The runs that are trained again."""
-    found = [cheapest(path) for path in sorted(Path("results").glob(f"*/{RECEIPTS}"))]
-    return sorted((run for run in found if run is not None), key=lambda run: (run.seconds, run.path))[:COUNT]
+    runs = [run for path in sorted(Path("results").glob(f"*/{RECEIPTS}")) for run in runs_of(path)]
+    picked: list[Kept] = []
+    for run in sorted(runs, key=lambda run: (run.seconds, run.path)):
+        tasks, attentions = {one.what[0] for one in picked}, {one.what[1] for one in picked}
+        if len(picked) < COUNT and (run.what[0] not in tasks or run.what[1] not in attentions):
+            picked.append(run)
+    return picked
+
+
+@contextmanager
+def code_of(commit: str) -> Iterator[str]:
+    """A folder with the code of a commit."""
+    with TemporaryDirectory() as folder:
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, commit], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
+
+
+def before(kept: Kept, out: str, code: str) -> Kept | None:
+    """The run as the code in the folder `code` trains it here; None where it could not."""
+    _, folder = trained(kept.path, out, code)
+    return replace(kept, path=str(folder)) if folder else None
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--against", metavar="COMMIT", help="compare with what the code of this commit gives here")
+    commit = parser.parse_args().against
     verdicts = []
-    with TemporaryDirectory() as out:
+    with TemporaryDirectory() as out, code_of(commit) if commit else nullcontext() as code:
         for number, kept in enumerate(chosen()):
-            verdict, why = compared(kept, f"{out}/{number}")
+            run = before(kept, f"{out}/{number}/before", code) if code else kept
+            if run is None:
+                verdict, why = "wrong", f"the code of {commit} cannot train it"
+            else:
+                verdict, why = compared(run, f"{out}/{number}/now")
+            if commit and verdict == "near":  # the same machine: there is no excuse
+                verdict = "wrong"
             print(f"{verdict}: {kept.path}{f' ({why})' if why else ''}", flush=True)
             verdicts.append(verdict)
     print(", ".join(f"{verdicts.count(kind)} {kind}" for kind in ("equal", "near", "wrong")))

@@ -120,7 +120,7 @@ def kernels() -> Iterator[dict[str, ModuleType]]:
                 spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
                 copies[name] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(copies[name])
-                only_here.setitem(sys.modules, f"lra.core.{name}", copies[name])
+                only_here.setitem(sys.modules, f"lra.ops.{name}", copies[name])
         yield copies
 
 

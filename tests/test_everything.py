@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from lra.core.paths import CHECKOUT
+from lra.records.names import RECEIPTS
 
 SCRIPTS = CHECKOUT / "scripts"
 pytestmark = pytest.mark.skipif(not SCRIPTS.exists(), reason="not a checkout")
@@ -150,9 +151,12 @@ def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
 
 
 @pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
-def test_the_ten_kept_runs_are_of_ten_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kept_runs_are_of_many_tasks_and_attentions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     reruns = loaded("reruns", monkeypatch)
-    paths = [run.path for run in reruns.chosen()]
-    assert len({path.split("/")[1] for path in paths}) == len(paths) == 10
-    assert all(path.startswith("results/") and "/receipts.zip/" in path for path in paths)
+    runs = reruns.chosen()
+    tasks, attentions = ({run.what[side] for run in runs} for side in (0, 1))
+    assert len({run.path for run in runs}) == len(runs) == 12
+    assert min(len(tasks), len(attentions)) >= 5
+    assert len(tasks) + len(attentions) > len(runs)
+    assert all(f"{RECEIPTS}/" in run.path for run in runs)

@@ -18,11 +18,12 @@ from support import composed, facts
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import readers, tokenise
+from lra.data.cache import prepared as prepared_task
+from lra.data.writer import Writer
 from lra.records import record
 from lra.records.names import CONFIG
 from lra.records.run_files import RunFiles
-from lra.report.read.records import load, predictions
-from lra.report.read.records import read_curve as read_curve
+from lra.report.read.records import load, predictions, read_curve
 from lra.runs.status import complete
 from lra.tasks import Place
 
@@ -74,7 +75,7 @@ def said(values: Any) -> Any:
 def prepared(cache: Path) -> Any:
     """Everything that a task of the cache says."""
 
-    def make(writers: dict[str, cache.Writer], staging: Path) -> dict[str, int]:
+    def make(writers: dict[str, Writer], staging: Path) -> dict[str, int]:
         tokenizer = tokenise.train_bpe(TEXTS, 300, staging / tokenise.TOKENIZER)
         for split, writer in writers.items():
             for number, ids in enumerate(tokenise.encode(tokenizer, TEXTS)):
@@ -83,7 +84,7 @@ def prepared(cache: Path) -> Any:
 
     place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)
     known = facts(vocab_size=300)
-    task = cache.prepared(place, known, {"task": "stub"}, make, lambda splits: {"majority class": 20.0})
+    task = prepared_task(place, known, {"task": "stub"}, make, lambda splits: {"majority class": 20.0})
     splits = [
         [part.tokens.tobytes(), part.offsets.tobytes(), part.index.tobytes(), part.labels.tobytes()]
         for part in (task.train, task.val, task.test)
