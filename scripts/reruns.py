@@ -1,10 +1,10 @@
 """Are kept numbers what this code gives? Twelve kept runs are trained again.
 
 Which ones: the cheapest first, of those that began with no other run's weights, each of a task or an attention that
-none before it had. A run is equal to the last bit where the packages, the threads and the kind of processor are those of its
-record. Elsewhere the roundings differ, and training spreads them: then what it was given must be the same, and its test
-result may be no more than DRIFT away. The padding that was computed may differ, for batches are cut as the processor
-likes it; the real tokens may not.
+none before it had. A run is equal to the last bit where the packages, the threads and the kind of processor are those
+of its record. Elsewhere the roundings differ, and training spreads them: then what it was given must be the same, and
+its test result may be no more than DRIFT away. The padding that was computed may differ, for batches are cut as the
+processor likes it; the real tokens may not.
 
 `--against COMMIT` trains each of them with the code of that commit as well, and asks whether this code gives the same
 bits: what a change that means to change no number has to show, on any machine.
@@ -58,7 +58,7 @@ def runs_of(receipts: Path) -> list[Kept]:
 
 
 def trained(path: str, out: str, code: str | None = None) -> tuple[subprocess.CompletedProcess[str], Path | None]:
-    """The run of `path` again, with the code in the folder `code`, or with this; and its folder, if it came to an end."""
+    """The run of `path` again, with the code in the folder `code` or with this; and its folder, if it ended."""
     command = [sys.executable, "-m", "lra", "train", f"rerun='{Path(path).absolute()}'", f"out={out}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=code)
     folder = re.search(r"equal to the last bit \((.+)\)$", done.stdout, re.MULTILINE)
