@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
+
+T = TypeVar("T")
 
 BETTER, WORSE, EQUIVALENT = "better", "worse", "equivalent"
 UNDECIDED, UNTESTED = "undecided", "untested"
@@ -93,7 +96,7 @@ class Summary:
     @property
     def gain_of_best(self) -> float | None:
         """How much better the best seed is than the mean."""
-        return None if self.best is None else abs(self.best - self.mean)
+        return None if self.best is None or self.mean is None else abs(self.best - self.mean)
 
     @property
     def expected_gain(self) -> float | None:
@@ -103,6 +106,12 @@ class Summary:
     @property
     def seeds_needed(self) -> int | None:
         return None if self.sd is None else inference.seeds_needed(self.sd)
+
+
+def _known(value: T | None) -> T:
+    """A value of which was asked before whether it is there."""
+    assert value is not None
+    return value
 
 
 def _minus(value: float | None, other: float | None) -> float | None:
@@ -118,7 +127,7 @@ class TableRow:
     """
 
     name: str
-    order: tuple
+    order: tuple[Any, ...]
     complexity: str
     cell: RecordedCell
     summary: Summary
@@ -156,7 +165,7 @@ class TableRow:
     @property
     def sizes(self) -> str:
         """The windows, blocks and the like that its attention ran with, as in `stride 16, summary 3`."""
-        attention = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
+        attention: dict[str, Any] = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
         return ", ".join(f"{name} {attention[name]}" for name in SIZES if attention.get(name))
 
     @property
@@ -182,7 +191,8 @@ class TableRow:
     def correct(self, seed: int) -> np.ndarray:
         """Which test examples [n] a seed gets right."""
         predicted, labels = self.predictions[seed]
-        return predicted == labels
+        hits: np.ndarray = predicted == labels
+        return hits
 
 
 @dataclass(frozen=True)
@@ -227,7 +237,7 @@ class Column:
         """The row with the best mean, the first of equals."""
         sign = -1 if self.metric == "perplexity" else 1
         rows = [row for row in self.rows if row.summary.mean is not None]
-        return max(rows, key=lambda row: sign * row.summary.mean, default=None)
+        return max(rows, key=lambda row: sign * _known(row.summary.mean), default=None)
 
     @cached_property
     def by_depth(self) -> dict[str, dict[int, TableRow]]:
@@ -286,30 +296,33 @@ class Column:
     @property
     def p(self) -> float | None:
         """That no other row is as good as the leader: the largest of its tests (an intersection-union test)."""
-        return None if self.not_tested else max(comparison.difference.p for comparison in self.against)
+        return None if self.not_tested else max(_known(comparison.difference.p) for comparison in self.against)
 
     @property
     def bold(self) -> str | None:
         """The row that is better than every other of the column."""
-        if self.not_tested or not all(map(self._ahead, self.against)) or self.adjusted >= inference.ALPHA:
+        if self.not_tested or not all(map(self._ahead, self.against)) or _known(self.adjusted) >= inference.ALPHA:
             return None
-        return self.leader.name
+        return _known(self.leader).name
 
     def _ahead(self, comparison: Comparison) -> bool:
-        return comparison.difference.mean < 0 if self.metric == "perplexity" else comparison.difference.mean > 0
+        mean = _known(comparison.difference.mean)
+        return mean < 0 if self.metric == "perplexity" else mean > 0
 
     @property
     def verdict(self) -> str:
         """Why a row is bold, or why none is."""
         if self.not_tested:
             return f"No row is bold: {self.not_tested}."
-        weakest = max(self.against, key=lambda comparison: (not self._ahead(comparison), comparison.difference.p))
-        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(weakest.difference.p)}"
+        weakest = max(
+            self.against, key=lambda comparison: (not self._ahead(comparison), _known(comparison.difference.p))
+        )
+        closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(_known(weakest.difference.p))}"
         if self.adjusted != self.p:
-            closest += f", {p_text(self.adjusted)} corrected over columns"
+            closest += f", {p_text(_known(self.adjusted))} corrected over columns"
         if self.bold:
             return f"{self.bold} is better than every other row (the closest call: {closest})."
-        return f"No row is bold: {self.leader.name} has the best mean, but {closest}."
+        return f"No row is bold: {_known(self.leader).name} has the best mean, but {closest}."
 
     @cached_property
     def pairs(self) -> list[Comparison]:
