@@ -1,4 +1,4 @@
-"""Are kept numbers what this code gives? Twelve kept runs are trained again.
+"""Are kept numbers what this code gives? Kept runs are trained again, twelve of them or `--count`.
 
 Which ones: the cheapest first, of those that began with no other run's weights, each of a task or an attention that
 none before it had. A run is equal to the last bit where the packages, the threads and the kind of processor are those
@@ -51,9 +51,9 @@ def runs_of(receipts: Path) -> list[Kept]:
         names = [name for name in archive.namelist() if Path(name).name == RECORD]
         records = {name: record.parse(archive.read(name)) for name in names}
     return [
-        Kept(sum(record["seconds"].values()), f"{receipts}/{Path(name).parent}", record)
-        for name, record in records.items()
-        if record["status"] == "finished" and "init" not in record["config"]
+        Kept(sum(run["seconds"].values()), f"{receipts}/{Path(name).parent}", run)
+        for name, run in records.items()
+        if run["status"] == "finished" and "init" not in run["config"]
     ]
 
 
@@ -92,13 +92,13 @@ def _drifts(was: dict, now: dict) -> list[float]:
     ]
 
 
-def chosen() -> list[Kept]:
-    """The runs that are trained again."""
+def chosen(count: int = COUNT) -> list[Kept]:
+    """The runs that are trained again: so many, or as many as bring something new."""
     runs = [run for path in sorted(Path("results").glob(f"*/{RECEIPTS}")) for run in runs_of(path)]
     picked: list[Kept] = []
     for run in sorted(runs, key=lambda run: (run.seconds, run.path)):
-        tasks, attentions = {one.what[0] for one in picked}, {one.what[1] for one in picked}
-        if len(picked) < COUNT and (run.what[0] not in tasks or run.what[1] not in attentions):
+        tasks, attentions = {other.what[0] for other in picked}, {other.what[1] for other in picked}
+        if len(picked) < count and (run.what[0] not in tasks or run.what[1] not in attentions):
             picked.append(run)
     return picked
 
@@ -107,37 +107,41 @@ def chosen() -> list[Kept]:
 def code_of(commit: str) -> Iterator[str]:
     """A folder with the code of a commit."""
     with TemporaryDirectory() as folder:
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, commit], check=True)
+        added = ["git", "worktree", "add", "--quiet", "--detach", folder, commit]
+        done = subprocess.run(added, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"reruns: error: --against {commit}: {done.stderr.strip()}")
         try:
             yield folder
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
 
 
-def before(kept: Kept, out: str, code: str) -> Kept | None:
-    """The run as the code in the folder `code` trains it here; None where it could not."""
-    _, folder = trained(kept.path, out, code)
-    return replace(kept, path=str(folder)) if folder else None
+def compared_with(code: str, kept: Kept, out: str) -> tuple[str, str]:
+    """As `compared`, beside what the code in the folder `code` gives here: nothing but `equal` will do."""
+    done, folder = trained(kept.path, f"{out}/before", code)
+    if folder is None:
+        return "wrong", " ".join(["the other code cannot train it:", *done.stderr.splitlines()[-1:]])
+    verdict, why = compared(replace(kept, path=str(folder)), f"{out}/now")
+    return ("equal" if verdict == "equal" else "wrong"), why
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--against", metavar="COMMIT", help="compare with what the code of this commit gives here")
-    commit = parser.parse_args().against
+    parser.add_argument(
+        "--count", type=int, default=COUNT, metavar="N", help="so many runs at most; default: %(default)s"
+    )
+    arguments = parser.parse_args()
     verdicts = []
-    with TemporaryDirectory() as out, code_of(commit) if commit else nullcontext() as code:
-        for number, kept in enumerate(chosen()):
-            run = before(kept, f"{out}/{number}/before", code) if code else kept
-            if run is None:
-                verdict, why = "wrong", f"the code of {commit} cannot train it"
-            else:
-                verdict, why = compared(run, f"{out}/{number}/now")
-            if commit and verdict == "near":  # the same machine: there is no excuse
-                verdict = "wrong"
+    with TemporaryDirectory() as out, code_of(arguments.against) if arguments.against else nullcontext() as code:
+        for number, kept in enumerate(chosen(arguments.count)):
+            folder = f"{out}/{number}"
+            verdict, why = compared_with(code, kept, folder) if code else compared(kept, folder)
             print(f"{verdict}: {kept.path}{f' ({why})' if why else ''}", flush=True)
             verdicts.append(verdict)
     print(", ".join(f"{verdicts.count(kind)} {kind}" for kind in ("equal", "near", "wrong")))
-    return 1 if "wrong" in verdicts or len(verdicts) < COUNT else 0
+    return 1 if "wrong" in verdicts or len(verdicts) < min(COUNT, arguments.count) else 0
 
 
 if __name__ == "__main__":

@@ -160,3 +160,39 @@ def test_the_kept_runs_are_of_many_tasks_and_attentions(monkeypatch: pytest.Monk
     assert min(len(tasks), len(attentions)) >= 5
     assert len(tasks) + len(attentions) > len(runs)
     assert all(f"{RECEIPTS}/" in run.path for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict"),
+    [
+        ((0, "equal"), (0, "equal"), "equal"),
+        ((1, "not equal"), (0, "equal"), "equal"),  # of a record that was made elsewhere
+        ((1, "not equal"), (1, "not equal"), "wrong"),
+        ((2, ""), (0, "equal"), "wrong"),
+    ],
+)
+def test_two_codes_on_one_machine_are_equal_or_wrong(
+    before: tuple[int, str], now: tuple[int, str], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reruns = loaded("reruns", monkeypatch)
+    asked = []
+
+    def run(command: list[str], cwd: str | None, **_: object) -> subprocess.CompletedProcess:
+        asked.append((cwd, next(part for part in command if part.startswith("rerun="))))
+        code, words = before if cwd else now
+        said = f"kept: {words} to the last bit ({tmp_path})\n  instructions: a then, b now\n" if words else ""
+        return subprocess.CompletedProcess(command, code, stdout=said, stderr="")
+
+    monkeypatch.setattr(reruns.subprocess, "run", run)
+    monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}})
+    kept = reruns.Kept(seconds=1.0, path="kept/seed1", record={"test": {"last": {"accuracy": 53.0}}})
+    assert reruns.compared_with("other", kept, "out")[0] == verdict
+    assert asked[0] == ("other", f"rerun='{Path('kept/seed1').absolute()}'")
+    assert asked[1:] == ([(None, f"rerun='{tmp_path}'")] if before[1] else [])
+
+
+def test_a_commit_that_is_not_there_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    reruns = loaded("reruns", monkeypatch)
+    with pytest.raises(SystemExit, match="^reruns: error: --against no-such: .*no-such"), reruns.code_of("no-such"):
+        pass
