@@ -111,9 +111,9 @@ class Training:
         self.step, self.measured, self.seconds = state["step"], state["measured"], state["seconds"]
         self.tokens = Tokens(**state["tokens"])
 
-    def due(self, recipe: Recipe) -> bool:
+    def due(self, recipe: Recipe, last: int) -> bool:
         """Whether this step is to be measured, and has not been."""
-        return self.step > self.measured and (self.step % recipe.eval_every == 0 or self.step == recipe.steps)
+        return self.step > self.measured and (self.step % recipe.eval_every == 0 or self.step == last)
 
 
 def fit(
@@ -126,22 +126,25 @@ def fit(
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
     on_micro_batch: OnMicroBatch = lambda *_: None,
-    ended: Callable[[], bool] = lambda: False,
+    last_step: Callable[[], int] | None = None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
     `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
-    `on_micro_batch` within steps. `ended`, asked before each step, may end the training before its last one. Raises
-    `Diverged` with the weights and the optimiser as they were before the step that had a non-finite loss or gradient: a
-    step later where the device runs behind, so that it never waits for this machine.
+    `on_micro_batch` within steps. `last_step`, asked before each step, says after how many steps the training ends, as
+    far as is known then; without it, after `steps`. Raises `Diverged` with the weights and the optimiser as they were
+    before the step that had a non-finite loss or gradient: a step later where the device runs behind, so that it never
+    waits for this machine.
     """
     behind = int(runs_behind(next(training.model.parameters()).device))
-    if training.due(recipe):  # it stopped in that evaluation
-        yield _measured(training, task, recipe, precision, on_part)
+    last_step = last_step or (lambda: recipe.steps)
+    if training.due(recipe, last_step()):  # it stopped in that evaluation
+        yield _measured(training, task, recipe, precision, on_part, last_step())
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
     for step, split, examples, parts in _read(training, task, recipe, seed):
-        if ended():
+        last = last_step()
+        if step >= last:
             return
         asked = update(
             training.model,
@@ -152,16 +155,17 @@ def fit(
             seed=seed,
             step=step,
             precision=precision,
+            last=last,
             on_micro_batch=on_micro_batch,
             parts=parts,
         )
         training.updates.append(asked)
         training.step = step + 1
-        due = training.due(recipe)
+        due = training.due(recipe, last)
         seen = training.look(0 if due or not training.losses else behind)
         training.seconds += time.perf_counter() - clock
         if due:
-            yield _measured(training, task, recipe, precision, on_part)
+            yield _measured(training, task, recipe, precision, on_part, last)
         clock = time.perf_counter()
         on_step(training.step, training.losses[-1], seen)
 
@@ -182,7 +186,9 @@ def _read(
     return ((step, split, examples, for_step(split, examples)) for step, split, examples in steps)
 
 
-def _measured(training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart) -> Measurement:
+def _measured(
+    training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart, last: int
+) -> Measurement:
     """Evaluate, and count anew from here."""
     clock = time.perf_counter()
     score = evaluate(training.model, task.val, recipe.eval_batch, precision=precision, on_part=on_part)
@@ -190,7 +196,7 @@ def _measured(training: Training, task: Task, recipe: Recipe, precision: Precisi
     now = Measurement(
         step=training.step,
         epoch=training.step * recipe.batch_size / len(task.train),
-        lr=recipe.learning_rate(training.step - 1),
+        lr=recipe.learning_rate(training.step - 1, last),
         train_loss=math.fsum(losses) / len(losses),
         val=score,
         train_seconds=training.seconds,

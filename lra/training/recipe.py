@@ -13,6 +13,7 @@ from lra.model.groups import Group, belongs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 AUTO = "auto"
+OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
 Examples = PositiveInt | Literal["auto"]
 """A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.micro_batch)."""
 
@@ -39,6 +40,8 @@ class Recipe:
     schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
     stop_in_warmup: bool
     patience: PositiveInt | None
+    goal: Annotated[float, Field(gt=0, le=100)] | None
+    cooldown: PositiveInt | None
     weight_decay: NonNegativeFloat
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)]
     eps: PositiveFloat
@@ -60,13 +63,20 @@ class Recipe:
                 f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
                 "if that is meant, say train.stop_in_warmup=true"
             )
+        if self.cooldown is not None and self.schedule not in OPEN_SCHEDULES:
+            raise UserError(
+                f"train.cooldown={self.cooldown}: train.schedule={self.schedule} falls by itself; expected "
+                f"{' or '.join(OPEN_SCHEDULES)}"
+            )
         if self.micro_batch != AUTO and self.micro_batch > self.batch_size:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
         if self.processes > self.batch_size:
             raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")
 
-    def learning_rate(self, step: int) -> float:
+    def learning_rate(self, step: int, last: int | None = None) -> float:
         """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
+
+        With a `cooldown`, the rate falls in a line to zero in so many steps before the `last`; None: `steps`.
 
         rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
         Range Arena's; cosine_to_zero: over what is left of `steps`, as the S4 family's. triangular: linear from the
@@ -80,11 +90,13 @@ class Recipe:
             "cosine_to_zero": 0.5 * (1 + math.cos(math.pi * past / rest)),
             "triangular": 1 - (1 - 1 / 32) * past / rest,
         }[self.schedule]
-        return self.lr * min(1.0, step / self.warmup) * factor
+        left = (self.steps if last is None else last) - step
+        cooling = 1.0 if self.cooldown is None else min(1.0, left / self.cooldown)
+        return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
     def out_of_patience(self, step: int, best: int) -> bool:
-        """Whether training ends after the evaluation of `step`, since the one of `best` and the warm-up are both
-        `patience` evaluations ago."""
+        """Whether training comes to its end at the evaluation of `step`, since the one of `best` and the warm-up are
+        both `patience` evaluations ago."""
         return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
 
     def own(self, name: str, group: str | None) -> tuple[float, float]:

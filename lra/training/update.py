@@ -101,10 +101,12 @@ def update(
     seed: int,
     step: int,
     precision: Precision,
+    last: int | None = None,
     on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Update:
-    """Ask for one training step on `examples`, whose `parts` may have been read before."""
+    """Ask for one training step on `examples`, whose `parts` may have been read before; `last`: as of
+    `Recipe.learning_rate`."""
     batch = {"seed": seed, "step": step, "precision": precision}
 
     def gradient(parts: Iterable[MicroBatch] | None, on_micro_batch: OnMicroBatch) -> Tensor:
@@ -119,7 +121,7 @@ def update(
         gradient(None, lambda *_: None)  # once more: it was clipped, and that of a later step may have taken its place
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
-    told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step)
+    told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     broken = ~torch.isfinite(told[0] + norm)
