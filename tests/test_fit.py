@@ -16,6 +16,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
+from lra.runs.trainer import End
 from lra.training.batches import batches, cheapest, cuts
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Score, evaluate
@@ -60,6 +61,47 @@ def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None
     assert not small_recipe(steps=97, warmup=11, eval_every=5).out_of_patience(95, 5)
 
 
+def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
+    recipe = small_recipe(steps=97, warmup=11, lr=0.5, schedule="constant", cooldown=10)
+    assert [recipe.learning_rate(step) / 0.5 for step in (11, 50, 87, 88, 92, 96)] == pytest.approx(
+        [1, 1, 1, 0.9, 0.5, 0.1]
+    )
+    assert [recipe.learning_rate(step, 61) / 0.5 for step in (50, 51, 52, 60)] == pytest.approx([1, 1, 0.9, 0.1])
+    with pytest.raises(UserError, match="train.cooldown=10: train.schedule=cosine falls by itself; expected rsqrt or"):
+        small_recipe(steps=97, schedule="cosine", cooldown=10)
+
+
+def ended(*accuracies: float, **options: object) -> End:
+    """After evaluations every 5 of 97 steps, each with these answers right of 100."""
+    best, end = 0, End(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
+    for place, accuracy in enumerate(accuracies):
+        best = max(best, place, key=lambda at: (accuracies[at], -at))
+        end.take({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)
+    return end
+
+
+def test_two_evaluations_at_the_goal_solve_a_task() -> None:
+    assert (ended(50, 99, 98, 99, 97, goal=99).why, ended(50, 99, 98, 99, goal=99).step) == ("steps", 97)
+    solved = ended(50.5, 99, 98, 99.5, 99, goal=99)
+    assert (solved.step, solved.why) == (25, "solved")
+    assert solved.said()["reached"] == {
+        "50": {"step": 5, "tokens": 0, "seconds": 0.0},
+        "90": {"step": 10, "tokens": 7, "seconds": 0.5},
+        "99": {"step": 10, "tokens": 7, "seconds": 0.5},
+    }
+    assert "reached" not in ended(99, 99, patience=3).said() and ended(99, 99).said() == {}
+
+
+def test_without_progress_the_rate_falls_before_the_end() -> None:
+    flat = (10, 30) + (20,) * 4  # the best after 10 steps, the warm-up of 11 counts; 3 evaluations after that is 30
+    assert (ended(*flat, patience=3).step, ended(*flat, patience=3).why) == (30, "no progress")
+    cooling = ended(*flat, patience=3, cooldown=20)
+    assert (cooling.step, cooling.why) == (50, "no progress")
+    assert ended(*flat, 40, 20, patience=3, cooldown=20).step == 50  # it falls already, also where that helps
+    assert ended(*flat, 99, 99, patience=3, cooldown=20, goal=99).why == "solved"
+    assert ended(*flat, patience=3, cooldown=67).why == "steps"  # which fall from there on by themselves
+
+
 def test_training_ends_where_it_is_told_to() -> None:
     task, seen = stub_task(), []
     model, recipe = model_for(task), small_recipe(steps=17, eval_every=5)
@@ -70,10 +112,10 @@ def test_training_ends_where_it_is_told_to() -> None:
         seed=3,
         precision="fp32",
         on_step=lambda step, *_: seen.append(step),
-        ended=lambda: 10 in seen,
+        last_step=lambda: 12 if 5 in seen else 17,
     )
-    assert [now.step for now in measured] == [5, 10]
-    assert seen == list(range(1, 11))
+    assert [now.step for now in measured] == [5, 10, 12]
+    assert seen == list(range(1, 13))
 
 
 def test_impossible_recipes_are_refused() -> None:

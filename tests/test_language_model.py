@@ -155,6 +155,8 @@ def test_schedules() -> None:
             "layer_decay": None,
             "groups": None,
             "patience": None,
+            "goal": None,
+            "cooldown": None,
             "processes": 1,
             "compile": False,
         }

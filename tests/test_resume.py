@@ -130,6 +130,35 @@ def test_killed_before_and_after_its_patience_ends_the_end_is_the_same(reference
     assert result("killed") == expected
 
 
+def test_killed_before_and_while_its_rate_falls_the_end_is_the_same(reference) -> None:
+    """No better for two evaluations, then a cooldown of five steps; and solved, which a goal of nothing is at once."""
+    cooling = (
+        "attention=simple", "train.lr=1e-30", "train.patience=2", "train.cooldown=5", "train.schedule=constant",
+        "train.goal=100", "checkpoint.keep=true",
+    )  # fmt: skip
+    expected = reference(*cooling)
+    assert (expected["record"]["ended"], expected["record"]["reached"]) == ("no progress", {})
+    assert [line["step"] for line in expected["metrics"]] == [7, 14, 21, 26]
+    assert [round(line["lr"] / 1e-30, 9) for line in expected["metrics"]] == [1, 1, 1, 0.2]
+    job = prepared(*cooling, "out=killed")
+    for fault in ("step:9:kill", "evaluation:2:kill", "evaluation:1:kill", "step:2:kill", "checkpoint listed:1:kill"):
+        assert finish(fork(job, fault)) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+
+
+def test_killed_between_the_two_evaluations_that_solve_it_the_end_is_the_same(reference) -> None:
+    solved = ("attention=simple", "train.goal=0.001", "checkpoint.keep=true")
+    expected = reference(*solved)
+    assert expected["record"]["ended"] == "solved"
+    assert [line["step"] for line in expected["metrics"]] == [7, 14]
+    job = prepared(*solved, "out=killed")
+    for fault in ("step:9:kill", "evaluation:1:kill", "checkpoint listed:1:kill"):
+        assert finish(fork(job, fault)) == -signal.SIGKILL
+    assert finish(fork(job)) == 0
+    assert result("killed") == expected
+
+
 def test_without_patience_a_record_says_nothing_of_its_end(reference) -> None:
     assert "ended" not in reference("attention=simple")["record"]
     assert reference("attention=simple", "train.patience=9")["record"]["ended"] == "steps"

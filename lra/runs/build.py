@@ -64,6 +64,10 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.micro_batch}, train.processes={recipe.processes}: model.norm_over=batch takes "
             f"the moments of a whole batch; use train.micro_batch={recipe.batch_size} and train.processes=1"
         )
+    if recipe.goal is not None and builder.facts.metric != "accuracy":
+        raise UserError(
+            f"train.goal={recipe.goal:g} is an accuracy, but {builder.facts.name} is measured by perplexity"
+        )
     start = settings.start
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")

@@ -24,14 +24,29 @@ def describe(system: System) -> dict[str, Any]:
         "full_pattern": system.full_pattern,
         **before,
         "learning_rate": _rates(recipe),
+        **_ends(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counter.get_total_flops() * recipe.batch_size,
     }
 
 
+def _ends(recipe: Recipe) -> dict[str, str]:
+    """What may end the training before its steps."""
+    ends = []
+    if recipe.goal is not None:
+        ends.append(f"solved: {recipe.goal:g} % of validation in two evaluations running")
+    if recipe.patience is not None:
+        cooled = f", and {recipe.cooldown} steps more" * (recipe.cooldown is not None)
+        ends.append(
+            f"no progress: {recipe.patience} evaluations of {recipe.eval_every} steps without a better one{cooled}"
+        )
+    return {"ends": "; ".join([*ends, f"all {recipe.steps:,} steps"])} if ends else {}
+
+
 def _rates(recipe: Recipe) -> list[list[float]]:
     """[step, learning rate] at the steps where the course of the rate changes."""
-    return [[step, recipe.learning_rate(step)] for step in sorted({0, 1, recipe.warmup, recipe.steps})]
+    turns = {0, 1, recipe.warmup, recipe.steps - (recipe.cooldown or 0), recipe.steps}
+    return [[step, recipe.learning_rate(step)] for step in sorted(turns)]
 
 
 def parameters(model: Model) -> dict[str, int]:

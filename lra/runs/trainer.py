@@ -32,6 +32,10 @@ from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit
+from lra.training.recipe import Recipe
+
+REACHED = (50, 90, 99)  # percent of validation
+GOALS = 2  # evaluations running that solve a task
 
 
 def tested(
@@ -104,6 +108,49 @@ def save_array(path: Path, values: np.ndarray) -> None:
 # The way of one run: its training, what it measured, the best weights, and its checkpoints.
 
 
+class End:
+    """When a training ends: solved, without progress, or after all steps; and when it first reached what.
+
+    Solved is a validation accuracy of `train.goal` in two evaluations running. Without progress for `train.patience`,
+    what is left is `train.cooldown`, in which the rate falls, as it does before the last of all steps.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.step, self.why = recipe.steps, "steps"
+        self.at_goal = 0  # evaluations running
+        self.reached: dict[str, dict[str, float]] = {}
+
+    def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
+        """After an evaluation, `last`; `tokens` and `seconds` of all training and evaluation so far."""
+        recipe, step = self.recipe, last["step"]
+        if recipe.goal is not None:
+            for percent in (part for part in REACHED if last["accuracy"] >= part):
+                self.reached.setdefault(str(percent), {"step": step, "tokens": tokens, "seconds": seconds})
+            self.at_goal = self.at_goal + 1 if last["accuracy"] >= recipe.goal else 0
+            if self.at_goal == GOALS:
+                self.step, self.why = step, "solved"
+        cooled = step + (recipe.cooldown or 0)
+        if self.why == "steps" and cooled < recipe.steps and recipe.out_of_patience(step, best_step):
+            self.step, self.why = cooled, "no progress"
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"step": self.step, "why": self.why, "at_goal": self.at_goal, "reached": self.reached}
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """None: of a checkpoint that was written before there was any of this."""
+        if state is not None:
+            self.step, self.why = state["step"], state["why"]
+            self.at_goal, self.reached = state["at_goal"], state["reached"]
+
+    def said(self) -> dict[str, Any]:
+        """What a record says, where a training may end before its steps."""
+        if self.recipe.patience is None and self.recipe.goal is None:
+            return {}
+        return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})
+
+
 class Trainer:
     """Everything of a run that a checkpoint keeps."""
 
@@ -126,6 +173,7 @@ class Trainer:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
+        self.end = End(job.system.recipe)
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
 
@@ -168,18 +216,14 @@ class Trainer:
         self.resumes = state["resumes"] + 1
         self.seconds, self.tokens, self.metrics = state["seconds"], Tokens(**state["tokens"]), state["metrics"]
         self.last, self.best, self.pretrain = state["last"], state["best"], state.get("pretrain")
+        self.end.load(state.get("end"))
         best = {name.removeprefix("best/"): value for name, value in saved.tensors.items() if name.startswith("best/")}
         self.best_weights = best
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
-        last = step == self.job.system.recipe.steps or self.out_of_patience()
-        due = last or self.schedule.due(step, time.monotonic() - self._saved_at)
+        due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
-
-    def out_of_patience(self) -> bool:
-        """Whether the training ends here because its validation got no better (`Recipe.patience`)."""
-        return self.best is not None and self.job.system.recipe.out_of_patience(self.last["step"], self.best["step"])
 
     def save(self) -> None:
         """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
@@ -198,6 +242,7 @@ class Trainer:
             "metrics": self.metrics,
             "last": self.last,
             "best": self.best,
+            "end": self.end.state(),
             **self._before(),
         }
         state = {"training": self.training.state(), "course": course}
@@ -225,7 +270,7 @@ class Trainer:
                 on_step=observer.on_step,
                 on_part=observer.on_part,
                 on_micro_batch=observer.on_micro_batch,
-                ended=self.out_of_patience,
+                last_step=lambda: self.end.step,
             )
             try:
                 for now in measurements:
@@ -272,22 +317,17 @@ class Trainer:
         if now.val.better_than(best, self.task.metric):
             self.best = self.last
             self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
+        self.end.take(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
 
     def _before(self) -> dict[str, Any]:
         """What a record says of the pretraining, if there was one."""
         return {} if self.pretrain is None else {"pretrain": self.pretrain}
 
-    def _end(self) -> dict[str, str]:
-        """Where a training may end before its steps: which end it had."""
-        if self.job.system.recipe.patience is None:
-            return {}
-        return {"ended": "steps" if self.training.step == self.job.system.recipe.steps else "no progress"}
-
     def summary(self) -> dict[str, Any]:
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
-            **self._end(),
+            **self.end.said(),
             "processes": distributed.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),

@@ -114,6 +114,14 @@ class Row(Checked):
     complexity: str
 
 
+class Reached(Checked):
+    """When a validation accuracy was first reached: after so many steps, tokens, and seconds, evaluations included."""
+
+    step: Count
+    tokens: Count
+    seconds: Measure
+
+
 class Record(Checked):
     """`files`: the SHA-256 of what lies beside the record, by its name in that folder."""
 
@@ -130,7 +138,8 @@ class Record(Checked):
     status: Literal[record.STATUSES]
     reason: str = ""
     steps: Count = 0
-    ended: Literal["steps", "no progress"] | None = None
+    ended: Literal["steps", "no progress", "solved"] | None = None
+    reached: dict[Annotated[str, Field(pattern=r"^\d+$")], Reached] = {}
     test: dict[Literal[RULES], Entry] = {}
     validation: dict[Literal["best", "last"], Entry] = {}
     baselines: dict[Name, Value] = {}
