@@ -16,6 +16,7 @@ from lra.model.block import Block
 from lra.model.embedding import sinusoids
 from lra.model.heads import pooled
 from lra.model.model import Model
+from lra.model.short_conv import ShortConvolution
 
 PAPER = {
     "listops": (
@@ -321,3 +322,41 @@ def test_what_a_mixer_gives_is_like_what_it_reads(norm: str, output: Callable, s
         model(torch.ones(2, 11, dtype=torch.long))
     expected = "expected [2, 12, 15] in float32 (documents, positions, model.dim)"
     assert str(error.value) == f"Softmax gives {shown}, {expected}"
+
+
+@pytest.mark.parametrize(("causal", "later"), [(True, 0), (False, 1)])
+def test_a_short_convolution_is_a_loop_over_the_real_neighbours(causal: bool, later: int) -> None:
+    torch.manual_seed(5)
+    layer = ShortConvolution(7, 4, causal=causal).double()
+    x, mask = torch.randn(2, 11, 7, dtype=torch.float64), torch.arange(11) < torch.tensor([[11], [5]])
+    expected = torch.zeros_like(x)
+    for row, length in enumerate((11, 5)):
+        for place in range(11):
+            for tap in range(4):
+                other = place + later - tap
+                if 0 <= other < length:
+                    expected[row, place] += layer.taps[:, 3 - tap] * x[row, other]
+    torch.testing.assert_close(layer(x, mask), expected + layer.bias)
+
+
+def test_a_short_convolution_is_read_by_the_mixer_and_counted() -> None:
+    """In every block, also where norms come after; no later position and no padding is read."""
+    plain = sum(parameter.numel() for parameter in tiny().parameters())
+    for norm in ("pre", "post"):
+        model = tiny("model.short_conv=3", f"model.norm={norm}", "model.key_mask=true", "attention=softmax")
+        assert (
+            sum(parameter.numel() for name, parameter in model.named_parameters() if "short_conv" in name) == 2 * 6 * 4
+        )
+        longer = torch.cat([tokens(5, width=5), torch.zeros(1, 4, dtype=torch.long)], dim=1)
+        torch.testing.assert_close(model(longer), model(tokens(5, width=5)), rtol=1e-12, atol=1e-12)
+    assert sum(parameter.numel() for parameter in tiny("model.short_conv=3").parameters()) == plain + 2 * 6 * 4
+
+
+def test_a_causal_model_with_a_short_convolution_sees_no_later_token() -> None:
+    changes = {"objective": "next_token", "causal": True, "classes": 17}
+    model = tiny("model.short_conv=3", "attention=softmax", **changes)
+    row = tokens(11)
+    other = row.clone()
+    other[0, 7] = row[0, 7] % 16 + 1
+    before, after = model(row), model(other)
+    assert torch.equal(before[0, :7], after[0, :7]) and not torch.equal(before[0, 7:10], after[0, 7:10])

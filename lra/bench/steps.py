@@ -34,6 +34,7 @@ ASSUMED = {  # what the straightforward model and its update are
         "bias": True,
         "feed_forward_activation": "gelu",
         "dropout_over": "values",
+        "short_conv": None,
         "mixer_dropout": False,
         "embedding_dropout": False,
         "feed_forward_output_gelu": False,

@@ -29,6 +29,7 @@ class Architecture:
     key_mask: bool
     attention_bias: bool
     bias: bool
+    short_conv: Annotated[int, Field(ge=2)] | None
     feed_forward_activation: Literal["gelu", "relu"]
     dropout_over: Literal["values", "channels"]
     mixer_dropout: bool

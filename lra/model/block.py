@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
 from lra.model.norms import BatchNorm, norm_of, normed
+from lra.model.short_conv import ShortConvolution
 from lra.ops.dropout import Dropout
 from lra.ops.fused import at_once, join
 from lra.ops.hooks import hooked
@@ -20,7 +21,8 @@ class Block(nn.Module):
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
     Without norms, n1 and n2 are nothing; without a feed-forward net, y is h [+ x]. The bracket is the extra skip of
-    SimpleTRON's Simple-Res and Simple-ResL (section 5.2): from the input of the block to its output.
+    SimpleTRON's Simple-Res and Simple-ResL (section 5.2): from the input of the block to its output. With a
+    `short_conv`, A reads the short convolution of what it would read.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -31,6 +33,9 @@ class Block(nn.Module):
         self.extra_skip = architecture.extra_skip
         self.mixer_norm = norm_of(architecture, there=there)
         self.mixer = mixer
+        self.short_conv = None
+        if architecture.short_conv is not None:
+            self.short_conv = ShortConvolution(architecture.dim, architecture.short_conv, causal=mixer.shape.causal)
         after_mixer = architecture.dropout if architecture.mixer_dropout else 0.0
         self.mixer_dropout = Dropout(after_mixer, architecture.dropout_over)
         self.feed_forward = None
@@ -68,7 +73,8 @@ class Block(nn.Module):
 
     def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """What the mixer reads where x enters the block."""
-        return x if self.post_norm else normed(self.mixer_norm, x, key_mask)
+        x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
+        return x if self.short_conv is None else self.short_conv(x, key_mask)
 
     def _join(
         self,

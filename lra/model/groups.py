@@ -8,7 +8,7 @@ GROUPS = {
     "embedding": r"embedding\.",
     "qkv": r"blocks\.\d+\.mixer\.(query|key|value)\.",
     "out": r"blocks\.\d+\.mixer\.out\.",
-    "mixer": r"blocks\.\d+\.mixer\.",
+    "mixer": r"blocks\.\d+\.(mixer|short_conv)\.",
     "feed_forward": r"blocks\.\d+\.feed_forward\.",
     "norms": r"(blocks\.\d+\.(mixer|feed_forward)_norm|final_norm)\.",
     "head": r"head\.",

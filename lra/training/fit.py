@@ -147,18 +147,9 @@ def fit(
         if step >= last:
             return
         asked = update(
-            training.model,
-            training.optimizer,
-            split,
-            examples,
-            recipe,
-            seed=seed,
-            step=step,
-            precision=precision,
-            last=last,
-            on_micro_batch=on_micro_batch,
-            parts=parts,
-        )
+            training.model, training.optimizer, split, examples, recipe, seed=seed, step=step, precision=precision,
+            last=last, on_micro_batch=on_micro_batch, parts=parts,
+        )  # fmt: skip
         training.updates.append(asked)
         training.step = step + 1
         due = training.due(recipe, last)
