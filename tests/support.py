@@ -185,7 +185,7 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.state=2", "attention.init=inv"),
         ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
     ],
-    "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1")],
+    "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1"), ("attention.negative_eigenvalues=true",)],
     "mamba2": [("attention.state=3", "attention.conv=2")],
     "lru": [("attention.state=3",)],
     "s5": [

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -126,12 +127,12 @@ def mamba2(mixer: Mixer, x: Tensor) -> Tensor:
     return torch.stack(y)
 
 
-def gated_deltanet(mixer: Mixer, x: Tensor) -> Tensor:
-    """With the matrix a (1 - b k k^T) as the paper writes it."""
+def gated_deltanet(mixer: Mixer, x: Tensor, most: float = 1.0) -> Tensor:
+    """With the matrix a (1 - b k k^T) as the paper writes it; b is `most` at most."""
     z = torch.cat([mixer.query(x), mixer.key(x), mixer.value(x)], dim=-1)
     q, k, v = (heads(part, mixer) for part in convolved(z, mixer.taps).chunk(3, dim=-1))
     q, k = (part / part.square().sum(dim=-1, keepdim=True).sqrt() for part in (q, k))
-    b, eye = mixer.strength(x).sigmoid(), torch.eye(5, dtype=x.dtype)
+    b, eye = most * mixer.strength(x).sigmoid(), torch.eye(5, dtype=x.dtype)
     a = torch.ones_like(b)
     if mixer.is_gated:
         a = (-mixer.steps.log_a.exp() * (1 + (mixer.steps.project(x) + mixer.steps.bias).exp()).log()).exp()
@@ -185,6 +186,7 @@ RECURRENCES: dict[tuple[str, ...], Callable[[Mixer, Tensor], Tensor]] = {
     ("mamba2", "attention.state=7"): mamba2,
     ("gated_deltanet",): gated_deltanet,
     ("gated_deltanet", "attention.gated=false"): gated_deltanet,
+    ("gated_deltanet", "attention.negative_eigenvalues=true"): partial(gated_deltanet, most=2.0),
     ("mlstm",): mlstm,
     ("rwkv7",): rwkv7,
 }

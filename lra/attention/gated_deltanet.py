@@ -27,7 +27,9 @@ OF_GATED = (
 
 
 class GatedDeltaNet(Recurrent):
-    """`gated`: a; false: DeltaNet. `conv`: taps of the convolutions. `a_min` to `dt_max`: of `DecaySteps`."""
+    """`gated`: a; false: DeltaNet. `negative_eigenvalues`: b = 2 sigmoid(x W_b), so that a write can turn what its key
+    held into its opposite (Grazzi et al. 2025, arXiv:2411.12537, eq. 4). `conv`: taps of the convolutions. `a_min` to
+    `dt_max`: of `DecaySteps`."""
 
     card = Card(
         paper="Yang et al. 2025, Gated Delta Networks",
@@ -48,6 +50,7 @@ class GatedDeltaNet(Recurrent):
         shape: Shape,
         *,
         gated: bool,
+        negative_eigenvalues: bool,
         conv: PositiveInt,
         a_min: PositiveFloat,
         a_max: PositiveFloat,
@@ -57,6 +60,7 @@ class GatedDeltaNet(Recurrent):
     ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.conv, self.is_gated = conv, gated
+        self.most_strength = 2.0 if negative_eigenvalues else 1.0
         self.taps = nn.Parameter((2 * torch.rand(3 * shape.qkv_dim, conv) - 1) * conv**-0.5)
         self.strength = nn.Linear(shape.dim, shape.heads, bias=False)
         if gated:
@@ -75,7 +79,7 @@ class GatedDeltaNet(Recurrent):
         qkv = silu(short_convolution(qkv, self.taps))
         q, k, v = (split_heads(part, self.shape.heads) for part in qkv.chunk(3, dim=-1))
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
-        b = (strength.sigmoid() * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
+        b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
         log_decay = self.steps(step[0], real)[1] if step else torch.zeros_like(b)
         # S = a S + b k (v - a k^T S): what is read is the state after its decay.
         return delta_product(q * self.shape.head_dim**-0.5, -log_decay.exp() * k, b * k, v, log_decay)
