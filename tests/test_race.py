@@ -1,0 +1,107 @@
+"""Runs with a finish line: seeds that reach it, the steps of the median seed, and who is quicker."""
+
+import math
+from pathlib import Path
+
+import pytest
+from reports import put
+
+from lra.core.errors import UserError
+from lra.records.run_files import RunFiles
+from lra.report import Report
+from lra.report.read.records import load
+from lra.report.render import layout
+from lra.report.statistics.race import Race, grouped, quicker, race_of
+
+
+def race(*steps: int, solved: int) -> Race:
+    """The first `solved` of these seeds reached the goal."""
+    known = dict(enumerate(steps, start=1))
+    return Race(99.0, known, frozenset(range(1, solved + 1)), {})
+
+
+def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
+    """Kaplan and Meier's product, step by step."""
+    left = 1.0
+    for step in sorted({steps[seed] for seed in solved}):
+        at_risk = sum(other >= step for other in steps.values())
+        left *= 1 - sum(steps[seed] == step for seed in solved) / at_risk
+        if left <= 0.5 + 1e-12:
+            return step
+    return None
+
+
+@pytest.mark.parametrize(
+    ("steps", "solved", "word", "median"),
+    [
+        ((300, 200, 500), 3, "learns it", 300),
+        ((300, 200, 700, 700, 700), 2, "learns it in 2 of 5 seeds", None),
+        ((300, 200, 400, 700, 700), 3, "learns it in 3 of 5 seeds", 400),
+        ((700, 1100), 0, "did not learn it in 1,100 steps", None),
+        ((400, 150), 1, "learns it in 1 of 2 seeds", 400),  # the other had fewer steps than this one took
+    ],
+)
+def test_words_and_medians(steps: tuple[int, ...], solved: int, word: str, median: int | None) -> None:
+    known = race(*steps, solved=solved)
+    assert (known.word, known.median) == (word, median)
+    assert known.median == median_by_hand(known.steps, known.solved)
+
+
+def test_the_log_rank_test_is_that_of_its_definition() -> None:
+    """Observed minus expected events over the steps at which any run reached the goal; ties have none here."""
+    first, other = race(130, 170, 230, 700, solved=3), race(310, 370, 700, 700, solved=2)
+    observed = expected = variance = 0.0
+    for step in (130, 170, 230, 310, 370):
+        mine, all_at_risk = (
+            sum(s >= step for r in part for s in r.steps.values()) for part in ((first,), (first, other))
+        )
+        observed += step in first.steps.values()
+        expected += mine / all_at_risk
+        variance += mine / all_at_risk * (1 - mine / all_at_risk)
+    z = (observed - expected) / math.sqrt(variance)
+    assert quicker(first, other) == pytest.approx(math.erfc(abs(z) / math.sqrt(2)))
+    assert quicker(first, other) == pytest.approx(quicker(other, first))
+    assert quicker(race(700, 700, solved=0), race(700, 500, solved=0)) is None
+
+
+def test_seeds_are_groups_where_a_gap_lies_between_them() -> None:
+    assert grouped({1: 25.0, 2: 87.0, 3: 91.0, 4: 31.6, 5: 77.0}) == "2 at 25 to 32, 3 at 77 to 91"
+    assert grouped({1: 100.0, 2: 22.0}) == "1 at 22, 1 at 100"
+    assert grouped({1: 60.0, 2: 79.9, 3: 41.0}) == ""
+    assert grouped({}) == ""
+
+
+def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
+    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    for seed, ended in ((1, "solved"), (2, "no progress"), (3, "solved")):
+        put(tmp_path, seed, 37.5, ended=ended, steps=100 * seed, config={**config, "seed": seed})
+    put(tmp_path, 4, None, config={**config, "seed": 4})
+    [cell] = load(RunFiles(tmp_path))
+    found = race_of(cell)
+    assert found == Race(99.0, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), {1: 66.0, 3: 66.0})
+    put(tmp_path, 5, 37.5, config={**config, "train": {"lr": 0.005, "goal": 90.0}, "seed": 5})
+    with pytest.raises(UserError, match="differ in config.train.goal"):
+        load(RunFiles(tmp_path))
+
+
+def test_who_reached_what_and_when_stands_in_the_details(tmp_path: Path) -> None:
+    """The median of the seeds that a percentage was reached in, where these are half of them or more."""
+    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    at = {seed: {"step": 100 * seed, "tokens": 7, "seconds": 11.0 * seed} for seed in (1, 2, 3)}
+    for system, solved in (("softmax", 3), ("simple", 1)):
+        variant = {"softmax": "transformer"}.get(system, system)
+        for seed in (1, 2, 3):
+            done = seed <= solved
+            reached = {"50": at[seed]} | ({"90": at[seed], "99": at[seed]} if done else {})
+            how = {"ended": "solved" if done else "no progress", "reached": reached, "steps": 100 * seed + 50}
+            put(tmp_path, seed, 37.5, attention=system, variant=variant, config={**config, "seed": seed}, **how)
+    report = Report(tmp_path)
+    [column] = report.sections[0].columns
+    assert column.goal == 99
+    lines = {line[0].text: [each.text for each in line[1:]] for line in layout.race(column).rows}
+    assert lines["Transformer"] == ["learns it", "3/3", "250", "200", "200", "200", "66", ""]
+    slow = lines["Simple"]
+    assert slow[:-1] == ["learns it in 1 of 3 seeds", "1/3", "", "200", "", "", "66"]
+    assert float(slow[-1]) == pytest.approx(quicker(*(row.race for row in column.rows)), abs=5e-3)
+    assert "3/3 in 250 steps; 37.50" in report.files({})["README.md"]
+    assert "### The race" in report.files({})["details.md"]
