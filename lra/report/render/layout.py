@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from urllib.parse import quote
 
 import numpy as np
@@ -19,6 +19,7 @@ from lra.report.statistics import inference
 from lra.report.statistics.comparison import KINDS
 from lra.report.statistics.formats import count, decimals, interval, mean_sd, short_p, signed, whole
 from lra.report.statistics.inference import LEVEL
+from lra.report.statistics.race import grouped, quicker
 from lra.report.statistics.table import FULL_PATTERN, SIGNS, Badge, Column, Comparison, Section, TableRow
 
 CAVEATS = "caveats"  # a column of words
@@ -171,6 +172,22 @@ def steps(column: Column) -> Grid | None:
     return Grid(["system", *(f"seed {seed}" for seed in seeds)], rows) if len(rows) > 1 else None
 
 
+def race(column: Column) -> Grid:
+    """Who reached the goal of a task, and when: medians over the seeds, seconds over those that solved it, and the
+    log-rank test against the reference."""
+    header = ["system", "verdict", "solved", "median steps", "to 50 %", "to 90 %", "to 99 %", "seconds"]
+    rows = []
+    for row in (row for row in column.rows if row.race):
+        known = row.race
+        other = next((each for each in column.rows if row.verdict and each.name == row.verdict.reference), None)
+        p = quicker(known, other.race) if other is not None and other.race else None
+        seconds = f"{median(known.seconds.values()):.0f}" if known.seconds else ""
+        times = [known.median, *(row.reached(percent) for percent in (50, 90, 99))]
+        line = [row.name, known.word, f"{len(known.solved)}/{len(known.steps)}", *map(whole, times), seconds]
+        rows.append(texts(*line, short_p(p)))
+    return Grid([*header, "p (log-rank)"], rows, numbers=2)
+
+
 def texts(*shown: str) -> list[TableText]:
     return [TableText(text) for text in shown]
 
@@ -230,11 +247,20 @@ def with_caveats(column: Column, name: str) -> str:
 
 def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> TableText:
     """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`."""
-    score = f"{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
+    score = f"{_solved(row)}{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
     sign = f" {SIGNS[row.verdict.word]}" if row.verdict and row.verdict.word in SIGNS else ""
     codes = " ".join(badge.code for badge in row.badges if badge not in shared)
     mark = f" {FULL_PATTERN}" if row.full_pattern else ""
     return TableText(score + sign + f" [{codes}]" * bool(codes) + mark, bold=row.name == column.bold)
+
+
+def _solved(row: TableRow) -> str:
+    """Before the mean of a race: who reached the goal, and the median steps; else groups of seeds, where there are."""
+    if row.race is None:
+        parts = grouped(row.cell.scores()) if row.cell.metric == "accuracy" else ""
+        return f"{parts}; " if parts else ""
+    steps = row.race.median
+    return f"{len(row.race.solved)}/{len(row.race.steps)}{'' if steps is None else f' in {steps:,} steps'}; "
 
 
 def legend(columns: Sequence[Column]) -> str:

@@ -36,10 +36,8 @@ class Race:
         from scipy.stats import ecdf
 
         estimate = ecdf(self.censored()).sf
-        known = [
-            int(step) for step, left in zip(estimate.quantiles, estimate.probabilities, strict=True) if left <= 0.5
-        ]
-        return known[0] if known else None
+        steps = zip(estimate.quantiles, estimate.probabilities, strict=True)
+        return next((int(step) for step, left in steps if left <= 0.5), None)
 
     def censored(self):
         """The steps as scipy's CensoredData."""
@@ -51,14 +49,14 @@ class Race:
 
 
 def race_of(cell: RecordedCell) -> Race | None:
-    """None where not all of its runs had the same goal."""
+    """None where its runs had no goal, or none came to an end."""
     runs = {seed: run for seed, run in sorted(cell.runs.items()) if cell.status(seed) in ("finished", "diverged")}
-    goals = {run["config"].get("train", {}).get("goal") for run in runs.values()}
-    if len(goals) != 1 or None in goals:
+    goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
+    if goal is None:
         return None
     solved = frozenset(seed for seed, run in runs.items() if run.get("ended") == "solved")
     return Race(
-        goal=float(*goals),
+        goal=goal,
         steps={seed: run["steps"] for seed, run in runs.items()},
         solved=solved,
         seconds={seed: runs[seed]["seconds"]["train"] + runs[seed]["seconds"]["evaluate"] for seed in solved},

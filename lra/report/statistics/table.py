@@ -19,6 +19,7 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
+from lra.report.statistics.race import Race, race_of
 
 T = TypeVar("T")
 
@@ -178,6 +179,18 @@ class TableRow:
         """Its name without its settings."""
         return self.name.removesuffix(f" ({self.cell.key.settings})")
 
+    @cached_property
+    def race(self) -> Race | None:
+        """How many of its seeds reached the goal of the task, and when; None where there is no goal."""
+        return race_of(self.cell)
+
+    def reached(self, percent: int) -> int | None:
+        """The steps at which half of its seeds had first reached a validation accuracy; None where fewer did."""
+        runs = [run.get("reached", {}).get(str(percent)) for run in self.cell.runs.values()]
+        known = sorted(at["step"] for at in runs if at)
+        half = (len(runs) - 1) // 2
+        return known[half] if len(known) > half else None
+
     @property
     def collapsed(self) -> int:
         """How many of its seeds are."""
@@ -231,6 +244,11 @@ class Column:
     @property
     def task(self) -> str:
         return self.key[2]
+
+    @property
+    def goal(self) -> float | None:
+        """The validation accuracy at which runs ended, solved; None where there was none."""
+        return next((row.race.goal for row in self.rows if row.race), None)
 
     @cached_property
     def leader(self) -> TableRow | None:
