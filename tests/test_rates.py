@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reports import put
@@ -10,16 +11,23 @@ from lra.tools import rates
 
 
 def run(
-    root: Path, seed: int, rate: float, accuracy: float | None, loss: float = 1.0, attention: str = "simple"
+    root: Path,
+    seed: int,
+    rate: float,
+    accuracy: float | None,
+    loss: float = 1.0,
+    attention: str = "simple",
+    **ran: Any,
 ) -> None:
     found = {"accuracy": accuracy, "correct": 0, "examples": 2000, "loss": loss, "perplexity": 1.0, "step": 50}
     put(
-        root / f"{rate}",
+        root / "listops_short" / f"{rate}",
         seed,
         None if accuracy is None else 1.0,  # of the test, which does not choose
         attention=attention,
         validation={"best": found, "last": {**found, "accuracy": 99.0}},
         config={"train": {"lr": rate}},
+        **ran,
     )
 
 
@@ -34,13 +42,30 @@ def test_the_best_validation_accuracy_then_the_loss(
     monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path)])
     rates.main()
     assert capsys.readouterr().out.splitlines() == [
-        "listops simple train.lr=0.1: failed",
+        "listops_short/0.1/listops/paper/simple/simple/seed1: failed",
         "by_task:",
-        "  listops:",
+        "  listops_short:",
         "    by_attention:",
-        "      softmax: {train: {lr: 0.002}}  # 0.001: 40.00, 0.002: 40.00",
-        "      simple: {train: {lr: 0.01}}  # 0.003: 40.00 (30.00 to 50.00), 0.01: 45.00 (45.00 to 45.00)",
+        "      softmax: {train: {lr: 0.002}}  # 0.001: 40.00; 0.002: 40.00",
+        "      simple: {train: {lr: 0.01}}  # 0.003: 40.00 (30.00 to 50.00); 0.01: 45.00 (45.00 to 45.00)",
     ]
+
+
+def test_of_a_race_the_rate_that_solves_most_then_the_quickest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """0.003 has the best mean, but 0.01 and 0.02 solve it more often, and 0.02 in fewer steps."""
+    for rate, accuracies, steps in ((0.003, (98.0, 98.0), 700), (0.01, (99.5, 60.0), 500), (0.02, (99.5, 60.0), 300)):
+        for seed, accuracy in enumerate(accuracies, start=1):
+            solved = accuracy > 99
+            run(tmp_path, seed, rate, accuracy, ended="solved" if solved else "steps", steps=steps if solved else 900)
+    monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path)])
+    rates.main()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "      simple: {train: {lr: 0.02}}  # 0.003: 98.00 (98.00 to 98.00); "
+        "0.01: 79.75 (60.00 to 99.50), 1 of 2 solved in 500 steps; "
+        "0.02: 79.75 (60.00 to 99.50), 1 of 2 solved in 300 steps"
+    )
 
 
 def test_a_folder_without_records(

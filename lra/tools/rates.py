@@ -5,8 +5,10 @@ accuracy, ties broken by the validation loss.
     python -m lra.tools.rates runs/hour_rates                    the lines of by_task that a preset takes
 
 The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since
-a section of by_attention holds for all of them. Behind each choice, as a comment, stand the means of all rates with the
-lowest and the highest run. A run that is not finished is named, and takes no part.
+a section of by_attention holds for all of them. Where runs have a goal (`train.goal`), the rate with which most of them
+reach it comes first, and of those with as many the one with which they need fewest steps. Behind each choice, as a
+comment, stand the means of all rates with the lowest and the highest run. A run that is not finished is named, and
+takes no part.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,16 +25,28 @@ from lra.records import record
 from lra.records.names import RECORD
 
 Row = tuple[str, str]  # task and attention
-Runs = list[tuple[float, float]]  # of one rate: validation accuracy in percent, and loss with its sign turned
 
 
-def runs_by_rate(records: list[dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
-    """Of finished runs, by task and attention, then by rate."""
+class Run(NamedTuple):
+    """One run of a rate; of two, the greater is the better. `quickness`: its steps to the goal with their sign turned,
+    0 where it did not get there; `accuracy`: of validation, in percent; `fit`: the loss with its sign turned."""
+
+    solved: bool
+    quickness: int
+    accuracy: float
+    fit: float
+
+
+Runs = list[Run]  # of one rate
+
+
+def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
+    """Of finished runs by their folder, the option of the task first: by task and attention, then by rate."""
     rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
-    for run in records:
-        best = run["validation"]["best"]
-        rates = rows[run["task"].partition(" ")[0], run["attention"]]
-        rates[run["config"]["train"]["lr"]].append((best["accuracy"], -best["loss"]))
+    for folder, run in records.items():
+        best, solved = run["validation"]["best"], run.get("ended") == "solved"
+        rates = rows[folder.parts[0], run["attention"]]
+        rates[run["config"]["train"]["lr"]].append(Run(solved, -run["steps"] * solved, best["accuracy"], -best["loss"]))
     return rows
 
 
@@ -42,10 +56,11 @@ def chosen(rates: dict[float, Runs]) -> float:
 
 
 def described(runs: Runs) -> str:
-    """The mean accuracy, and of several runs the lowest and the highest."""
-    accuracies = [accuracy for accuracy, _ in runs]
+    """The mean accuracy, and of several runs the lowest and the highest; how many are solved, and their mean steps."""
+    accuracies, steps = [run.accuracy for run in runs], [-run.quickness for run in runs if run.solved]
     spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(runs) > 1 else ""
-    return f"{np.mean(accuracies):.2f}{spread}"
+    solved = f", {len(steps)} of {len(runs)} solved in {np.mean(steps):.0f} steps" if steps else ""
+    return f"{np.mean(accuracies):.2f}{spread}{solved}"
 
 
 def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
@@ -55,7 +70,7 @@ def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
         yield f"  {task}:\n    by_attention:"
         for (other, attention), rates in rows.items():
             if other == task:
-                means = ", ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
+                means = "; ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
                 yield f"      {attention}: {{train: {{lr: {chosen(rates):g}}}}}  # {means}"
 
 
@@ -63,14 +78,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lra.tools.rates", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="of a sweep over train.lr")
     folder = parser.parse_args().folder
-    records = [record.read(path) for path in sorted(folder.rglob(RECORD))]
+    records = {path.relative_to(folder): record.read(path) for path in sorted(folder.rglob(RECORD))}
     if not records:
         print(f"lra.tools.rates: error: {folder}: no records below it", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR)
-    for run in records:
+    for path, run in records.items():
         if run["status"] != "finished":
-            print(f"{run['task']} {run['attention']} train.lr={run['config']['train']['lr']:g}: {run['status']}")
-    print("\n".join(lines(runs_by_rate([run for run in records if run["status"] == "finished"]))))
+            print(f"{path.parent}: {run['status']}")
+    finished = {path: run for path, run in records.items() if run["status"] == "finished"}
+    print("\n".join(lines(runs_by_rate(finished))))
 
 
 if __name__ == "__main__":
