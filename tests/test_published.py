@@ -31,8 +31,9 @@ def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -
         "text (limit 100)": "text-small",
         "text (limit 200)": "text-small-2",
         "mine (limit 5)": "mine",
+        "mqar (pairs 16)": "Recall",
     }
-    assert short_names(names, {"image", "listops", "text"}) == names
+    assert short_names(names, {"image", "listops", "text"}, {"mqar (pairs 16)": "Recall"}) == names
 
 
 def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> None:

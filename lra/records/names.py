@@ -22,6 +22,7 @@ PAGE = "index.html"
 README = "README.md"
 DETAILS = "details.md"  # every table of a report; README.md has the answer
 CARDS = "cards.md"  # where it was asked for
+RACE = "race.svg"  # the steps in which each seed reached the goal of its task
 VERDICTS = "verdicts.svg"  # the intervals of the differences to the reference
 FIGURES = "figures"
 

@@ -18,12 +18,12 @@ from pydantic import Field
 from lra.core.errors import printable
 from lra.core.files import read_json, write_atomic
 from lra.records import record
-from lra.records.names import CARDS, DETAILS, FIGURES, PAGE, README, VERDICTS
+from lra.records.names import CARDS, DETAILS, FIGURES, PAGE, RACE, README, VERDICTS
 from lra.records.run_files import RunFiles
 from lra.report.read import schema
 from lra.report.read.published import Published, files
 from lra.report.read.records import Tell, load, refuse
-from lra.report.render import cards, exports, figures, latex, layout, markdown, page, verdicts
+from lra.report.render import cards, exports, figures, latex, layout, markdown, page, pictures
 from lra.report.render.layout import Across, across
 from lra.report.statistics.columns import sections
 
@@ -85,14 +85,20 @@ class Report:
         return {section.name: across(section.columns) for section in self.sections}
 
     def _answer(self, tables: bool) -> dict[str, str]:
-        """README.md and the picture in it, where anything was tested."""
+        """README.md and the pictures in it: of races, and of what was tested elsewhere."""
         columns = [column for section in self.sections for column in section.columns]
-        picture = verdicts.verdicts_svg(columns, layout.headings(self.sections), markdown.MOST)
+        named = list(zip(columns, layout.headings(self.sections), strict=True))
+        races, others = ([pair for pair in named if (pair[0].goal is None) == kind] for kind in (False, True))
+        drawn = {
+            RACE: pictures.race_svg(races, markdown.MOST),
+            VERDICTS: pictures.verdicts_svg(others, markdown.MOST),
+        }
+        drawn = {name: picture for name, picture in drawn.items() if picture}
         text = markdown.readme(
             self.title, self.sections, self.cells, self.across,
-            picture=bool(picture), tables=tables, left_out=self.left_out,
+            pictures=set(drawn), tables=tables, left_out=self.left_out,
         )  # fmt: skip
-        return {README: text, **({VERDICTS: picture} if picture else {})}
+        return {README: text, **drawn}
 
     def _details(self, figures: list[Path]) -> str:
         return markdown.details(

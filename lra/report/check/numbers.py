@@ -13,6 +13,7 @@ one would be taken for HTML, so none may.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -108,13 +109,14 @@ def _known(name: str, choices: dict[str, Any]) -> Any:
 
 
 def _column(report: Report, name: str) -> Column:
-    columns = {
-        f"{column.task.split(' (')[0]} {section.protocol}": column
-        for section in report.sections
-        for column in section.columns
-    }
-    alike = [known for known in columns if known.split(" ")[0] == name]
-    return _known(alike[0] if len(alike) == 1 else name, columns)
+    """By its task, as the configuration or a table calls it, alone or with its protocol, where it is the only such."""
+    columns: dict[str, list[Column]] = defaultdict(list)
+    for section in report.sections:
+        for column in section.columns:
+            for task in {column.task.split(" (")[0], column.short}:
+                columns[task].append(column)
+                columns[f"{task} {section.protocol}"].append(column)
+    return _known(name, {known: alike[0] for known, alike in columns.items() if len(alike) == 1})
 
 
 def _rows(column: Column, names: str) -> list[TableRow]:

@@ -16,10 +16,10 @@ from lra.report.read import records
 from lra.report.read.published import Published, PublishedTable
 from lra.report.read.records import PROBES, Record, anchor
 from lra.report.statistics import inference
-from lra.report.statistics.comparison import KINDS
+from lra.report.statistics.comparison import KINDS, race_tests
 from lra.report.statistics.formats import count, decimals, interval, mean_sd, short_p, signed, whole
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.race import grouped, quicker
+from lra.report.statistics.race import grouped
 from lra.report.statistics.table import FULL_PATTERN, SIGNS, Badge, Column, Comparison, Section, TableRow
 
 CAVEATS = "caveats"  # a column of words
@@ -176,16 +176,16 @@ def race(column: Column) -> Grid:
     """Who reached the goal of a task, and when: medians over the seeds, seconds over those that solved it, and the
     log-rank test against the reference."""
     header = ["system", "verdict", "solved", "median steps", "to 50 %", "to 90 %", "to 99 %", "seconds"]
+    tests = {test.row.order: test for test in race_tests(column.rows)}
     rows = []
     for row in (row for row in column.rows if row.race):
-        known = row.race
-        other = next((each for each in column.rows if row.verdict and each.name == row.verdict.reference), None)
-        p = quicker(known, other.race) if other is not None and other.race else None
+        known, test = row.race, tests.get(row.order)
         seconds = f"{median(known.seconds.values()):.0f}" if known.seconds else ""
         times = [known.median, *(row.reached(percent) for percent in (50, 90, 99))]
         line = [row.name, known.word, f"{len(known.solved)}/{len(known.steps)}", *map(whole, times), seconds]
-        rows.append(texts(*line, short_p(p)))
-    return Grid([*header, "p (log-rank)"], rows, numbers=2)
+        beside = ["", ""] if test is None else [short_p(test.p), short_p(test.holm)]
+        rows.append(texts(*line, *beside))
+    return Grid([*header, "p (log-rank)", "p (Holm)"], rows, numbers=2)
 
 
 def texts(*shown: str) -> list[TableText]:

@@ -1,7 +1,7 @@
 """README.md and details.md of a results folder; what a person reads there stands in their templates."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,12 @@ def readme(
     cells: list[RecordedCell],
     across: dict[str, list[Across]],
     *,
-    picture: bool,
+    pictures: Set[str],
     tables: bool,
     left_out: int,
 ) -> str:
-    """README.md, of at most 80 lines. `picture`, `tables`: whether those lie beside it; `left_out`: how many files
-    could not be read."""
+    """README.md, of at most 80 lines. `pictures`: the names of those beside it; `tables`: whether there are any;
+    `left_out`: how many files could not be read."""
     columns = [column for section in sections for column in section.columns]
     headings = layout.headings(sections)
     states = Counter(cell.status(seed) for cell in cells for seed in cell.seeds())
@@ -52,7 +52,7 @@ def readme(
         rules=list(dict.fromkeys(section.selection for section in sections)),
         matrix=layout.matrix(columns, headings, MOST),
         hidden=len({row.order for column in columns for row in column.rows}) - MOST,
-        picture=picture,
+        pictures=pictures,
         tables=tables,
         packed=any(run["packed"] for cell in cells for run in cell.runs.values()),
         made=_made(cells),

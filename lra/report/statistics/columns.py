@@ -3,7 +3,7 @@ say in words, and what the records say of whether anything was learned."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -18,7 +18,7 @@ from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import Record, RecordedCell
 from lra.report.statistics import formats, inference
-from lra.report.statistics.comparison import asked, badges, judged
+from lra.report.statistics.comparison import asked, badges, judged, race_tests
 from lra.report.statistics.inference import ALPHA
 from lra.report.statistics.table import (
     BETTER,
@@ -43,7 +43,8 @@ RANGE = {"accuracy": (0.0, 100.0), "perplexity": (1.0, math.inf)}  # of the numb
 
 def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
     """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
-    tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks)
+    titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
+    tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks, titles)
     for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
         by_task: dict[str, list[RecordedCell]] = {}
         for cell in group:
@@ -170,11 +171,14 @@ def summarise(cell: RecordedCell, published: Published) -> Summary:
 NAMED = 3  # rows of one verdict that a sentence names
 
 
-def short_names(tasks: Iterable[str], published: Container[str]) -> dict[str, str]:
-    """Each task in one word: `listops`, and `listops-short` where sizes are not those of a published table,
-    `image-copies` where the data alone are not; numbered where two would be the same."""
+def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping[str, str]) -> dict[str, str]:
+    """Each task in a few words: its title where `titles` has one, `listops`, and `listops-short` where sizes are not
+    those of a published table, `image-copies` where the data alone are not; numbered where two would be the same."""
     names: dict[str, str] = {}
     for task in tasks:
+        if task in titles:
+            names[task] = titles[task]
+            continue
         base, _, note = task.partition(" (")
         name = base + (_other_data(note) if base in published else "")
         same = sum(other == name or other.startswith(f"{name}-") for known, other in names.items() if known != task)
@@ -193,6 +197,8 @@ def _other_data(note: str) -> str:
 
 def answer(column: Column) -> str:
     """What the runs of a column say of its question."""
+    if column.goal is not None:
+        return f"{_race(column)}{_baselines(column)}"
     judged = [row for row in column.rows if row.verdict is not None]
     if not judged:
         return "One system alone, so nothing is compared." + _baselines(column)
@@ -202,6 +208,41 @@ def answer(column: Column) -> str:
     best = f" {column.bold} is better than every other row." if column.bold else ""
     parts = "; ".join(_parts(judged))
     return f"{_against(column, judged)}: {parts}.{_holm(judged)}{_means(judged)}{best}{_baselines(column)}"
+
+
+def _race(column: Column) -> str:
+    """Who learns a task with a goal, and who is quicker or slower than the reference."""
+    known = [(row, row.race) for row in column.rows if row.race is not None]
+    known.sort(key=lambda pair: (-len(pair[1].solved) / len(pair[1].steps), pair[1].median or math.inf))
+    groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
+    for row, race in known:
+        if not race.solved:
+            groups["do not"].append(
+                f"{row.name} {formats.decimals(row.summary.mean)} after {max(race.steps.values()):,}"
+            )
+        elif len(race.solved) < len(race.steps):
+            groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
+        else:
+            groups["learn it"].append(f"{row.name} in {race.median:,}")
+    parts = [f"{len(rows)} {what} ({', '.join(rows[:NAMED] + _more(rows))})" for what, rows in groups.items() if rows]
+    return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
+
+
+def _quicker(column: Column) -> str:
+    """Whose steps to the goal differ from those of the reference."""
+    tests = race_tests(column.rows)
+    if not tests:
+        return ""
+    words = {
+        word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
+        for word, first in (("quicker", True), ("slower", False))
+    }
+    said = "; ".join(f"{word}: {', '.join(rows[:NAMED] + _more(rows))}" for word, rows in words.items() if rows)
+    return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
+
+
+def _more(rows: list[str]) -> list[str]:
+    return [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
 
 
 def _against(column: Column, judged: list[TableRow]) -> str:

@@ -3,8 +3,8 @@ number."""
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from lra.report.read.records import RecordedCell
 from lra.report.read.schema import Question
 from lra.report.statistics import inference
 from lra.report.statistics.inference import ENOUGH
+from lra.report.statistics.race import quicker
 from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Badge, TableRow, Verdict
 
 SAME = 0.005  # two numbers that print alike
@@ -44,6 +45,34 @@ def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableR
     for place, holm in zip(tested, inference.holm([found[place].p for place in tested]), strict=True):
         found[place] = replace(found[place], holm=holm)
     return [replace(row, verdict=known) for row, known in zip(rows, found, strict=True)]
+
+
+@dataclass(frozen=True)
+class RaceTest:
+    """A row beside its reference, on the way to the goal of their task. `p`: of the log-rank test; `holm`: corrected
+    over the rows of the column."""
+
+    row: TableRow
+    reference: str
+    quicker: bool
+    p: float
+    holm: float
+
+
+def race_tests(rows: Sequence[TableRow]) -> list[RaceTest]:
+    """Of the rows that have a reference, where one of the two reached the goal."""
+    by_name = {row.name: row for row in rows}
+    pairs = [(row, by_name[row.verdict.reference]) for row in rows if row.verdict and row.verdict.reference in by_name]
+    tested = [
+        (row, other, result)
+        for row, other in pairs
+        if row.race and other.race and (result := quicker(row.race, other.race)) is not None
+    ]
+    corrected = inference.holm([p for _, _, (_, p) in tested])
+    return [
+        RaceTest(row, other.name, first, p, holm)
+        for (row, other, (first, p)), holm in zip(tested, corrected, strict=True)
+    ]
 
 
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:

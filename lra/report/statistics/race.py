@@ -63,13 +63,15 @@ def race_of(cell: RecordedCell) -> Race | None:
     )
 
 
-def quicker(race: Race, other: Race) -> float | None:
-    """The p of the log-rank test that both take as many steps; None where nobody reached the goal."""
+def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
+    """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where nobody
+    reached the goal."""
     from scipy.stats import logrank
 
     if not race.solved and not other.solved:
         return None
-    return float(logrank(race.censored(), other.censored()).pvalue)
+    test = logrank(race.censored(), other.censored())
+    return bool(test.statistic > 0), float(test.pvalue)
 
 
 def groups(scores: Mapping[int, float]) -> list[list[float]]:
