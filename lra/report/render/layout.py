@@ -19,7 +19,7 @@ from lra.report.statistics import inference
 from lra.report.statistics.comparison import KINDS, race_tests
 from lra.report.statistics.formats import count, decimals, interval, mean_sd, short_p, signed, whole
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.race import grouped
+from lra.report.statistics.race import GAP, grouped
 from lra.report.statistics.table import FULL_PATTERN, SIGNS, Badge, Column, Comparison, Section, TableRow
 
 CAVEATS = "caveats"  # a column of words
@@ -269,7 +269,10 @@ def legend(columns: Sequence[Column]) -> str:
     signs = [f"`{sign}` {word}" for word, sign in SIGNS.items() if word in words]
     kinds = {badge.code[0] for column in columns for row in column.rows for badge in row.badges}
     codes = [f"`{kind}` {name} ({meaning})" for kind, (name, meaning) in KINDS.items() if kind in kinds]
-    return "; ".join(signs + codes)
+    apart = [f"`n at ..., n at ...` seeds of several kinds (between them lie {GAP:g} points or more)"]
+    bimodal = any(row.race is None and _solved(row) for column in columns for row in column.rows)
+    raced = ["`n/n in ... steps` seeds that reached the goal, and the median"]
+    return "; ".join(signs + codes + apart * bimodal + raced * any(column.goal is not None for column in columns))
 
 
 def verdicts(column: Column) -> Grid:
