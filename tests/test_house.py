@@ -1,6 +1,7 @@
 """The plan of the house, held against the code."""
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -230,3 +231,12 @@ def test_nothing_names_this_machine() -> None:
         text = path.read_text()
         assert f"{top}/" not in text, path
         assert home not in text, path
+
+
+@pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_experiment_says_first_what_it_asks(path: Path) -> None:
+    """Its purpose, its size where that is not the whole, and the question."""
+    head, question, *_ = path.read_text().splitlines()
+    assert head == "# @package _global_"
+    purpose = r"# (Paper|Benchmark|Study|Smoke)(, (small|narrow|begun|in minutes))?: "
+    assert re.fullmatch(purpose + r"[^?]+[?.]", question)

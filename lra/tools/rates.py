@@ -27,7 +27,7 @@ from lra.records.names import RECORD
 Row = tuple[str, str]  # task and attention
 
 
-class Run(NamedTuple):
+class Pilot(NamedTuple):
     """One run of a rate; of two, the greater is the better. `quickness`: its steps to the goal with their sign turned,
     0 where it did not get there; `accuracy`: of validation, in percent; `fit`: the loss with its sign turned."""
 
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     fit: float
 
 
-Runs = list[Run]  # of one rate
+Runs = list[Pilot]  # of one rate
 
 
 def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
@@ -46,7 +46,9 @@ def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, R
     for folder, run in records.items():
         best, solved = run["validation"]["best"], run.get("ended") == "solved"
         rates = rows[folder.parts[0], run["attention"]]
-        rates[run["config"]["train"]["lr"]].append(Run(solved, -run["steps"] * solved, best["accuracy"], -best["loss"]))
+        rates[run["config"]["train"]["lr"]].append(
+            Pilot(solved, -run["steps"] * solved, best["accuracy"], -best["loss"])
+        )
     return rows
 
 
