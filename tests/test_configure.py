@@ -188,10 +188,16 @@ def sections(group: str, option: str) -> set[str]:
     return set(yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text() or "{}").get("by_task", ()))
 
 
-def names_of_tasks() -> dict[str, tuple[str, str]]:
-    """By task, the names of the sections that it takes: its own and its recipe's."""
-    texts = {task: (conf_dir() / "task" / f"{task}.yaml").read_text() for task in options("task")}
-    return {task: (task, re.search(r"- recipe: (\w+)\n", text)[1]) for task, text in texts.items()}
+def names_of_tasks() -> dict[str, tuple[str, ...]]:
+    """By task, the names of the sections that it takes: its own, those of the task that it derives from, and its
+    recipe's."""
+
+    def names(task: str) -> tuple[str, ...]:
+        text = (conf_dir() / "task" / f"{task}.yaml").read_text()
+        recipe = re.search(r"- recipe: (\w+)\n", text)
+        return (task, recipe[1]) if recipe else (task, *names(re.search(r"^  - (\w+)\n", text, re.MULTILINE)[1]))
+
+    return {task: names(task) for task in options("task")}
 
 
 @pytest.mark.parametrize("group", ["attention", "protocol", "experiment", "case", "init", "pretrain", "variant"])
@@ -226,7 +232,7 @@ SHARED = ("attention", "protocol", "model", "train")
 def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
     alike = {"matching": ("acl_matching",), "listops": ("listops_files", "task.folder=anywhere")}
     alike |= {"pathfinder": ("pathfinder_files", "task.folder=anywhere")}
-    recipes = [recipe for _, recipe in names_of_tasks().values()]
+    recipes = [names[-1] for names in names_of_tasks().values()]
     assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == {*alike, "probe", "text", "pathx"}
     for recipe, (other, *more) in alike.items():
         for group in ("attention", "protocol", "experiment"):

@@ -19,6 +19,7 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import run_job
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode, TaskFunction
@@ -153,5 +154,16 @@ def _composed(loader: ConfigLoader, arguments: Namespace, config_name: str) -> D
     if not (many or arguments.run):  # an experiment may be a sweep by itself
         first = loader.load_configuration(config_name, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False)
         many = first.hydra.mode == RunMode.MULTIRUN
+        if not many and _is_of_one_run(first, overrides):
+            first.hydra.mode = RunMode.RUN
+            return first
     mode = RunMode.MULTIRUN if many else RunMode.RUN
     return loader.load_configuration(config_name, [*overrides, f"hydra.mode={mode.name}"], mode)
+
+
+def _is_of_one_run(composed: DictConfig, overrides: list[str]) -> bool:
+    """Whether a run's configuration is no other than this, which a sweep may have left open."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    return "???" not in composed.hydra.runtime.choices.values() and not any(
+        override.is_sweep_override() for override in parsed
+    )
