@@ -11,6 +11,7 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.core.files import write_json
+from lra.report import write_pages
 from lra.report.check.numbers import Quantities, fill, mismatches
 
 
@@ -93,11 +94,54 @@ def test_filling_writes_the_numbers_alone(folder: Path, tmp_path: Path) -> None:
     assert list(mismatches(page, quantities)) == []
 
 
+def test_a_block_of_text_is_filled_as_a_whole(folder: Path, tmp_path: Path) -> None:
+    """One mark before and one after; the words are part of what the records say."""
+    page = tmp_path / "page.md"
+    asked = "\nLuna has {sweep/listops strict/Luna/mean},\nand a step 13 of {bench/steps/lra at 17/operations}.\n"
+    page.write_text(f"# Words\n\n<!--{{{asked}}}-->\nLuna has much.\n<!--{{}}-->\nmore\n")
+    quantities = Quantities(folder)
+    mean = f"{fmean(accuracies('luna')):.2f}"
+    [line] = mismatches(page, quantities)
+    assert line.startswith(f"{page}:7: Luna has {{sweep")
+    assert f"'Luna has much.' stands there, the records say 'Luna has {mean},'" in line
+    assert fill(page, quantities) == 1
+    filled = f"\nLuna has {mean},\nand a step 13 of 11.\n"
+    assert page.read_text() == f"# Words\n\n<!--{{{asked}}}-->{filled}<!--{{}}-->\nmore\n"
+    assert list(mismatches(page, quantities)) == []
+    page.write_text(page.read_text().replace("step 13 of 11.", "step 13 of 12."))
+    [line] = mismatches(page, quantities)
+    assert line.startswith(f"{page}:8: ")
+    assert "'and a step 13 of 12.' stands there" in line
+
+
+def test_a_table_is_that_of_the_report_in_the_rows_that_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!--{table sweep: Luna}-->\n<!--{}-->\n\n<!--{table sweep}-->\n<!--{}-->\n")
+    assert fill(page, Quantities(folder)) == 2
+    short, whole = (part.split("<!--{}-->")[0].split("\n")[1:-1] for part in page.read_text().split("}-->")[1::2])
+    readme = write_pages(folder / "sweep").read_text().split("\n")
+    assert set(whole) < set(readme)
+    assert set(short) < set(whole)
+    assert any(line.startswith("| Luna |") for line in short)
+    assert not any(line.startswith("| Transformer |") for line in short)
+    assert any(line.startswith("| Transformer |") for line in whole)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
+        ("<!--{table sweap}-->\n<!--{}-->", ":1: table sweap: no folder 'sweap'"),
+        ("<!--{table sweep: Lunar}-->\n<!--{}-->", ":1: table sweep: Lunar: nothing is called 'Lunar'"),
+        ("<!--{\n{sweep/listops strict/Lunar/mean}\n}-->\n<!--{}-->", "no system is called 'Lunar'"),
+        (
+            "x\n\nx <!--{sweep/listops strict/Luna/mean}-->1\n<!--{}-->",
+            ":3: expected <!--{NAME}-->NUMBER<!--{}--> in one line",
+        ),
         ("<!--{sweep/listops strict/Luna/mean}-->1<!--{}--> begins", ":1: a line must not begin with a placeholder"),
-        ("x <!--{sweep/listops strict/Luna/mean}-->1", ":1: expected <!--{NAME}-->NUMBER<!--{}--> in one line"),
+        (
+            "x <!--{sweep/listops strict/Luna/mean}-->1",
+            ":1: expected <!--{NAME}-->NUMBER<!--{}-->, found one that is not closed",
+        ),
         ("x <!--{sweep/listops strict/Lunar/mean}-->1<!--{}-->", ":1: sweep/listops strict/Lunar/mean: no system"),
     ],
 )

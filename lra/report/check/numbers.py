@@ -8,16 +8,25 @@
     bench/step_text_paper/lra beside straightforward/memory  the quotient of two subjects
 
 A column is a task, and its protocol where the folder has two; docs/numbers.md lists the quantities. In Markdown a
-number stands as `<!--{NAME}-->36.09<!--{}-->`. The comments do not show in a rendered page, but a line that begins with
-one would be taken for HTML, so none may.
+number stands as `<!--{NAME}-->36.09<!--{}-->`, a text with several, and a table, as blocks of lines:
+
+    <!--{                                                    <!--{table hour: Transformer, Simple}-->
+    The mean is {hour/mqar/Simple/mean}.                     | system | Recall |
+    }-->                                                     ...
+    The mean is 62.24.                                       <!--{}-->
+    <!--{}-->
+
+The comments do not show in a rendered page, but a line that begins with one is taken for HTML, so a number must not.
 """
 
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -27,7 +36,8 @@ from lra.core.files import read_json, read_regular, write_atomic
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import training_seconds
-from lra.report.render.layout import mean_reached
+from lra.report.render import layout
+from lra.report.render.markup import markdown
 from lra.report.report import Report
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
@@ -78,11 +88,23 @@ class Quantities:
             return self._measured(second, third, last).text(spec)
         return self._recorded(first, second, third, last).text(spec)
 
-    def _recorded(self, folder: str, column_name: str, systems: str, quantity: str) -> Quantity:
+    def table(self, asked: str) -> str:
+        """The table of a folder's README in Markdown; `asked`: FOLDER, or FOLDER: SYSTEM, SYSTEM. Raises UserError."""
+        folder, _, names = (part.strip() for part in asked.partition(":"))
+        report = self._report(folder)
+        columns = [column for section in report.sections for column in section.columns]
+        known = {row.name: row.order for column in columns for row in column.rows}
+        orders = [_known(name.strip(), known) for name in names.split(",")] if names else None
+        return markdown(layout.matrix(columns, layout.headings(report.sections), only=orders))
+
+    def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():
             known = [path.name for path in self.folder.iterdir() if path.is_dir()]
             raise UserError(f"no folder {folder!r} in {self.folder}; {did_you_mean(folder, known)}")
-        report = self.report(folder)
+        return self.report(folder)
+
+    def _recorded(self, folder: str, column_name: str, systems: str, quantity: str) -> Quantity:
+        report = self._report(folder)
         column = _column(report, column_name)
         if quantity == "baseline":
             return Quantity([_known(systems, column.baselines)], "{:.2f}")
@@ -267,7 +289,7 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
     "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
-    "pretraining perplexity": (lambda row: mean_reached(row, "perplexity"), "{:.2f}"),
+    "pretraining perplexity": (lambda row: layout.mean_reached(row, "perplexity"), "{:.2f}"),
     "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
     "frozen": (
         lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],
@@ -305,20 +327,28 @@ OF_A_SUBJECT: dict[str, tuple[Callable[[dict[str, Any]], Sequence[float]], str]]
 """By name, what a subject of a benchmark has: its time beside that of the first subject, seconds, MB, GFLOP."""
 
 
-PLACE = re.compile(r"<!--\{(?P<name>[^{}\n]+)\}-->(?P<number>[^\n]*?)<!--\{\}-->")
+PLACE = re.compile(r"<!--\{(?P<asked>(?:(?!<!--|-->).)+)\}-->(?P<stands>(?:(?!<!--\{).)*)<!--\{\}-->", re.DOTALL)
 MARK = re.compile(r"<!--\{")
+NAME = re.compile(r"\{([^{}]+)\}")
+TABLE = "table "
 TEXT_BYTES = 2**24  # the most that a page may have
 
 
 @dataclass(frozen=True)
-class Number:
-    """A placeholder: its line, its name, what stands in it and what the records say, or why they say nothing."""
+class Place:
+    """What stands between two marks: its line, what was asked for, what stands there, and what the records say, or why
+    they say nothing."""
 
     line: int
-    name: str
+    asked: str
     stands: str
     says: str | None
     fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """For a message; of a text with numbers its beginning."""
+        return textwrap.shorten(self.asked, 100, placeholder=" ...")
 
 
 def read_page(path: Path) -> str:
@@ -330,48 +360,74 @@ def read_page(path: Path) -> str:
 
 
 def mismatches(path: Path, quantities: Quantities) -> Iterator[str]:
-    """A line for every number in `path` that is not what the records say. Raises UserError."""
+    """A line for everything in `path` that is not what the records say. Raises UserError."""
     text = read_page(path)
-    for place, line in enumerate(text.splitlines(), start=1):
-        yield from (f"{path}:{place}: {fault}" for fault in _form(line))
-    for number in _numbers(text, quantities):
-        where = f"{path}:{number.line}: {number.name}"
-        if number.says is None:
-            yield f"{where}: {number.fault}"
-        elif number.says != number.stands:
-            yield f"{where}: {number.stands!r} stands there, the records say {number.says!r}; --fill writes it"
+    yield from (f"{path}:{fault}" for fault in _form(text))
+    for place in _places(text, quantities):
+        if place.says is None:
+            yield f"{path}:{place.line}: {place.name}: {place.fault}"
+        elif place.says != place.stands:
+            line, stands, says = _first_difference(place)
+            yield f"{path}:{line}: {place.name}: {stands!r} stands there, the records say {says!r}; --fill writes it"
 
 
 def fill(path: Path, quantities: Quantities) -> int:
-    """Write every number in `path` as the records say; returns how many there are.
+    """Write every number, text and table in `path` as the records say; returns how many there are.
 
     Raises UserError, and writes nothing, where a placeholder names nothing.
     """
     text = read_page(path)
-    numbers = list(_numbers(text, quantities))
-    faults = [f"{path}:{number.line}: {number.name}: {number.fault}" for number in numbers if number.says is None]
-    faults += [f"{path}:{place}: {fault}" for place, line in enumerate(text.splitlines(), 1) for fault in _form(line)]
+    places = list(_places(text, quantities))
+    faults = [f"{path}:{place.line}: {place.name}: {place.fault}" for place in places if place.says is None]
+    faults += [f"{path}:{fault}" for fault in _form(text)]
     if faults:
         raise UserError("; ".join(faults))
-    says = iter(numbers)
-    filled = PLACE.sub(lambda place: f"<!--{{{place['name']}}}-->{next(says).says}<!--{{}}-->", text)
+    says = iter(places)
+    filled = PLACE.sub(lambda match: f"<!--{{{match['asked']}}}-->{next(says).says}<!--{{}}-->", text)
     if filled != text:
         write_atomic(path, filled.encode())
-    return len(numbers)
+    return len(places)
 
 
-def _numbers(text: str, quantities: Quantities) -> Iterator[Number]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        for place in PLACE.finditer(content):
-            try:
-                yield Number(line, place["name"], place["number"], quantities.text(place["name"]))
-            except UserError as error:
-                yield Number(line, place["name"], place["number"], None, printable(str(error)))
+def _places(text: str, quantities: Quantities) -> Iterator[Place]:
+    for line, match in _numbered(PLACE, text):
+        try:
+            yield Place(line, match["asked"], match["stands"], _said(match["asked"], quantities))
+        except UserError as error:
+            yield Place(line, match["asked"], match["stands"], None, printable(str(error)))
 
 
-def _form(line: str) -> Iterator[str]:
-    """What is wrong with the comments of a line."""
-    if line.lstrip().startswith("<!--{"):
-        yield "a line must not begin with a placeholder, or Markdown takes it for HTML; put a word before it"
-    if len(MARK.findall(line)) != 2 * len(PLACE.findall(line)):
-        yield "expected <!--{NAME}-->NUMBER<!--{}--> in one line, found one that is not closed"
+def _numbered(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Matches, with the lines on which they begin."""
+    line = counted = 0
+    for match in pattern.finditer(text):
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
+        yield line + 1, match
+
+
+def _said(asked: str, quantities: Quantities) -> str:
+    if asked.startswith(TABLE):
+        return f"\n{quantities.table(asked.removeprefix(TABLE))}"
+    if asked.startswith("\n"):
+        return NAME.sub(lambda name: quantities.text(name[1]), asked)
+    return quantities.text(asked)
+
+
+def _first_difference(place: Place) -> tuple[int, str, str]:
+    """The line, what stands there and what the records say, where they first differ."""
+    first = place.line + place.asked.count("\n")
+    pairs = enumerate(zip_longest(place.stands.split("\n"), (place.says or "").split("\n"), fillvalue=""), first)
+    return next((line, stands, says) for line, (stands, says) in pairs if stands != says)
+
+
+def _form(text: str) -> Iterator[str]:
+    """What is wrong with the comments, with the line."""
+    for line, match in _numbered(PLACE, text):
+        is_block = match["asked"].startswith((TABLE, "\n"))
+        if not is_block and "\n" in match[0]:
+            yield f"{line}: expected <!--{{NAME}}-->NUMBER<!--{{}}--> in one line"
+        elif not is_block and not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip():
+            yield f"{line}: a line must not begin with a placeholder, or Markdown takes it for HTML; put a word before it"
+    rest = PLACE.sub(lambda match: "\n" * match[0].count("\n"), text)
+    for line, _ in _numbered(MARK, rest):
+        yield f"{line}: expected <!--{{NAME}}-->NUMBER<!--{{}}-->, found one that is not closed"

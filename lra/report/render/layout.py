@@ -207,10 +207,12 @@ def headings(sections: Sequence[Section]) -> list[str]:
     return names
 
 
-def matrix(columns: Sequence[Column], headings: Sequence[str], most: int | None = None) -> Grid:
+def matrix(
+    columns: Sequence[Column], headings: Sequence[str], most: int | None = None, only: Sequence[tuple] | None = None
+) -> Grid:
     """One row a system, one column a task; the caveats that a whole column shares stand in its heading.
 
-    `most`: so many systems at most."""
+    `most`: so many systems at most; `only`: these, by their place in tables."""
     header = ["system", "complexity", *map(with_caveats, columns, headings)]
     names = sorted({name for column in columns for name in column.baselines})
     rows = [
@@ -219,7 +221,7 @@ def matrix(columns: Sequence[Column], headings: Sequence[str], most: int | None 
         for name in names
     ]
     systems = {row.order: row for column in columns for row in column.rows}
-    for order in sorted(systems)[:most]:
+    for order in sorted(systems if only is None else only)[:most]:
         line = texts(systems[order].name, systems[order].complexity)
         for column in columns:
             row = next((row for row in column.rows if row.order == order), None)
