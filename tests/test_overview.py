@@ -111,6 +111,28 @@ def test_index_html_has_every_folder_its_numbers_and_whether_it_verifies(three: 
     assert "<script" not in text
 
 
+def test_a_folder_that_came_later_is_told_of_and_is_no_fault(three: Path, cli: Commands) -> None:
+    """As that of the demo, beside kept results. One that the pages name and that is gone is a fault."""
+    (three / "findings.md").write_text("It has <!--{first/listops/Simple/mean}-->38.50<!--{}--> %.\n")
+    (three / "third").rename(three.parent / "elsewhere")
+    assert cli(command.main, "--overview", str(three))[0] == 0
+    (three.parent / "elsewhere").rename(three / "third")
+    code, out, err = cli(command.main, "--verify", str(three))
+    assert (code, err) == (0, "")
+    told = f"{three / 'third'}: not on the pages over the folders; lra-report --overview puts it there"
+    assert out.splitlines() == [
+        *(f"{three / name}: 2 records, 0 mismatches" for name in ("first", "second", "third")),
+        told,
+    ]
+    change(three / "third/listops/paper/simple/simple/seed1" / record.NAME, steps=1)
+    assert cli(command.main, "--verify", str(three))[0] == 1
+    shutil.rmtree(three / "third")
+    shutil.rmtree(three / "second")
+    code, out, _ = cli(command.main, "--verify", str(three))
+    assert code == 1
+    assert f"{three / 'README.md'}: not what the records give" in out
+
+
 @pytest.mark.parametrize("name", ["README.md", "index.html"])
 def test_a_page_over_folders_that_is_changed_or_deleted_does_not_verify(three: Path, cli: Commands, name: str) -> None:
     """Together with a fault of a folder, and a number of the findings."""

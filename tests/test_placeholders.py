@@ -137,7 +137,7 @@ def test_a_table_is_that_of_the_report_in_the_rows_that_are_asked_for(folder: Pa
             "x\n\nx <!--{sweep/listops strict/Luna/mean}-->1\n<!--{}-->",
             ":3: expected <!--{NAME}-->NUMBER<!--{}--> in one line",
         ),
-        ("<!--{sweep/listops strict/Luna/mean}-->1<!--{}--> begins", ":1: a line must not begin with a placeholder"),
+        ("<!--{sweep/listops strict/Luna/mean}-->1<!--{}--> begins", ":1: a line must not begin with a number"),
         (
             "x <!--{sweep/listops strict/Luna/mean}-->1",
             ":1: expected <!--{NAME}-->NUMBER<!--{}-->, found one that is not closed",

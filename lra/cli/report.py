@@ -14,6 +14,7 @@ from lra.report.check.overview import (
     TABLE,
     fill_pages,
     is_over_folders,
+    not_listed,
     submit,
     verified,
     verify_pages,
@@ -147,6 +148,8 @@ def _verify_all(arguments: argparse.Namespace) -> int:
     """Verify each results folder in DIR, the numbers of its pages, and the pages over them."""
     known = verified(arguments.folder)
     wrong = [_told(folder, runs, mismatches) for folder, (runs, mismatches) in known.items()]
+    for folder in not_listed(arguments.folder, known):
+        say(f"{folder}: not on the pages over the folders; lra-report --overview puts it there", to_stdout=True)
     faults = verify_pages(arguments.folder, arguments.text, known)
     for line in faults:
         say(printable(line), to_stdout=True)

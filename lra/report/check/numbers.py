@@ -427,7 +427,7 @@ def _form(text: str) -> Iterator[str]:
         if not is_block and "\n" in match[0]:
             yield f"{line}: expected <!--{{NAME}}-->NUMBER<!--{{}}--> in one line"
         elif not is_block and not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip():
-            yield f"{line}: a line must not begin with a placeholder, or Markdown takes it for HTML; put a word before it"
+            yield f"{line}: a line must not begin with a number, or Markdown takes it for HTML; put a word before it"
     rest = PLACE.sub(lambda match: "\n" * match[0].count("\n"), text)
     for line, _ in _numbered(MARK, rest):
         yield f"{line}: expected <!--{{NAME}}-->NUMBER<!--{{}}-->, found one that is not closed"

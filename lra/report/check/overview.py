@@ -1,6 +1,7 @@
 """The pages over many results folders, and a board that anyone can extend by single files: each with its answer and
 whether it verifies."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from lra.report.statistics.table import Section
 FINDINGS = "findings.md"
 HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
 NUMBERS = 4  # where the numbers begin in HEAD
+LISTED = re.compile(
+    r"^\| \[.*\]\((\S+)\) \|", re.MULTILINE
+)  # the beginning of a row: a folder, and where its README is
 
 
 Verified = dict[Path, tuple[int, list[str]]]
@@ -75,17 +79,29 @@ def fill_pages(folder: Path, more: Iterable[Path]) -> Iterator[str]:
 
 
 def verify_pages(folder: Path, more: Iterable[Path], known: Verified) -> list[str]:
-    """A line for every number of those pages that is not what the records say, and for other pages over them."""
+    """A line for every number of those pages that is not what the records say, and for pages over the folders that are
+    not what these give. A folder that came later is none of theirs: `not_listed`."""
     quantities = Quantities(folder)
     faults = [line for page in _pages_with_numbers(folder, more) for line in mismatches(page, quantities)]
     if any((folder / name).exists() for name in (README, PAGE)):
-        for name, text in overview(folder, known, faults.append).items():
+        later = set(not_listed(folder, known))
+        named = {path: verdict for path, verdict in known.items() if path not in later}
+        for name, text in overview(folder, named or known, faults.append).items():
             page = folder / name
             if not page.exists():
                 faults.append(f"{page}: not there; lra-report --overview writes it")
             elif read_page(page) != text:
                 faults.append(f"{page}: not what the records give; lra-report --overview writes it")
     return faults
+
+
+def not_listed(folder: Path, known: Iterable[Path]) -> list[Path]:
+    """Those of the `known` results folders that the README over them does not name: they came after it was written."""
+    page = folder / README
+    if not page.exists():
+        return []
+    named = set(LISTED.findall(read_page(page)))
+    return [path for path in known if address(f"{path.name}/{README}") not in named] if named else []
 
 
 def _pages_with_numbers(folder: Path, more: Iterable[Path]) -> list[Path]:
@@ -108,7 +124,7 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
         for path, (records, faults) in known.items()
     ]
     lines = _page(folder, {path: report.cells for path, report in reports.items()})
-    links = [(address(path), title) for path, title in _further(folder, reports)]
+    links = [(address(path), title) for path, title in _further(folder)]
     note = "The records of each folder, its report and its digests are checked when this page is written, by "
     note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
     return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note)}
@@ -119,9 +135,10 @@ def _said(report: Report | None) -> tuple[list[Section], list[RecordedCell]]:
     return (report.sections, report.cells) if report else ([], [])
 
 
-def _further(folder: Path, reports: Iterable[Path]) -> list[tuple[str, str]]:
+def _further(folder: Path) -> list[tuple[str, str]]:
     """Paths and titles of what was found and measured besides."""
     findings = [(FINDINGS, "Findings: what these runs show")] if (folder / FINDINGS).exists() else []
+    reports = results_folders(folder)
     pages = sorted(path for path in folder.glob("**/*.md") if _a_page_of_its_own(path, folder, reports))
     return findings + [(path.relative_to(folder).as_posix(), _title(path)) for path in pages]
 
@@ -134,7 +151,7 @@ def _page(folder: Path, reports: dict[Path, list[RecordedCell]]) -> Iterator[str
     yield "## The records\n"
     yield "By `lra-report --overview`. `runs`: finished/declared; `hours`: training and evaluation of all runs.\n"
     yield markdown(Grid(HEAD, [_row(path, cells) for path, cells in reports.items()], numbers=NUMBERS))
-    pages = [(path, title) for path, title in _further(folder, reports) if path != FINDINGS]
+    pages = [(path, title) for path, title in _further(folder) if path != FINDINGS]
     if pages:
         yield "## More measurements\n"
         yield "".join(f"- {link(escape(printable(path)), address(path))}: {escape(title)}\n" for path, title in pages)
