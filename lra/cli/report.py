@@ -9,7 +9,7 @@ from lra.core.console import say
 from lra.core.errors import UserError, printable
 from lra.core.signals import interruptible
 from lra.records.names import RECEIPTS
-from lra.report import beginning, write_cards, write_pages, write_report
+from lra.report import show, write_cards, write_pages, write_report
 from lra.report.check.overview import (
     TABLE,
     fill_pages,
@@ -135,7 +135,7 @@ def _write(arguments: argparse.Namespace, faults: list[str]) -> Path:
 
 
 def _show(page: Path, what: str) -> None:
-    print(beginning(page))
+    show(page)
     say(f"lra-report: wrote {page}, {what}")
 
 

@@ -22,7 +22,7 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import PAUSED
 from lra.core.subprocesses import end_with
 from lra.records.names import LOCK
-from lra.report import beginning, write_report
+from lra.report import show, write_report
 from lra.runs.budget import check_cost
 from lra.runs.build import check_memory
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
@@ -149,7 +149,7 @@ def _report(out: Path) -> Counter[str]:
     faults: list[str] = []
     try:
         page = write_report(out, tell=faults.append)
-        print(beginning(page))
+        show(page)
         say(f"report: {page}")
     except Exception as error:  # whatever it is, the outcomes of the runs are still said
         say(f"lra-train: error: no report: {first_line(error)}")

@@ -5,6 +5,6 @@ figures and page.
     -> render: Markdown, LaTeX, CSV, JSON, HTML, figures; check: do the pages say what the records say?
 """
 
-from lra.report.report import Report, beginning, write_cards, write_pages, write_report
+from lra.report.report import Report, show, write_cards, write_pages, write_report
 
-__all__ = ["Report", "beginning", "write_cards", "write_pages", "write_report"]
+__all__ = ["Report", "show", "write_cards", "write_pages", "write_report"]

@@ -27,7 +27,7 @@ from lra.report.render import cards, exports, figures, latex, layout, markdown, 
 from lra.report.render.layout import Across, across
 from lra.report.statistics.columns import sections
 
-LINES = 10  # of a README.md that a terminal shows at most
+LINES = 12  # of an answer that is printed at most
 
 
 class Report:
@@ -141,9 +141,17 @@ def write_cards(root: Path, selection: str | None = None, published: Iterable[Pa
     return report.folder / CARDS
 
 
-def beginning(page: Path) -> str:
-    """Its first lines, which hold the answer: what stands before the tables."""
-    return "\n".join(page.read_text().partition("\n## ")[0].splitlines()[:LINES])
+def show(page: Path) -> None:
+    """Print the beginning of a README.md, which has the answer: with its table in a terminal, without it elsewhere."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    answer, *rest = page.read_text().split("\n## ", 2)
+    console = Console()
+    if console.is_terminal and rest:
+        console.print(Markdown(f"{answer}\n## {rest[0].partition('![')[0]}"))
+    else:
+        print("\n".join(answer.splitlines()[:LINES]))
 
 
 def _remove_figures(folder: Path, drawn: Iterable[str] = ()) -> None:

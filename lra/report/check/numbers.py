@@ -94,8 +94,10 @@ class Quantities:
         report = self._report(folder)
         columns = [column for section in report.sections for column in section.columns]
         known = {row.name: row.order for column in columns for row in column.rows}
-        orders = [_known(name.strip(), known) for name in names.split(",")] if names else None
-        return markdown(layout.matrix(columns, layout.headings(report.sections), only=orders))
+        headings = layout.headings(report.sections)
+        if not names:
+            return markdown(layout.matrix(columns, headings))
+        return markdown(layout.excerpt(columns, headings, [_known(name.strip(), known) for name in names.split(",")]))
 
     def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():
@@ -387,6 +389,11 @@ def fill(path: Path, quantities: Quantities) -> int:
     if filled != text:
         write_atomic(path, filled.encode())
     return len(places)
+
+
+def without_marks(text: str) -> str:
+    """What a reader of the rendered page sees."""
+    return PLACE.sub(lambda match: match["stands"], text)
 
 
 def _places(text: str, quantities: Quantities) -> Iterator[Place]:

@@ -11,7 +11,7 @@ from lra.core.files import sha256, write_atomic
 from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
 from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
-from lra.report.check.numbers import Quantities, fill, mismatches, read_page
+from lra.report.check.numbers import Quantities, fill, mismatches, read_page, without_marks
 from lra.report.check.verify import verify, verify_records
 from lra.report.read.pack import contents
 from lra.report.read.records import RecordedCell, Tell, refuse
@@ -23,6 +23,7 @@ from lra.report.report import Report
 from lra.report.statistics.table import Section
 
 FINDINGS = "findings.md"
+SHORT = "In short"  # the part of the findings that the page opens with
 HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
 NUMBERS = 4  # where the numbers begin in HEAD
 LISTED = re.compile(
@@ -127,7 +128,17 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
     links = [(address(path), title) for path, title in _further(folder)]
     note = "The records of each folder, its report and its digests are checked when this page is written, by "
     note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
-    return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note)}
+    return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note, _lead(folder))}
+
+
+def _lead(folder: Path) -> str:
+    """What was found, in HTML: the list of that name in the findings, if there is one."""
+    from markdown_it import MarkdownIt
+
+    findings = folder / FINDINGS
+    text = read_page(findings) if findings.is_file() else ""
+    _, _, rest = text.partition(f"\n## {SHORT}\n")
+    return MarkdownIt("commonmark", {"html": False}).render(without_marks(rest.partition("\n## ")[0]))
 
 
 def _said(report: Report | None) -> tuple[list[Section], list[RecordedCell]]:

@@ -35,7 +35,8 @@ def dot_of(column: Column, row: TableRow, beside: Sequence[Column]) -> Dot:
         share = (min(max(value, low), high) - low) / (high - low)
         return f"{EDGE + share * (WIDTH - 2 * EDGE):.1f}"
 
-    mean, ends, trivial = row.summary.mean, row.summary.interval, strongest(column)
+    mean, ends = row.summary.mean, row.summary.interval
+    trivial = column.strongest[1] if column.strongest else None
     return Dot(
         said=", ".join(filter(None, [f"{mean:.2f}", formats.interval(ends)])),
         mean=x(mean),
@@ -44,17 +45,11 @@ def dot_of(column: Column, row: TableRow, beside: Sequence[Column]) -> Dot:
     )
 
 
-def strongest(column: Column) -> float | None:
-    """The best trivial baseline."""
-    return (min if column.metric == "perplexity" else max)(column.baselines.values(), default=None)
-
-
 def axis(column: Column) -> tuple[float, float]:
     """From the lowest to the highest of what the column has: means with their spread, and the strongest baseline."""
     known = [row.summary for row in column.rows if row.summary.mean is not None]
     ends = [known_row.mean + side * (known_row.sd or 0.0) for known_row in known for side in (-SPREAD, SPREAD)]
-    trivial = strongest(column)
-    ends += [] if trivial is None else [trivial]
+    ends += [] if column.strongest is None else [column.strongest[1]]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return (low, high) if low < high else (low - 1.0, high + 1.0)
 
@@ -63,19 +58,3 @@ def kinds(row: TableRow) -> str:
     """What a cell is, for its look: its verdict, and whether it lost to a trivial baseline."""
     lost = " lost" * any(mark.code == "B" for mark in row.badges)
     return (row.verdict.word if row.verdict else "reference") + lost
-
-
-def counted_verdicts(column: Column) -> str:
-    """How many rows are better, worse and so on, and which, where these are few; empty where nothing is compared."""
-    words: dict[str, list[str]] = {}
-    for row in column.rows:
-        if row.verdict is not None:
-            words.setdefault(row.verdict.word, []).append(row.name)
-    parts = [_counted(word, words[word]) for word in ORDER if word in words]
-    against = sorted({row.verdict.reference for row in column.rows if row.verdict is not None})
-    return "; ".join(parts) + (f" (against {against[0]})" if len(against) == 1 else "")
-
-
-def _counted(word: str, names: list[str]) -> str:
-    few = word in (BETTER, WORSE, EQUIVALENT) and len(names) <= FEW
-    return f"{len(names)} {word}" + f": {', '.join(names)}" * few

@@ -207,27 +207,40 @@ def headings(sections: Sequence[Section]) -> list[str]:
     return names
 
 
-def matrix(
-    columns: Sequence[Column], headings: Sequence[str], most: int | None = None, only: Sequence[tuple] | None = None
-) -> Grid:
+def matrix(columns: Sequence[Column], headings: Sequence[str], most: int | None = None) -> Grid:
     """One row a system, one column a task; the caveats that a whole column shares stand in its heading.
 
-    `most`: so many systems at most; `only`: these, by their place in tables."""
-    header = ["system", "complexity", *map(with_caveats, columns, headings)]
+    `most`: so many systems at most."""
     names = sorted({name for column in columns for name in column.baselines})
-    rows = [
+    baselines = [
         [TableText(f"baseline: {name}", italic=True), TableText("")]
         + texts(*(decimals(column.baselines.get(name)) for column in columns))
         for name in names
     ]
+    orders = sorted({row.order for column in columns for row in column.rows})[:most]
+    return _matrix(columns, headings, baselines, orders)
+
+
+def excerpt(columns: Sequence[Column], headings: Sequence[str], orders: Sequence[tuple]) -> Grid:
+    """As `matrix`, of some systems by their places in tables, below the strongest baseline of each task."""
+    values = [column.strongest[1] if column.strongest else None for column in columns]
+    line = [TableText("strongest trivial baseline", italic=True), TableText(""), *texts(*map(decimals, values))]
+    return _matrix(columns, headings, [line], orders)
+
+
+def _matrix(
+    columns: Sequence[Column], headings: Sequence[str], baselines: list[list[TableText]], orders: Sequence[tuple]
+) -> Grid:
     systems = {row.order: row for column in columns for row in column.rows}
-    for order in sorted(systems if only is None else only)[:most]:
+    rows = [*baselines]
+    for order in orders:
         line = texts(systems[order].name, systems[order].complexity)
         for column in columns:
             row = next((row for row in column.rows if row.order == order), None)
             line.append(_short(row, column, column.shared) if row else TableText(""))
         rows.append(line)
-    return Grid(header, rows, numbers=2, baselines=len(names))
+    header = ["system", "complexity", *map(with_caveats, columns, headings)]
+    return Grid(header, rows, numbers=2, baselines=len(baselines))
 
 
 def overview(section: Section) -> Grid:

@@ -36,7 +36,7 @@ def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
     """What the table shows of a cell: by heading, the number that sorts it, if one does, and the text."""
     summary, key = row.summary, row.cell.key
     runs = [row.cell.runs[seed] for seed in row.cell.scores()]
-    strongest = (min if column.metric == "perplexity" else max)(column.baselines.values(), default=None)
+    strongest = column.strongest[1] if column.strongest else None
     parameters = next((run["parameters"] for run in runs if "parameters" in run), None)
     minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
     return {

@@ -1,16 +1,22 @@
-"""index.html over many results: a matrix of systems and tasks, and for each folder or submission its answer."""
+"""index.html over many results, for a reader with a minute: what was found, one picture, a matrix for each benchmark,
+and an answer in a sentence for each study."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
 
 from lra.records.names import PAGE
 from lra.report.read.records import RecordedCell
-from lra.report.render import dots, layout
+from lra.report.render import layout
+from lra.report.render.drawing import colour_number
 from lra.report.render.templates import markup, rendered
 from lra.report.statistics import formats
-from lra.report.statistics.table import Badge, Column, Section, TableRow
+from lra.report.statistics.table import COLLAPSED, UNTESTED, VANILLA, Column, Section, TableRow
 
 LONGEST = 4  # answers of one result that are shown
+BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
 
 
 @dataclass(frozen=True)
@@ -43,100 +49,225 @@ class Listed:
         runs = [run for cell in self.cells for run in cell.runs.values()]
         commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
         hours = sum(sum(run.get("seconds", {}).values()) for run in runs) / 3600
-        return f". Commit {', '.join(commits)}; {hours:.1f} hours"
+        return f"Commit {', '.join(commits)}; {hours:.1f} hours"
+
+    def cell_address(self, row: TableRow) -> str:
+        """Of the cell on the page of a folder."""
+        if not self.address.endswith(PAGE):
+            return self.address
+        rows = [other for _, column in self.columns for other in column.rows]
+        return f"{self.address}#cell/{next(place for place, other in enumerate(rows) if other is row)}"
 
 
 @dataclass(frozen=True)
-class Shared:
-    """A task under one protocol, in the results that have it. `said`: the caveats that its heading says of all its
-    numbers, where these are of one result; `trivial`: the strongest baseline and its name."""
+class Number:
+    """What the matrix shows of a cell. `rank`: what it is sorted by, greater is better; `kind`: its look; `said`: all
+    that is known of it, in words."""
 
-    protocol: str
-    places: list[tuple[Listed, Column]]
+    text: str
+    rank: float
+    kind: str
+    said: str
+    address: str
 
-    @property
-    def column(self) -> Column:
-        return self.places[0][1]
 
-    @property
-    def of_many(self) -> bool:
-        return len(self.places) > 1
+@dataclass(frozen=True)
+class Benchmark:
+    """The systems of a result beside each other, those without settings of their own. `columns`: tasks on which they
+    are told apart, with their names; `chance`: those on which nobody is."""
 
-    @property
-    def together(self) -> list[Column]:
-        return [column for _, column in self.places]
-
-    @property
-    def said(self) -> list[Badge]:
-        return [] if self.of_many else self.column.shared
+    entry: Listed
+    columns: list[tuple[str, Column]]
+    chance: list[tuple[str, Column]]
 
     @property
-    def where(self) -> str:
-        return self.protocol if self.of_many else f"{self.protocol}, {self.places[0][0].name}"
+    def systems(self) -> list[tuple[TableRow, list[Number | None]]]:
+        """A line for each system of these columns."""
+        rows = {row.order: row for _, column in self.columns for row in _plain_rows(column)}
+        return [(rows[order], [self._number(column, order) for _, column in self.columns]) for order in sorted(rows)]
 
     @property
-    def trivial(self) -> tuple[str, str] | None:
-        value = dots.strongest(self.column)
-        names = [name for name, known in self.column.baselines.items() if known == value]
-        return (formats.decimals(value), names[0]) if names else None
+    def trivial(self) -> list[Number | None]:
+        """The strongest baseline of each column."""
+        return [
+            Number(f"{column.strongest[1]:.1f}", column.strongest[1], "", column.strongest[0], "")
+            if column.strongest
+            else None
+            for _, column in self.columns
+        ]
 
-    def rows(self) -> Iterator[tuple[Listed, Column, TableRow]]:
-        """Of systems without settings of their own."""
-        for entry, column in self.places:
-            yield from ((entry, column, row) for row in column.rows if not row.cell.key.settings)
+    def _number(self, column: Column, order: tuple) -> Number | None:
+        row = next((row for row in _plain_rows(column) if row.order == order), None)
+        if row is None or row.summary.mean is None:
+            return None
+        address = self.entry.cell_address(row)
+        if row.race is None:
+            sign = -1 if column.metric == "perplexity" else 1
+            return Number(f"{row.summary.mean:.1f}", sign * row.summary.mean, _kind(row), _said(row), address)
+        solved, seeds = len(row.race.solved), len(row.race.steps)
+        if solved == seeds:
+            return Number(f"{row.race.median:,}", 1e9 - row.race.median, "better", _said(row), address)
+        if solved:
+            return Number(f"{solved} of {seeds}", 1e6 * solved / seeds, "", _said(row), address)
+        return Number(f"{row.summary.mean:.0f} %", row.summary.mean, "worse", _said(row), address)
 
 
-def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]], note: str) -> str:
-    """The text of the page. `links`: address and text of what lies beside; `note`: what made it, in HTML."""
+def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]], note: str, lead: str = "") -> str:
+    """The text of the page. `links`: address and text of what lies beside; `note`: what made it, `lead`: what was
+    found, both in HTML; without one the answers of the largest result stand there."""
     sound = sum(not entry.faults for entry in entries)
     records = sum(entry.records for entry in entries)
-    columns = _shared(entries)
+    known = benchmarks(entries)
+    apart = {id(benchmark.entry) for benchmark in known}
     return rendered(
         "site.html.j2",
         title=title,
         facts=f"{formats.plural(records, 'record')}; {sound} of {len(entries)} verified",
-        columns=columns,
-        systems=_systems(columns),
-        every_column=[column for entry in entries for _, column in entry.columns],
+        lead=markup(lead),
+        benchmarks=known,
+        picture=markup(cost_svg(known[0])) if known else "",
+        studies=[entry for entry in entries if id(entry) not in apart],
         note=markup(note),
-        entries=entries,
         beside=links,
         LONGEST=LONGEST,
     )
 
 
-def _shared(entries: Sequence[Listed]) -> list[Shared]:
-    """The tasks on which a system without settings of its own ran, those of most systems first."""
-    places: dict[tuple[str, str], list[tuple[Listed, Column]]] = {}
+def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
+    """Of the results that compare many systems: the one in which most cells are a race or told apart first."""
+    found = []
     for entry in entries:
-        for _, column in entry.columns:
-            places.setdefault((column.task, column.key[0]), []).append((entry, column))
-    columns = [Shared(protocol, found) for (_, protocol), found in places.items()]
-    kept = [shared for shared in columns if any(True for _ in shared.rows())]
-    return sorted(kept, key=lambda shared: -max(len(column.rows) for column in shared.together))
+        columns = [(name, column) for name, column in entry.columns if len(list(_plain_rows(column))) >= BENCHMARK]
+        chance = [(name, column) for name, column in columns if _at_chance(column)]
+        shown = [(name, column) for name, column in columns if not _at_chance(column)]
+        if shown:
+            found.append(Benchmark(entry, shown, chance))
+    return sorted(found, key=lambda known: -sum(column.goal is not None for _, column in known.columns))
 
 
-def _systems(columns: Sequence[Shared]) -> list[tuple[TableRow, list[tuple[Shared, list[tuple]]]]]:
-    """A line for each system: one of its rows, and for each task its rows in the results that have it, with what their
-    numbers lead to."""
-    lines: dict[tuple, TableRow] = {}
-    for shared in columns:
-        lines |= {row.order: row for _, _, row in shared.rows()}
+def _plain_rows(column: Column) -> list[TableRow]:
+    return [row for row in column.rows if not row.cell.key.settings and row.summary.done]
+
+
+def _at_chance(column: Column) -> bool:
+    """Whether nobody was compared, for want of anything learned."""
+    return all(
+        row.verdict is None or row.verdict.word == UNTESTED or any(badge.code == "U" for badge in row.badges)
+        for row in column.rows
+    ) and any(COLLAPSED in flags for row in column.rows for flags in row.flags.values())
+
+
+def _kind(row: TableRow) -> str:
+    lost = " lost" * any(mark.code == "B" for mark in row.badges)
+    return (row.verdict.word if row.verdict else "reference") + lost
+
+
+def _said(row: TableRow) -> str:
+    """Mean, interval, verdict and caveats."""
+    parts = [f"{formats.mean_sd(row.summary)} over {formats.plural(row.summary.done, 'seed')}"]
+    if row.race:
+        parts.append(row.race.word)
+    if row.verdict and row.verdict.estimate is not None:
+        known = row.verdict
+        ends = formats.interval(known.interval)
+        parts.append(f"{known.word}: {formats.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
+    return "; ".join(parts + [f"{badge.label}: {badge.meaning}" for badge in row.badges])
+
+
+# The picture: what a system learns beside what a step of it costs.
+
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 300, 44, 96, 16, 38  # pixels
+LETTER, LINE = 6.4, 13  # of a name
+TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system. `time`: of its training steps, as a multiple of the reference's; `share`: of what it could learn."""
+
+    row: TableRow
+    time: float
+    share: float
+
+
+def cost_points(benchmark: Benchmark) -> list[Point]:
+    """The systems that ran on every task of a benchmark whose reference is the Transformer."""
+    found: dict[tuple, list[tuple[TableRow, float, float]]] = {}
+    for _, column in benchmark.columns:
+        rows = _plain_rows(column)
+        reference = next((row for row in rows if (row.cell.key.attention, row.cell.key.variant) == VANILLA), None)
+        if reference is None or column.metric != "accuracy":
+            continue
+        for row in rows:
+            found.setdefault(row.order, []).append(
+                (row, step_seconds(row) / step_seconds(reference), _share(row, column))
+            )
+    most = max(map(len, found.values()), default=0)
     return [
-        (
-            lines[order],
-            [
-                (shared, [(*place, _address(place[0], place[2])) for place in shared.rows() if place[2].order == order])
-                for shared in columns
-            ],
-        )
-        for order in sorted(lines)
+        Point(parts[0][0], median(time for _, time, _ in parts), fmean(share for *_, share in parts))
+        for _, parts in sorted(found.items())
+        if len(parts) == most
     ]
 
 
-def _address(entry: Listed, row: TableRow) -> str:
-    """Of the cell on the page of a folder."""
-    if not entry.address.endswith(PAGE):
-        return entry.address
-    rows = [other for _, column in entry.columns for other in column.rows]
-    return f"{entry.address}#cell/{next(place for place, other in enumerate(rows) if other is row)}"
+def step_seconds(row: TableRow) -> float:
+    """Of training, the median over its runs."""
+    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    return median(run["seconds"]["train"] / run["steps"] for run in runs)
+
+
+def _share(row: TableRow, column: Column) -> float:
+    """Of its seeds, those that have solved the task; without a goal, the way from the strongest baseline to 100 %."""
+    if row.race:
+        return len(row.race.solved) / len(row.race.steps)
+    base = column.strongest[1] if column.strongest else 0.0
+    return max(0.0, (row.summary.mean - base) / (100.0 - base))
+
+
+def cost_svg(benchmark: Benchmark) -> str:
+    """Empty where there are no two systems to place."""
+    points = cost_points(benchmark)
+    if len(points) < 2:
+        return ""
+    low, high = min(point.time for point in points) / 1.15, max(point.time for point in points) * 1.15
+    step = 0.25 if max(point.share for point in points) > 0.5 else 0.1
+    top = max(step, step * math.ceil(max(point.share for point in points) / step))
+
+    def x(time: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(time / low) / math.log(high / low)
+
+    def y(share: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share / top
+
+    marks = [
+        {"x": x(point.time), "y": y(point.share), "name": point.row.name, "colour": colour_number(point.row)}
+        for point in points
+    ]
+    _place_names(marks)
+    races = all(column.goal is not None for _, column in benchmark.columns)
+    return rendered(
+        "cost.svg.j2",
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        bottom=HEIGHT - BOTTOM,
+        marks=marks,
+        across=[(x(time), f"{time:g}×") for time in TICKS if low <= time <= high],
+        up=[(y(step * part), f"{100 * step * part:.0f} %") for part in range(round(top / step) + 1)],
+        measure="seeds that learned their task" if races else "score: from the strongest trivial baseline to all right",
+    )
+
+
+def _place_names(marks: list[dict[str, Any]]) -> None:
+    """Give each mark the height of its name, moved down until it covers no other mark and no name before it."""
+    covered = [(mark["x"] - 5, mark["x"] + 5, mark["y"] + 4) for mark in marks]
+    for place in sorted(range(len(marks)), key=lambda place: (marks[place]["y"], marks[place]["x"])):
+        mark = marks[place]
+        start, end, height = mark["x"] + 8, mark["x"] + 8 + LETTER * len(mark["name"]), mark["y"] + 4
+        others = [spot for number, spot in enumerate(covered) if number != place]
+        while any(start < right and left < end and abs(height - other) < LINE for left, right, other in others):
+            height += 1
+        covered.append((start, end, height))
+        mark["name_y"] = height

@@ -49,7 +49,6 @@ def environment() -> "Environment":
     known.globals |= {
         "asset": lambda name: markup((ASSETS / name).read_text(encoding="utf-8")),
         "colour_number": colour_number,
-        "counted_verdicts": dots.counted_verdicts,
         "dot_of": dots.dot_of,
         "formats": formats,
         "kinds": dots.kinds,

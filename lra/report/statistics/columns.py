@@ -1,5 +1,5 @@
-"""From the cells of a results folder to the columns of its tables: who stands there, which tests are made, what they
-say in words, and what the records say of whether anything was learned."""
+"""From the cells of a results folder to the columns of its tables: who stands there, which tests are made, and what
+the records say of whether anything was learned."""
 
 import math
 from collections import Counter
@@ -17,17 +17,12 @@ from lra.records.run_files import RunFiles
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import Record, RecordedCell
-from lra.report.statistics import formats, inference
-from lra.report.statistics.comparison import asked, badges, judged, race_tests
-from lra.report.statistics.inference import ALPHA
+from lra.report.statistics import inference
+from lra.report.statistics.answers import answer, plain
+from lra.report.statistics.comparison import asked, badges, judged
 from lra.report.statistics.table import (
-    BETTER,
     COLLAPSED,
-    EQUIVALENT,
     OUTLIER,
-    UNDECIDED,
-    UNTESTED,
-    WORSE,
     Column,
     Comparison,
     Section,
@@ -50,7 +45,10 @@ def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -
         for cell in group:
             by_task.setdefault(cell.key.task, []).append(cell)
         columns = [_column(files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
-        columns = [replace(column, short=short[column.task], answer=answer(column)) for column in _corrected(columns)]
+        columns = [
+            replace(column, short=short[column.task], plain=plain(column), answer=answer(column))
+            for column in _corrected(columns)
+        ]
         tables.append(Section(protocol, selection, columns))
     return tables
 
@@ -165,10 +163,7 @@ def summarise(cell: RecordedCell, published: Published) -> Summary:
     )
 
 
-# The verdicts of a column in words, and the tasks' short names.
-
-
-NAMED = 3  # rows of one verdict that a sentence names
+# The tasks' short names.
 
 
 def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping[str, str]) -> dict[str, str]:
@@ -193,125 +188,6 @@ def _other_data(note: str) -> str:
     if note.startswith("JPEG copies") and "limit" not in note:
         return "-copies"
     return "-small" if note else ""
-
-
-def answer(column: Column) -> str:
-    """What the runs of a column say of its question."""
-    if column.goal is not None:
-        return f"{_race(column)}{_baselines(column)}"
-    judged = [row for row in column.rows if row.verdict is not None]
-    if not judged:
-        return "One system alone, so nothing is compared." + _baselines(column)
-    if not any(row.verdict.seeds for row in judged):
-        reference = judged[0].verdict.reference
-        return f"Nothing is compared: no row has a seed in common with {reference}.{_baselines(column)}"
-    best = f" {column.bold} is better than every other row." if column.bold else ""
-    parts = "; ".join(_parts(judged))
-    return f"{_against(column, judged)}: {parts}.{_holm(judged)}{_means(judged)}{best}{_baselines(column)}"
-
-
-def _race(column: Column) -> str:
-    """Who learns a task with a goal, and who is quicker or slower than the reference."""
-    known = [(row, row.race) for row in column.rows if row.race is not None]
-    known.sort(key=lambda pair: (-len(pair[1].solved) / len(pair[1].steps), pair[1].median or math.inf))
-    groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
-    for row, race in known:
-        if not race.solved:
-            groups["do not"].append(
-                f"{row.name} {formats.decimals(row.summary.mean)} after {max(race.steps.values()):,}"
-            )
-        elif len(race.solved) < len(race.steps):
-            groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
-        else:
-            groups["learn it"].append(f"{row.name} in {race.median:,}")
-    parts = [f"{len(rows)} {what} ({', '.join(rows[:NAMED] + _more(rows))})" for what, rows in groups.items() if rows]
-    return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
-
-
-def _quicker(column: Column) -> str:
-    """Whose steps to the goal differ from those of the reference."""
-    tests = race_tests(column.rows)
-    if not tests:
-        return ""
-    words = {
-        word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
-        for word, first in (("quicker", True), ("slower", False))
-    }
-    said = "; ".join(f"{word}: {', '.join(rows[:NAMED] + _more(rows))}" for word, rows in words.items() if rows)
-    return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
-
-
-def _more(rows: list[str]) -> list[str]:
-    return [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
-
-
-def _against(column: Column, judged: list[TableRow]) -> str:
-    """The references, with their numbers where there is a single one."""
-    names = list(dict.fromkeys(row.verdict.reference for row in judged))
-    margin = f"margin {judged[0].verdict.margin:g}"
-    if len(names) > 1:
-        own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
-        return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
-    known = [row for row in column.rows if row.name == names[0]]
-    return f"Against {names[0]} ({', '.join([formats.mean_sd(row.summary) for row in known] + [margin])})"
-
-
-def _parts(judged: list[TableRow]) -> list[str]:
-    parts = []
-    for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED):
-        rows = [row for row in judged if row.verdict.word == word]
-        if rows:
-            rows.sort(key=_weight)
-            shown = [_untested(row) if word == UNTESTED else _number(row) for row in rows[:NAMED]]
-            more = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
-            parts.append(f"{len(rows)} {word} ({', '.join(shown + more)})")
-    return parts
-
-
-def _weight(row: TableRow) -> tuple[float, float]:
-    """Of what is not told apart, that of most seeds first; else large differences before small ones."""
-    known = row.verdict
-    if known.word in (EQUIVALENT, UNDECIDED):
-        return -known.seeds, known.needed
-    return 0, -abs(known.estimate or 0)
-
-
-def _untested(row: TableRow) -> str:
-    return f"{row.name}: {row.verdict.reason}"
-
-
-def _number(row: TableRow) -> str:
-    known = row.verdict
-    text = f"{row.name} {formats.signed(known.estimate)} {formats.interval(known.interval)}"
-    return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
-
-
-def _means(judged: list[TableRow]) -> str:
-    """Where the differences are not those of the means that stand beside them."""
-    apart = [abs(row.verdict.of_means - row.verdict.estimate) for row in judged if row.verdict.of_means is not None]
-    if not apart:
-        return ""
-    return f" Differences are over common seeds, and up to {max(apart):.2f} from those of the printed means."
-
-
-def _holm(judged: list[TableRow]) -> str:
-    """Which differences stand when all rows are held against the reference at once."""
-    claimed = [row for row in judged if row.verdict.word in (BETTER, WORSE)]
-    tested = sum(row.verdict.holm is not None for row in judged)
-    if not claimed or tested < 2:
-        return ""
-    held = [row.name for row in claimed if row.verdict.holm < ALPHA]
-    names = ", ".join(held[:NAMED]) + f" and {len(held) - NAMED} more" * (len(held) > NAMED)
-    return f" After Holm's correction over {tested} rows {names or 'none'} remain{'s' * (len(held) < 2)}."
-
-
-def _baselines(column: Column) -> str:
-    if not column.baselines:
-        return ""
-    name, value = (min if column.metric == "perplexity" else max)(column.baselines.items(), key=lambda known: known[1])
-    done = [row for row in column.rows if row.summary.done]
-    below = sum(any(badge.code == "B" for badge in row.badges) for row in done)
-    return f" {below} of {len(done)} below the strongest baseline ({name}, {value:.2f})." if below else ""
 
 
 # What the records say of whether anything was learned, all seeds of a cell together.

@@ -227,8 +227,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Column:
     """One task under one protocol and rule. `against`: the row with the best mean beside every other and every
-    baseline; `adjusted`: the largest p of these, corrected over the columns; `short`: the task in one word; `answer`:
-    the verdicts in words."""
+    baseline; `adjusted`: the largest p of these, corrected over the columns; `short`: the task in one word; `plain`:
+    what the verdicts say, in a sentence; `answer`: all of them in words."""
 
     key: tuple[str, str, str]
     title: str
@@ -239,6 +239,7 @@ class Column:
     against: list[Comparison] = field(default_factory=list)
     adjusted: float | None = None
     short: str = ""
+    plain: str = ""
     answer: str = ""
 
     @property
@@ -249,6 +250,12 @@ class Column:
     def goal(self) -> float | None:
         """The validation accuracy at which runs ended, solved; None where there was none."""
         return next((row.race.goal for row in self.rows if row.race), None)
+
+    @property
+    def strongest(self) -> tuple[str, float] | None:
+        """The best trivial baseline and its number."""
+        best = min if self.metric == "perplexity" else max
+        return best(self.baselines.items(), key=lambda known: known[1], default=None)
 
     @cached_property
     def leader(self) -> TableRow | None:

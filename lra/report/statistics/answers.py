@@ -1,0 +1,237 @@
+"""What the runs of a column say of its question, in words: in a sentence that needs no statistics, and in full."""
+
+import math
+from collections.abc import Iterator
+
+from lra.report.statistics import formats
+from lra.report.statistics.comparison import race_tests
+from lra.report.statistics.inference import ALPHA
+from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
+
+NAMED = 3  # rows of one verdict that a sentence names
+
+
+def plain(column: Column) -> str:
+    """A sentence or two for a reader who knows the systems and no test. What is better or worse here remains so after
+    Holm's correction over the rows; what does not counts as not told apart."""
+    if column.goal is not None:
+        return f"{_learners(column)}{_trivial(column)}"
+    rows = [row for row in column.rows if row.verdict is not None and row.verdict.seeds]
+    done = [row for row in column.rows if row.summary.done]
+    if not done:
+        return "No run is finished."
+    if not rows:
+        alone = "; ".join(f"{row.name} has {formats.mean_sd(row.summary)}" for row in done[:NAMED])
+        return f"{alone}; nothing is compared.{_trivial(column)}"
+    if all(row.verdict.word == UNTESTED for row in rows):
+        return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
+    return f"{_told_apart(column, rows)}.{_trivial(column)}"
+
+
+def _told_apart(column: Column, rows: list[TableRow]) -> str:
+    """Who is better or worse than the reference, and who is not."""
+    names = list(dict.fromkeys(row.verdict.reference for row in rows))
+    mean = next((row.summary.mean for row in column.rows if row.name == names[0]), None)
+    reference, again = f"{names[0]} ({formats.decimals(mean)})", "it"
+    if len(names) > 1:
+        reference = again = "the reference of its settings"
+    first, *more = _relations({word: [row for row in rows if _firm(row) == word] for word in RELATIONS})
+    return "; ".join([first.format(reference), *(text.format(again) for text in more)])
+
+
+RELATIONS = {
+    BETTER: "better than {}",
+    WORSE: "worse than {}",
+    EQUIVALENT: "as good as {}",
+    UNDECIDED: "not told apart from {} by these seeds",
+}
+
+
+def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
+    """A text for each verdict that rows have, the largest differences first, with a field for the reference."""
+    for word, alike in rows.items():
+        if alike:
+            if word in (BETTER, WORSE):
+                alike = sorted(alike, key=lambda row: -abs(row.verdict.estimate))
+            subject = f"{_list([row.name for row in alike])} {'is' if len(alike) == 1 else 'are'}"
+            yield f"{subject.replace('{', '{{').replace('}', '}}')} {RELATIONS[word]}"
+
+
+def _firm(row: TableRow) -> str:
+    known = row.verdict
+    lost = known.word in (BETTER, WORSE) and known.holm is not None and known.holm >= ALPHA
+    return UNDECIDED if lost else known.word
+
+
+def _list(names: list[str]) -> str:
+    if len(names) > NAMED + 1:
+        names = [*names[:NAMED], f"{len(names) - NAMED} more"]
+    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
+
+
+def _learners(column: Column) -> str:
+    """Who reaches the goal, the quickest first, and who does not."""
+    every, some, none = ([(row, race) for row, race in _raced(column) if kind(race)] for kind in KINDS)
+    parts = []
+    if every:
+        steps = "" if len(every) > 1 else f", in {every[0][1].median:,} steps"
+        order = f", {every[0][0].name} first (in {every[0][1].median:,} steps)" if len(every) > 1 else steps
+        parts.append(f"{_list([row.name for row, _ in every])} {_verb(every, 'learn')} it in every seed{order}")
+    parts += [f"{row.name} in {len(race.solved)} of {len(race.steps)} seeds" for row, race in some]
+    if none:
+        parts.append(f"{_list([row.name for row, _ in none])} {_verb(none, 'do')} not")
+    text = "; ".join(parts)
+    return ("Learned: " if not every and some else "") + text + "."
+
+
+def _verb(rows: list, verb: str) -> str:
+    return verb if len(rows) > 1 else {"learn": "learns", "do": "does"}[verb]
+
+
+KINDS = (
+    lambda race: len(race.solved) == len(race.steps),
+    lambda race: 0 < len(race.solved) < len(race.steps),
+    lambda race: not race.solved,
+)
+"""Learned in every seed, in some, in none."""
+
+
+def _raced(column: Column) -> list[tuple]:
+    """Rows with their races: those of most solved seeds first, then the quickest."""
+    known = [(row, row.race) for row in column.rows if row.race is not None]
+    return sorted(known, key=lambda pair: (-len(pair[1].solved) / len(pair[1].steps), pair[1].median or math.inf))
+
+
+def _trivial(column: Column) -> str:
+    """Where a trivial baseline is above systems."""
+    if column.strongest is None:
+        return ""
+    name, value = column.strongest
+    done, below = _below(column)
+    if not below:
+        return ""
+    which = "every system" if below == done else f"{below} of {done} systems"
+    beats = "below" if column.metric == "perplexity" else "above"
+    return f" A trivial baseline, {name} ({value:.2f}), is {beats} {which}."
+
+
+def answer(column: Column) -> str:
+    """What the runs of a column say of its question."""
+    if column.goal is not None:
+        return f"{_race(column)}{_baselines(column)}"
+    judged = [row for row in column.rows if row.verdict is not None]
+    if not judged:
+        return "One system alone, so nothing is compared." + _baselines(column)
+    if not any(row.verdict.seeds for row in judged):
+        reference = judged[0].verdict.reference
+        return f"Nothing is compared: no row has a seed in common with {reference}.{_baselines(column)}"
+    best = f" {column.bold} is better than every other row." if column.bold else ""
+    parts = "; ".join(_parts(judged))
+    return f"{_against(column, judged)}: {parts}.{_holm(judged)}{_means(judged)}{best}{_baselines(column)}"
+
+
+def _race(column: Column) -> str:
+    """Who learns a task with a goal, and who is quicker or slower than the reference."""
+    groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
+    for row, race in _raced(column):
+        if not race.solved:
+            groups["do not"].append(
+                f"{row.name} {formats.decimals(row.summary.mean)} after {max(race.steps.values()):,}"
+            )
+        elif len(race.solved) < len(race.steps):
+            groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
+        else:
+            groups["learn it"].append(f"{row.name} in {race.median:,}")
+    parts = [f"{len(rows)} {what} ({', '.join(rows[:NAMED] + _more(rows))})" for what, rows in groups.items() if rows]
+    return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
+
+
+def _quicker(column: Column) -> str:
+    """Whose steps to the goal differ from those of the reference."""
+    tests = race_tests(column.rows)
+    if not tests:
+        return ""
+    words = {
+        word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
+        for word, first in (("quicker", True), ("slower", False))
+    }
+    said = "; ".join(f"{word}: {', '.join(rows[:NAMED] + _more(rows))}" for word, rows in words.items() if rows)
+    return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
+
+
+def _more(rows: list[str]) -> list[str]:
+    return [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+
+
+def _against(column: Column, judged: list[TableRow]) -> str:
+    """The references, with their numbers where there is a single one."""
+    names = list(dict.fromkeys(row.verdict.reference for row in judged))
+    margin = f"margin {judged[0].verdict.margin:g}"
+    if len(names) > 1:
+        own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
+        return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
+    known = [row for row in column.rows if row.name == names[0]]
+    return f"Against {names[0]} ({', '.join([formats.mean_sd(row.summary) for row in known] + [margin])})"
+
+
+def _parts(judged: list[TableRow]) -> list[str]:
+    parts = []
+    for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED):
+        rows = [row for row in judged if row.verdict.word == word]
+        if rows:
+            rows.sort(key=_weight)
+            shown = [_untested(row) if word == UNTESTED else _number(row) for row in rows[:NAMED]]
+            more = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+            parts.append(f"{len(rows)} {word} ({', '.join(shown + more)})")
+    return parts
+
+
+def _weight(row: TableRow) -> tuple[float, float]:
+    """Of what is not told apart, that of most seeds first; else large differences before small ones."""
+    known = row.verdict
+    if known.word in (EQUIVALENT, UNDECIDED):
+        return -known.seeds, known.needed
+    return 0, -abs(known.estimate or 0)
+
+
+def _untested(row: TableRow) -> str:
+    return f"{row.name}: {row.verdict.reason}"
+
+
+def _number(row: TableRow) -> str:
+    known = row.verdict
+    text = f"{row.name} {formats.signed(known.estimate)} {formats.interval(known.interval)}"
+    return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
+
+
+def _means(judged: list[TableRow]) -> str:
+    """Where the differences are not those of the means that stand beside them."""
+    apart = [abs(row.verdict.of_means - row.verdict.estimate) for row in judged if row.verdict.of_means is not None]
+    if not apart:
+        return ""
+    return f" Differences are over common seeds, and up to {max(apart):.2f} from those of the printed means."
+
+
+def _holm(judged: list[TableRow]) -> str:
+    """Which differences stand when all rows are held against the reference at once."""
+    claimed = [row for row in judged if row.verdict.word in (BETTER, WORSE)]
+    tested = sum(row.verdict.holm is not None for row in judged)
+    if not claimed or tested < 2:
+        return ""
+    held = [row.name for row in claimed if row.verdict.holm < ALPHA]
+    names = ", ".join(held[:NAMED]) + f" and {len(held) - NAMED} more" * (len(held) > NAMED)
+    return f" After Holm's correction over {tested} rows {names or 'none'} remain{'s' * (len(held) < 2)}."
+
+
+def _baselines(column: Column) -> str:
+    if column.strongest is None:
+        return ""
+    name, value = column.strongest
+    done, below = _below(column)
+    return f" {below} of {done} below the strongest baseline ({name}, {value:.2f})." if below else ""
+
+
+def _below(column: Column) -> tuple[int, int]:
+    """How many systems have a finished run, and how many of these are below the strongest baseline."""
+    done = [row for row in column.rows if row.summary.done]
+    return len(done), sum(any(badge.code == "B" for badge in row.badges) for row in done)
