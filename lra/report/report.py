@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
+from rich.console import Console
 
 from lra.core.errors import printable
 from lra.core.files import read_json, write_atomic
@@ -143,7 +144,6 @@ def write_cards(root: Path, selection: str | None = None, published: Iterable[Pa
 
 def show(page: Path) -> None:
     """Print the beginning of a README.md, which has the answer: with its table in a terminal, without it elsewhere."""
-    from rich.console import Console
     from rich.markdown import Markdown
 
     answer, *rest = page.read_text().split("\n## ", 2)

@@ -337,7 +337,7 @@ TEXT_BYTES = 2**24  # the most that a page may have
 
 
 @dataclass(frozen=True)
-class Place:
+class Passage:
     """What stands between two marks: its line, what was asked for, what stands there, and what the records say, or why
     they say nothing."""
 
@@ -365,7 +365,7 @@ def mismatches(path: Path, quantities: Quantities) -> Iterator[str]:
     """A line for everything in `path` that is not what the records say. Raises UserError."""
     text = read_page(path)
     yield from (f"{path}:{fault}" for fault in _form(text))
-    for place in _places(text, quantities):
+    for place in _passages(text, quantities):
         if place.says is None:
             yield f"{path}:{place.line}: {place.name}: {place.fault}"
         elif place.says != place.stands:
@@ -379,7 +379,7 @@ def fill(path: Path, quantities: Quantities) -> int:
     Raises UserError, and writes nothing, where a placeholder names nothing.
     """
     text = read_page(path)
-    places = list(_places(text, quantities))
+    places = list(_passages(text, quantities))
     faults = [f"{path}:{place.line}: {place.name}: {place.fault}" for place in places if place.says is None]
     faults += [f"{path}:{fault}" for fault in _form(text)]
     if faults:
@@ -396,12 +396,12 @@ def without_marks(text: str) -> str:
     return PLACE.sub(lambda match: match["stands"], text)
 
 
-def _places(text: str, quantities: Quantities) -> Iterator[Place]:
+def _passages(text: str, quantities: Quantities) -> Iterator[Passage]:
     for line, match in _numbered(PLACE, text):
         try:
-            yield Place(line, match["asked"], match["stands"], _said(match["asked"], quantities))
+            yield Passage(line, match["asked"], match["stands"], _said(match["asked"], quantities))
         except UserError as error:
-            yield Place(line, match["asked"], match["stands"], None, printable(str(error)))
+            yield Passage(line, match["asked"], match["stands"], None, printable(str(error)))
 
 
 def _numbered(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
@@ -420,7 +420,7 @@ def _said(asked: str, quantities: Quantities) -> str:
     return quantities.text(asked)
 
 
-def _first_difference(place: Place) -> tuple[int, str, str]:
+def _first_difference(place: Passage) -> tuple[int, str, str]:
     """The line, what stands there and what the records say, where they first differ."""
     first = place.line + place.asked.count("\n")
     pairs = enumerate(zip_longest(place.stands.split("\n"), (place.says or "").split("\n"), fillvalue=""), first)

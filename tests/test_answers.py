@@ -1,0 +1,94 @@
+"""The sentence with which a page begins: by rules, from records that are written here."""
+
+from pathlib import Path
+
+import pytest
+from reports import put
+
+from lra.report import Report
+from lra.report.statistics.table import Column
+
+SYSTEMS = {
+    "Transformer": {"attention": "softmax", "variant": "transformer"},
+    "Linear ELU": {"attention": "linear", "variant": "transformer"},
+    "Performer": {"attention": "performer", "variant": "transformer"},
+    "Simple": {"attention": "simple", "variant": "simple"},
+    "Simple-Res": {"attention": "simple", "variant": "simple_res"},
+    "Simple-ResL": {"attention": "simple", "variant": "simple_resl"},
+}
+
+
+def column(root: Path, accuracies: dict[str, tuple[float, ...]], baseline: float = 11.0) -> Column:
+    for system, values in accuracies.items():
+        for seed, accuracy in enumerate(values, start=1):
+            put(root, seed, accuracy, **SYSTEMS[system], baselines={"root operator": baseline})
+    [section] = Report(root).sections
+    [only] = section.columns
+    return only
+
+
+def test_one_system_has_its_number(tmp_path: Path) -> None:
+    assert column(tmp_path, {"Simple": (37.0, 38.0)}).plain == "Simple has 37.50 ± 0.71; nothing is compared."
+
+
+def test_who_is_better_worse_as_good_or_not_told_apart(tmp_path: Path) -> None:
+    known = column(
+        tmp_path,
+        {
+            "Transformer": (50.0, 50.2, 50.4),
+            "Linear ELU": (61.0, 61.2, 61.3),
+            "Performer": (40.1, 40.3, 40.2),
+            "Simple": (50.1, 50.25, 50.3),
+            "Simple-Res": (30.0, 50.0, 69.0),
+        },
+    )
+    assert known.plain == (
+        "Linear ELU is better than Transformer (50.20); Performer is worse than it; Simple is as good as it; "
+        "Simple-Res is not told apart from it by these seeds."
+    )
+
+
+def test_what_does_not_survive_the_correction_over_the_rows_is_not_told_apart(tmp_path: Path) -> None:
+    """Of four rows, Simple alone differs, by a test with 0.0125 < p < 0.05; alone beside the Transformer it does."""
+    same, slightly = (50.0, 51.0, 52.0), (52.3, 53.3, 54.1)
+    alone = column(tmp_path / "alone", {"Transformer": same, "Simple": slightly})
+    [row] = [row for row in alone.rows if row.name == "Simple"]
+    assert 0.0125 < row.verdict.p < 0.05
+    assert alone.plain == "Simple is better than Transformer (51.00)."
+    others = {name: (49.9, 51.1, 52.1) for name in ("Linear ELU", "Performer", "Simple-Res", "Simple-ResL")}
+    many = column(tmp_path / "many", {"Transformer": same, "Simple": slightly, **others})
+    assert many.plain == (
+        "Linear ELU, Performer, Simple and 2 more are not told apart from Transformer (51.00) by these seeds."
+    )
+
+
+@pytest.mark.parametrize(
+    ("baseline", "sentence"),
+    [
+        (11.0, ""),
+        (45.0, " A trivial baseline, root operator (45.00), is above 1 of 2 systems."),
+        (80.0, " A trivial baseline, root operator (80.00), is above every system."),
+    ],
+)
+def test_a_baseline_that_is_above_systems_is_named(tmp_path: Path, baseline: float, sentence: str) -> None:
+    known = column(tmp_path, {"Transformer": (50.0, 50.2, 50.4), "Simple": (40.0, 40.2, 40.1)}, baseline)
+    assert known.plain == f"Simple is worse than Transformer (50.20).{sentence}"
+
+
+def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: Path) -> None:
+    steps = {
+        "Transformer": (300, 500, 400),
+        "Linear ELU": (700, 900, 800),
+        "Simple": (600, 0, 900),
+        "Performer": (0, 0, 0),
+    }
+    config = {"train": {"goal": 99.0}}
+    for system, of_seeds in steps.items():
+        for seed, reached in enumerate(of_seeds, start=1):
+            ended = {"ended": "solved", "steps": reached} if reached else {"ended": "no progress", "steps": 1300}
+            put(tmp_path, seed, 99.5 if reached else 30.0, **SYSTEMS[system], **ended, config=config | {"seed": seed})
+    [section] = Report(tmp_path).sections
+    assert section.columns[0].plain == (
+        "Transformer and Linear ELU learn it in every seed, Transformer first (in 400 steps); Simple in 2 of 3 seeds; "
+        "Performer does not. A trivial baseline, root operator (36.20), is above 1 of 4 systems."
+    )
