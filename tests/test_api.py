@@ -94,7 +94,7 @@ def test_a_mistake_is_one_error_and_hydra_is_left_alone(call: Callable[[], objec
 def test_one_run_of_a_sweep_is_named_by_its_keys() -> None:
     run = lra.compose("experiment=hour", "task=mqar", "attention=mlstm")
     assert run.folder == Path("results/hour/mqar/strict/mlstm/transformer/seed1")
-    assert run.settings.train["goal"] == 99
+    assert run.settings.train["steps"] == 600
 
 
 def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFixture) -> None:
