@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -174,3 +175,20 @@ def wandb(monkeypatch: pytest.MonkeyPatch):
         return stand_in
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    """Headless Chromium, driven by Selenium."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver_path:
+        pytest.skip("no chromium or no chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(driver_path))
+    yield driver
+    driver.quit()

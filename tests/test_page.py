@@ -5,8 +5,6 @@ import csv
 import io
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from browser import Visit
 from furnish import EVALUATIONS, EVERY, curve, evaluation, furnish
 from golden.folder import make
 from scipy import stats
@@ -28,8 +27,6 @@ from lra.report.render.figures import write_figures
 from lra.report.render.page import POINTS
 from lra.report.render.templates import ASSETS
 from lra.report.statistics.table import Section
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
 @pytest.fixture(scope="module")
@@ -190,57 +187,6 @@ def test_it_is_valid_html(page: Path) -> None:
 
 
 # In Chromium.
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not CHROMIUM or not DRIVER:
-        pytest.skip("no chromium or no chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-class Visit:
-    """A page that was opened in the browser; nothing may have gone wrong on it."""
-
-    def __init__(self, browser: object, page: Path, width: int = 1280, scheme: str = "light") -> None:
-        self.browser = browser
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        browser.get("about:blank")
-        browser.get(page.as_uri())
-        browser.get_log("browser")
-
-    def js(self, script: str) -> object:
-        return self.browser.execute_script(script)
-
-    def texts(self, selector: str) -> list[str]:
-        return self.js(f"return [...document.querySelectorAll({selector!r})].map((e) => e.innerText.trim())")
-
-    def press(self, key: str) -> None:
-        self.browser.switch_to.active_element.send_keys(key)
-        self.settle()
-
-    def click(self, selector: str, place: int = 0) -> None:
-        found = self.browser.find_elements("css selector", selector)[place]
-        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
-        found.click()
-        self.settle()
-
-    def settle(self) -> None:
-        """Until the page has answered: addresses change and charts are laid out in turns of their own."""
-        wait = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))"
-        self.browser.execute_async_script(f"const done = arguments[0]; {wait}")
-        assert self.browser.get_log("browser") == []
 
 
 @pytest.fixture

@@ -38,8 +38,15 @@ function sort(heading) {
   heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
 }
 
+/** Let the address say it, without a jump to the panel. */
+function open(tab) {
+  const name = tab.getAttribute("aria-controls");
+  history.pushState(null, "", `#${encodeURIComponent(name)}`);
+  show(name);
+}
+
 const route = () => show(decodeURIComponent(location.hash.slice(1)));
-addEventListener("hashchange", route);
+addEventListener("popstate", route);
 field?.addEventListener("input", filter);
 document.addEventListener("click", ({target}) => {
   if (target.matches("thead button")) sort(target.closest("th"));
@@ -49,14 +56,12 @@ document.querySelector("[role=tablist]")?.addEventListener("keydown", (event) =>
   if (!step || !event.target.matches("[role=tab]")) return;
   const next = tabs.at((tabs.indexOf(event.target) + step) % tabs.length);
   next.focus();
-  location.hash = next.getAttribute("aria-controls");
+  open(next);
 });
 for (const tab of tabs) {
   tab.addEventListener("click", (event) => {
     event.preventDefault();
-    const place = scrollY;
-    location.hash = tab.getAttribute("aria-controls");
-    scrollTo(0, place);
+    open(tab);
   });
 }
 document.getElementById("theme").addEventListener("click", () => {
