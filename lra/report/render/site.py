@@ -13,6 +13,7 @@ from lra.report.render import layout
 from lra.report.render.drawing import colour_number
 from lra.report.render.templates import markup, rendered
 from lra.report.statistics import formats
+from lra.report.statistics.answers import firm
 from lra.report.statistics.table import COLLAPSED, UNTESTED, VANILLA, Column, Section, TableRow
 
 LONGEST = 4  # answers of one result that are shown
@@ -159,7 +160,7 @@ def _at_chance(column: Column) -> bool:
 
 def _kind(row: TableRow) -> str:
     lost = " lost" * any(mark.code == "B" for mark in row.badges)
-    return (row.verdict.word if row.verdict else "reference") + lost
+    return (firm(row) if row.verdict else "reference") + lost
 
 
 def _said(row: TableRow) -> str:

@@ -35,7 +35,7 @@ def _told_apart(column: Column, rows: list[TableRow]) -> str:
     reference, again = f"{names[0]} ({formats.decimals(mean)})", "it"
     if len(names) > 1:
         reference = again = "the reference of its settings"
-    first, *more = _relations({word: [row for row in rows if _firm(row) == word] for word in RELATIONS})
+    first, *more = _relations({word: [row for row in rows if firm(row) == word] for word in RELATIONS})
     return "; ".join([first.format(reference), *(text.format(again) for text in more)])
 
 
@@ -57,7 +57,8 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
             yield f"{subject.replace('{', '{{').replace('}', '}}')} {RELATIONS[word]}"
 
 
-def _firm(row: TableRow) -> str:
+def firm(row: TableRow) -> str:
+    """The word of its verdict, after Holm's correction over the rows: what it takes away is undecided."""
     known = row.verdict
     lost = known.word in (BETTER, WORSE) and known.holm is not None and known.holm >= ALPHA
     return UNDECIDED if lost else known.word
