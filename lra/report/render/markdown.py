@@ -15,7 +15,7 @@ from lra.report.render.templates import rendered
 from lra.report.statistics.inference import ALPHA, ENOUGH, OUTLIERS, POINTS, POWER
 from lra.report.statistics.table import FULL_PATTERN, Column, Section
 
-MOST = 30  # systems in the matrix and the picture
+MOST = 28  # systems in the matrix and the picture
 TASKS = 8  # tasks and sections that are named one by one
 RULES = {
     "best_val": "the checkpoint with the best validation accuracy is tested",
