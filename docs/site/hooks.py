@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import notebooks
-from lra.report.check.numbers import PLACE
+from lra.report.check.numbers import without_marks
 
 TOP = Path(__file__).resolve().parents[2]
 ASSETS = ("site.css", "iframe-worker.js")
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
     if page.file.src_uri.startswith("results/"):
         page.meta["search"] = {"exclude": True}
-    return PLACE.sub(lambda place: place["number"], NOTEBOOK.sub(r"\1.md", markdown))
+    return without_marks(NOTEBOOK.sub(r"\1.md", markdown))
 
 
 def _linked(cell: re.Match, folder: str, files: Files) -> str:
