@@ -262,13 +262,23 @@ def cost_svg(benchmark: Benchmark) -> str:
 
 
 def _place_names(marks: list[dict[str, Any]]) -> None:
-    """Give each mark the height of its name, moved down until it covers no other mark and no name before it."""
+    """Put each name to the right of its mark or to the left, higher or lower where it would cover a mark or a name
+    before it."""
     covered = [(mark["x"] - 5, mark["x"] + 5, mark["y"] + 4) for mark in marks]
     for place in sorted(range(len(marks)), key=lambda place: (marks[place]["y"], marks[place]["x"])):
         mark = marks[place]
-        start, end, height = mark["x"] + 8, mark["x"] + 8 + LETTER * len(mark["name"]), mark["y"] + 4
+        width = LETTER * len(mark["name"])
+        right, left = mark["x"] + 8, mark["x"] - 8 - width
         others = [spot for number, spot in enumerate(covered) if number != place]
-        while any(start < right and left < end and abs(height - other) < LINE for left, right, other in others):
-            height += 1
-        covered.append((start, end, height))
-        mark["name_y"] = height
+        heights = [mark["y"] + 4 + sign * away for away in range(HEIGHT) for sign in (-1, 1)]
+        places = [(start, height) for height in heights for start in (right, left)]
+        start, height = next(
+            (start, height)
+            for start, height in places
+            if not any(
+                start < end and begin < start + width and abs(height - other) < LINE for begin, end, other in others
+            )
+        )
+        covered.append((start, start + width, height))
+        mark |= {"name_y": height, "name_x": right if start == right else mark["x"] - 8}
+        mark["anchor"] = "start" if start == right else "end"
