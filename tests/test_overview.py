@@ -176,6 +176,19 @@ def test_the_picture_has_each_system_at_its_cost_and_its_share(tmp_path: Path) -
     )
 
 
+def test_the_picture_leaves_out_what_says_no_time_and_bears_a_perfect_baseline(tmp_path: Path) -> None:
+    benchmark(tmp_path / "many", SCORES)
+    for seed in (1, 2, 3):
+        change(tmp_path / f"many/listops/paper/conv/transformer/seed{seed}" / record.NAME, seconds={"train": 0.0})
+    write_overview(tmp_path)
+    text = (tmp_path / "index.html").read_text()
+    assert text.count("<circle") - text.count('r="3.5"') == len(SCORES) - 1
+    perfect = {"baselines": {"majority class": 100.0}}
+    benchmark(tmp_path / "perfect", SCORES, **perfect)
+    write_overview(tmp_path)
+    assert "perfect" in (tmp_path / "index.html").read_text()
+
+
 def test_a_column_at_chance_is_folded_away(tmp_path: Path) -> None:
     benchmark(tmp_path / "many", SCORES)
     same = dict.fromkeys(SCORES, (0.0, 0.0, 0.0))  # one answer for all

@@ -45,7 +45,7 @@ function open(tab) {
   show(name);
 }
 
-const route = () => show(decodeURIComponent(location.hash.slice(1)));
+const route = () => show(panels.find(({id}) => `#${encodeURIComponent(id)}` === location.hash)?.id);
 addEventListener("popstate", route);
 field?.addEventListener("input", filter);
 document.addEventListener("click", ({target}) => {

@@ -1,16 +1,13 @@
-"""What a page says in a cell: verdicts as kinds and counts, numbers as dots with their intervals."""
+"""What a page says in a cell: verdicts as kinds, numbers as dots with their intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lra.report.statistics import formats
-from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
+from lra.report.statistics.table import Column, TableRow
 
 WIDTH, HEIGHT, EDGE = 118, 14, 5  # pixels
 SPREAD = 2.5  # standard deviations of a row that its column's axis shows
-
-ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED)
-FEW = 4  # names in a sentence
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,17 @@
 """index.html over many results, for a reader with a minute: what was found, one picture, a matrix for each benchmark,
 and an answer in a sentence for each study."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
-from typing import Any
 
 from lra.records.names import PAGE
 from lra.report.read.records import RecordedCell
 from lra.report.render import layout
-from lra.report.render.drawing import colour_number
+from lra.report.render.cost import cost_svg, plain_rows
 from lra.report.render.templates import markup, rendered
 from lra.report.statistics import formats
 from lra.report.statistics.answers import firm
-from lra.report.statistics.table import COLLAPSED, UNTESTED, VANILLA, Column, Section, TableRow
+from lra.report.statistics.table import COLLAPSED, UNTESTED, Column, Section, TableRow
 
 LONGEST = 4  # answers of one result that are shown
 BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
@@ -84,7 +81,7 @@ class Benchmark:
     @property
     def systems(self) -> list[tuple[TableRow, list[Number | None]]]:
         """A line for each system of these columns."""
-        rows = {row.order: row for _, column in self.columns for row in _plain_rows(column)}
+        rows = {row.order: row for _, column in self.columns for row in plain_rows(column)}
         return [(rows[order], [self._number(column, order) for _, column in self.columns]) for order in sorted(rows)]
 
     @property
@@ -98,7 +95,7 @@ class Benchmark:
         ]
 
     def _number(self, column: Column, order: tuple) -> Number | None:
-        row = next((row for row in _plain_rows(column) if row.order == order), None)
+        row = next((row for row in plain_rows(column) if row.order == order), None)
         if row is None or row.summary.mean is None:
             return None
         address = self.entry.cell_address(row)
@@ -126,7 +123,7 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
         facts=f"{formats.plural(records, 'record')}; {sound} of {len(entries)} verified",
         lead=markup(lead),
         benchmarks=known,
-        picture=markup(cost_svg(known[0])) if known else "",
+        picture=markup(cost_svg([column for _, column in known[0].columns])) if known else "",
         studies=[entry for entry in entries if id(entry) not in apart],
         note=markup(note),
         beside=links,
@@ -135,19 +132,15 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
 
 
 def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
-    """Of the results that compare many systems: the one in which most cells are a race or told apart first."""
+    """The results that compare many systems, those with most races first."""
     found = []
     for entry in entries:
-        columns = [(name, column) for name, column in entry.columns if len(list(_plain_rows(column))) >= BENCHMARK]
+        columns = [(name, column) for name, column in entry.columns if len(plain_rows(column)) >= BENCHMARK]
         chance = [(name, column) for name, column in columns if _at_chance(column)]
         shown = [(name, column) for name, column in columns if not _at_chance(column)]
         if shown:
             found.append(Benchmark(entry, shown, chance))
     return sorted(found, key=lambda known: -sum(column.goal is not None for _, column in known.columns))
-
-
-def _plain_rows(column: Column) -> list[TableRow]:
-    return [row for row in column.rows if not row.cell.key.settings and row.summary.done]
 
 
 def _at_chance(column: Column) -> bool:
@@ -173,112 +166,3 @@ def _said(row: TableRow) -> str:
         ends = formats.interval(known.interval)
         parts.append(f"{known.word}: {formats.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
     return "; ".join(parts + [f"{badge.label}: {badge.meaning}" for badge in row.badges])
-
-
-# The picture: what a system learns beside what a step of it costs.
-
-
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 300, 44, 96, 16, 38  # pixels
-LETTER, LINE = 6.4, 13  # of a name
-TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A system. `time`: of its training steps, as a multiple of the reference's; `share`: of what it could learn."""
-
-    row: TableRow
-    time: float
-    share: float
-
-
-def cost_points(benchmark: Benchmark) -> list[Point]:
-    """The systems that ran on every task of a benchmark whose reference is the Transformer."""
-    found: dict[tuple, list[tuple[TableRow, float, float]]] = {}
-    for _, column in benchmark.columns:
-        rows = _plain_rows(column)
-        reference = next((row for row in rows if (row.cell.key.attention, row.cell.key.variant) == VANILLA), None)
-        if reference is None or column.metric != "accuracy":
-            continue
-        for row in rows:
-            found.setdefault(row.order, []).append(
-                (row, step_seconds(row) / step_seconds(reference), _share(row, column))
-            )
-    most = max(map(len, found.values()), default=0)
-    return [
-        Point(parts[0][0], median(time for _, time, _ in parts), fmean(share for *_, share in parts))
-        for _, parts in sorted(found.items())
-        if len(parts) == most
-    ]
-
-
-def step_seconds(row: TableRow) -> float:
-    """Of training, the median over its runs."""
-    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
-    return median(run["seconds"]["train"] / run["steps"] for run in runs)
-
-
-def _share(row: TableRow, column: Column) -> float:
-    """Of its seeds, those that have solved the task; without a goal, the way from the strongest baseline to 100 %."""
-    if row.race:
-        return len(row.race.solved) / len(row.race.steps)
-    base = column.strongest[1] if column.strongest else 0.0
-    return max(0.0, (row.summary.mean - base) / (100.0 - base))
-
-
-def cost_svg(benchmark: Benchmark) -> str:
-    """Empty where there are no two systems to place."""
-    points = cost_points(benchmark)
-    if len(points) < 2:
-        return ""
-    low, high = min(point.time for point in points) / 1.15, max(point.time for point in points) * 1.15
-    step = 0.25 if max(point.share for point in points) > 0.5 else 0.1
-    top = max(step, step * math.ceil(max(point.share for point in points) / step))
-
-    def x(time: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(time / low) / math.log(high / low)
-
-    def y(share: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share / top
-
-    marks = [
-        {"x": x(point.time), "y": y(point.share), "name": point.row.name, "colour": colour_number(point.row)}
-        for point in points
-    ]
-    _place_names(marks)
-    races = all(column.goal is not None for _, column in benchmark.columns)
-    return rendered(
-        "cost.svg.j2",
-        width=WIDTH,
-        height=HEIGHT,
-        left=LEFT,
-        right=WIDTH - RIGHT,
-        bottom=HEIGHT - BOTTOM,
-        marks=marks,
-        across=[(x(time), f"{time:g}×") for time in TICKS if low <= time <= high],
-        up=[(y(step * part), f"{100 * step * part:.0f} %") for part in range(round(top / step) + 1)],
-        measure="seeds that learned their task" if races else "score: from the strongest trivial baseline to all right",
-    )
-
-
-def _place_names(marks: list[dict[str, Any]]) -> None:
-    """Put each name to the right of its mark or to the left, higher or lower where it would cover a mark or a name
-    before it."""
-    covered = [(mark["x"] - 5, mark["x"] + 5, mark["y"] + 4) for mark in marks]
-    for place in sorted(range(len(marks)), key=lambda place: (marks[place]["y"], marks[place]["x"])):
-        mark = marks[place]
-        width = LETTER * len(mark["name"])
-        right, left = mark["x"] + 8, mark["x"] - 8 - width
-        others = [spot for number, spot in enumerate(covered) if number != place]
-        heights = [mark["y"] + 4 + sign * away for away in range(HEIGHT) for sign in (-1, 1)]
-        places = [(start, height) for height in heights for start in (right, left)]
-        start, height = next(
-            (start, height)
-            for start, height in places
-            if not any(
-                start < end and begin < start + width and abs(height - other) < LINE for begin, end, other in others
-            )
-        )
-        covered.append((start, start + width, height))
-        mark |= {"name_y": height, "name_x": right if start == right else mark["x"] - 8}
-        mark["anchor"] = "start" if start == right else "end"
