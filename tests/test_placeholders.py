@@ -52,6 +52,31 @@ def test_quantities_are_those_of_the_records(folder: Path) -> None:
     assert {name: quantities.text(name) for name in expected} == expected
 
 
+def test_quantities_of_a_race_are_those_of_its_seeds(tmp_path: Path) -> None:
+    steps = {"softmax": (300, 500, 400, 350, 450), "linear": (1900, 2100, 2000, 0, 1800), "simple": (0, 0, 0, 0, 0)}
+    config = {"train": {"goal": 99.0}}
+    for system, of_seeds in steps.items():
+        variant = "simple" if system == "simple" else "transformer"
+        for seed, reached in enumerate(of_seeds, start=1):
+            end = "solved" if reached else "no progress" if seed % 2 else "steps"
+            how = {"ended": end, "steps": reached or 2300, "attention": system, "variant": variant}
+            put(tmp_path / "race", seed, 99.5 if reached else 30.0, **how, config=config | {"seed": seed})
+    expected = {
+        "Transformer/solved": "5 of 5",
+        "Transformer/median steps": "400",
+        "Linear ELU, Simple/solved": "4 of 10",
+        "*/no progress": "3 of 6",
+        "Linear ELU/no progress": "0 of 1",
+        "Linear ELU - Transformer/race": "slower",
+        "Simple - Transformer/race": "slower",
+    }
+    quantities = Quantities(tmp_path)
+    assert {name: quantities.text(f"race/listops/{name}") for name in expected} == expected
+    for name in ("Simple/median steps", "Linear ELU - Simple/race"):  # half never got there; neither is the reference
+        with pytest.raises(UserError, match="the records have no such number"):
+            quantities.text(f"race/listops/{name}")
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -59,6 +84,7 @@ def test_quantities_are_those_of_the_records(folder: Path) -> None:
         ("sweap/listops strict/Luna/mean", "no folder 'sweap' in .*did you mean 'sweep'?"),
         ("sweep/listops/Luna/mean", "nothing is called 'listops'"),
         ("sweep/listops strict/Lunar/mean", "no system is called 'Lunar'; did you mean 'Luna'?"),
+        ("sweep/listops strict/Luna/solved", "the records have no such number"),
         ("sweep/listops strict/Luna/meen", "nothing is called 'meen'; did you mean 'mean'?"),
         ("sweep/listops strict/*/mean", "'mean' is of one system, not of 2"),
         ("sweep/listops strict/Luna/mean:.2q", "expected a format like .2f, found '.2q'"),

@@ -18,7 +18,7 @@ from lra.report.statistics.race import Race, grouped, quicker, race_of
 def race(*steps: int, solved: int) -> Race:
     """The first `solved` of these seeds reached the goal."""
     known = dict(enumerate(steps, start=1))
-    return Race(99.0, known, frozenset(range(1, solved + 1)), {})
+    return Race(99.0, known, frozenset(range(1, solved + 1)), frozenset(), {})
 
 
 def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
@@ -79,7 +79,7 @@ def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
     put(tmp_path, 4, None, config={**config, "seed": 4})
     [cell] = load(RunFiles(tmp_path))
     found = race_of(cell)
-    assert found == Race(99.0, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), {1: 66.0, 3: 66.0})
+    assert found == Race(99.0, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), frozenset({2}), {1: 66.0, 3: 66.0})
     put(tmp_path, 5, 37.5, config={**config, "train": {"lr": 0.005, "goal": 90.0}, "seed": 5})
     with pytest.raises(UserError, match="differ in config.train.goal"):
         load(RunFiles(tmp_path))

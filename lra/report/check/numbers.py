@@ -40,8 +40,10 @@ from lra.report.render import layout
 from lra.report.render.markup import markdown
 from lra.report.report import Report
 from lra.report.statistics import inference
-from lra.report.statistics.comparison import asked, verdict
-from lra.report.statistics.table import Column, TableRow, Verdict
+from lra.report.statistics.comparison import asked, race_tests, verdict
+from lra.report.statistics.inference import ALPHA
+from lra.report.statistics.race import Race
+from lra.report.statistics.table import UNDECIDED, Column, TableRow, Verdict
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -170,8 +172,11 @@ def _of_rows(rows: list[TableRow], name: str) -> Quantity:
         return Quantity([min(values), max(values)] if values else [], "{:.2f} to {:.2f}")
     if steps := re.fullmatch(r"steps to (\d+)", name):
         return _steps(rows, float(steps[1]))
+    if name in OF_A_RACE:
+        races = [row.race for row in rows if row.race is not None]
+        return Quantity([sum(counts) for counts in zip(*map(OF_A_RACE[name], races), strict=True)], "{} of {}")
     if len(rows) > 1:
-        raise UserError(f"{name!r} is of one system, not of {len(rows)}; of several there are {', '.join(SPANS)}")
+        raise UserError(f"{name!r} is of one system, not of {len(rows)}; of several there are {', '.join([*SPANS, *OF_A_RACE])}")
     if at := re.fullmatch(r"(\w+) at (\d+)", name):
         return Quantity([_at(rows[0], at[1], int(at[2]))], "{:.2f}")
     if blocks := re.fullmatch(r"(\w+) in blocks? (\d+)(?:-(\d+))?", name):
@@ -208,6 +213,8 @@ def _blocks(row: TableRow, name: str, first: int, last: int) -> Quantity:
 
 def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
     """First minus other, over the seeds that both have."""
+    if name == "race":
+        return _quicker(column, first, other)
     read, form = _known(name, OF_A_PAIR)
     if other in column.baselines:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
@@ -221,6 +228,15 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
     if judged is None or judged.reference != other:
         judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)
     return Quantity(read(known, values, judged), form)
+
+
+def _quicker(column: Column, first: str, other: str) -> Quantity:
+    """Whether a row gets to the goal quicker or slower than its reference, after Holm's correction over the rows."""
+    tests = {(test.row.name, test.reference): test for test in race_tests(column.rows)}
+    test = tests.get((first, other))
+    if test is None:
+        return Quantity([], "")
+    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else UNDECIDED], "{}")
 
 
 def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
@@ -283,6 +299,12 @@ SPANS: dict[str, Callable[[TableRow], list[float]]] = {
 }
 """By name, what one or several systems have: written from the smallest to the largest."""
 
+OF_A_RACE: dict[str, Callable[[Race], tuple[int, int]]] = {
+    "solved": lambda race: (len(race.solved), len(race.steps)),
+    "no progress": lambda race: (len(race.stuck), len(race.steps) - len(race.solved)),
+}
+"""By name, the seeds of one or several systems that solved the task, and how many of the others made no progress."""
+
 OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]] = {
     "mean ± sd": (lambda row: [row.summary.mean, row.summary.sd], "{:.2f} ± {:.2f}"),
     "mean": (lambda row: [row.summary.mean], "{:.2f}"),
@@ -292,6 +314,7 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
     "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
     "pretraining perplexity": (lambda row: layout.mean_reached(row, "perplexity"), "{:.2f}"),
+    "median steps": (lambda row: [row.race and row.race.median], "{:,}"),
     "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
     "frozen": (
         lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],

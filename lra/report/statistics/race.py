@@ -14,11 +14,12 @@ GAP = 20.0  # points between neighbours that make the seeds of a cell two groups
 @dataclass(frozen=True)
 class Race:
     """The runs of a cell. `steps`: by seed those to the goal, or all that it had; `solved`: the seeds that reached it;
-    `seconds`: by solved seed, of training and evaluation."""
+    `stuck`: those that ended for want of progress; `seconds`: by solved seed, of training and evaluation."""
 
     goal: float
     steps: dict[int, int]
     solved: frozenset[int]
+    stuck: frozenset[int]
     seconds: dict[int, float]
 
     @property
@@ -54,11 +55,14 @@ def race_of(cell: RecordedCell) -> Race | None:
     goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
     if goal is None:
         return None
-    solved = frozenset(seed for seed, run in runs.items() if run.get("ended") == "solved")
+    solved, stuck = (
+        frozenset(seed for seed, run in runs.items() if run.get("ended") == end) for end in ("solved", "no progress")
+    )
     return Race(
         goal=goal,
         steps={seed: run["steps"] for seed, run in runs.items()},
         solved=solved,
+        stuck=stuck,
         seconds={seed: runs[seed]["seconds"]["train"] + runs[seed]["seconds"]["evaluate"] for seed in solved},
     )
 
