@@ -176,7 +176,8 @@ def _of_rows(rows: list[TableRow], name: str) -> Quantity:
         races = [row.race for row in rows if row.race is not None]
         return Quantity([sum(counts) for counts in zip(*map(OF_A_RACE[name], races), strict=True)], "{} of {}")
     if len(rows) > 1:
-        raise UserError(f"{name!r} is of one system, not of {len(rows)}; of several there are {', '.join([*SPANS, *OF_A_RACE])}")
+        of_several = ", ".join([*SPANS, *OF_A_RACE])
+        raise UserError(f"{name!r} is of one system, not of {len(rows)}; of several there are {of_several}")
     if at := re.fullmatch(r"(\w+) at (\d+)", name):
         return Quantity([_at(rows[0], at[1], int(at[2]))], "{:.2f}")
     if blocks := re.fullmatch(r"(\w+) in blocks? (\d+)(?:-(\d+))?", name):

@@ -12,7 +12,7 @@ from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
 from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
 from lra.report.check.numbers import Quantities, fill, mismatches, read_page, without_marks
-from lra.report.check.verify import verify, verify_records
+from lra.report.check.verify import differences, verify, verify_records
 from lra.report.read.pack import contents
 from lra.report.read.records import RecordedCell, Tell, refuse
 from lra.report.render import exports, site
@@ -91,8 +91,8 @@ def verify_pages(folder: Path, more: Iterable[Path], known: Verified) -> list[st
             page = folder / name
             if not page.exists():
                 faults.append(f"{page}: not there; lra-report --overview writes it")
-            elif read_page(page) != text:
-                faults.append(f"{page}: not what the records give; lra-report --overview writes it")
+            else:
+                faults += [f"{folder}/{line}; lra-report --overview writes it" for line in differences(page, text)]
     return faults
 
 

@@ -108,7 +108,7 @@ def _of_report(report: Report, how: report.Built | None) -> Iterator[str]:
     if (report.folder / CARDS).exists():
         texts[CARDS] = cards.page(report.sections, report.folder)
     for name, text in texts.items():
-        yield from _of_text(report.folder / name, text)
+        yield from differences(report.folder / name, text)
 
 
 def _of_run(files: RunFiles, run: Record) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _of_figures(folder: Path, listed: dict[str, str], drawn: dict[str, str]) -> 
             yield f"{path}: the records make another figure than {JSON} lists"
 
 
-def _of_text(path: Path, expected: str) -> Iterator[str]:
+def differences(path: Path, expected: str) -> Iterator[str]:
     """The lines of a file that are not what the records give."""
     try:
         text = read_regular(path, TEXT_BYTES).decode()

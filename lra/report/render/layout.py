@@ -270,12 +270,18 @@ def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> Table
 
 
 def _solved(row: TableRow) -> str:
-    """Before the mean of a race: who reached the goal, and the median steps; else groups of seeds, where there are."""
-    if row.race is None:
-        parts = grouped(row.cell.scores()) if row.cell.metric == "accuracy" else ""
-        return f"{parts}; " if parts else ""
-    steps = row.race.median
-    return f"{len(row.race.solved)}/{len(row.race.steps)}{'' if steps is None else f' in {steps:,} steps'}; "
+    """Before the mean: of a race who reached the goal, and the median steps; groups of seeds, where there are."""
+    groups = _groups(row)
+    parts = [groups] if groups else []
+    if row.race is not None:
+        steps = row.race.median
+        solved = f"{len(row.race.solved)}/{len(row.race.steps)}"
+        parts.insert(0, solved if steps is None else f"{solved} in {steps:,} steps")
+    return "".join(f"{part}; " for part in parts)
+
+
+def _groups(row: TableRow) -> str:
+    return grouped(row.cell.scores()) if row.cell.metric == "accuracy" else ""
 
 
 def legend(columns: Sequence[Column]) -> str:
@@ -285,7 +291,7 @@ def legend(columns: Sequence[Column]) -> str:
     kinds = {badge.code[0] for column in columns for row in column.rows for badge in row.badges}
     codes = [f"`{kind}` {name} ({meaning})" for kind, (name, meaning) in KINDS.items() if kind in kinds]
     apart = [f"`n at ..., n at ...` seeds of several kinds (between them lie {GAP:g} points or more)"]
-    bimodal = any(row.race is None and _solved(row) for column in columns for row in column.rows)
+    bimodal = any(_groups(row) for column in columns for row in column.rows)
     raced = ["`n/n in ... steps` seeds that reached the goal, and the median"]
     return "; ".join(signs + codes + apart * bimodal + raced * any(column.goal is not None for column in columns))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from lra.report.statistics import formats
 from lra.report.statistics.comparison import race_tests
 from lra.report.statistics.inference import ALPHA
+from lra.report.statistics.race import grouped
 from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
 
 NAMED = 3  # rows of one verdict that a sentence names
@@ -78,11 +79,16 @@ def _learners(column: Column) -> str:
         steps = "" if len(every) > 1 else f", in {every[0][1].median:,} steps"
         order = f", {every[0][0].name} first (in {every[0][1].median:,} steps)" if len(every) > 1 else steps
         parts.append(f"{_list([row.name for row, _ in every])} {_verb(every, 'learn')} it in every seed{order}")
-    parts += [f"{row.name} in {len(race.solved)} of {len(race.steps)} seeds" for row, race in some]
+    parts += [f"{row.name} in {len(race.solved)} of {len(race.steps)} seeds ({_scores(row)})" for row, race in some]
     if none:
-        parts.append(f"{_list([row.name for row, _ in none])} {_verb(none, 'do')} not")
+        parts.append(f"{_list([f'{row.name} ({_scores(row)})' for row, _ in none])} {_verb(none, 'do')} not")
     text = "; ".join(parts)
     return ("Learned: " if not every and some else "") + text + "."
+
+
+def _scores(row: TableRow) -> str:
+    """Its test accuracy, or that of each group of its seeds."""
+    return grouped(row.cell.scores()) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
 def _verb(rows: list, verb: str) -> str:
