@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from reports import put
+from reports import lines_of, put
 
 from lra.core.errors import UserError
 from lra.records.run_files import RunFiles
@@ -105,6 +105,12 @@ def test_who_reached_what_and_when_stands_in_the_details(tmp_path: Path) -> None
     assert slow[:-2] == ["learns it in 1 of 3 seeds", "1/3", "", "200", "", "", "66"]
     assert float(slow[-1]) == pytest.approx(quicker(*(row.race for row in column.rows))[1], abs=5e-3)
     assert "3/3 in 250 steps; 37.50" in report.files({})["README.md"]
+    table = {line["system"]: line for line in lines_of(report.files({})["table1.csv"])}
+    raced = {name: [line[key] for key in ("goal", "solved", "median_steps")] for name, line in table.items()}
+    assert raced == {"Transformer": ["99.0", "3", "250"], "Simple": ["99.0", "1", ""]}
+    last = lines_of(report.files({})["seeds.csv"])[-1]
+    keys = ("system", "seed", "ended", "steps_to_50", "steps_to_90", "steps_to_99")
+    assert [last[key] for key in keys] == ["Simple", "3", "no progress", "300", "", ""]
     assert slow[-2] == slow[-1]  # of a single test there is nothing to correct
     assert "### The race" in report.files({})["details.md"]
     assert column.answer.startswith(

@@ -16,7 +16,7 @@ from lra.report.read.records import training_seconds
 from lra.report.read.schema import RULES
 from lra.report.statistics.table import Column, Comparison, Section, TableRow, Verdict
 
-SCHEMA = 3  # 2 had no verdicts, and tests paired by seed; 1 no title, and only the names of the figures
+SCHEMA = 4  # 3 had no races, 2 no verdicts, and tests paired by seed; 1 no title, and only the names of the figures
 PAIRS = (
     *("protocol", "selection", "task", "metric", "system", "other", "seeds", "mean_difference", "error", "low", "high"),
     *("p", "seeds_needed", "only_system_right", "only_other_right", "mcnemar_p"),
@@ -133,6 +133,9 @@ def _cell(column: Column, row: TableRow) -> dict[str, Any]:
         "problems": " ".join(f"{count} {state}" for state, count in summary.problems.items()),
         "bold": row.name == column.bold,
         "caveats": "; ".join(badge.label for badge in row.badges),
+        "goal": row.race and row.race.goal,
+        "solved": row.race and len(row.race.solved),
+        "median_steps": row.race and row.race.median,
         **_verdict(row.verdict),
         "best_minus_mean": number(summary.gain_of_best),
         "expected_best_minus_mean": number(summary.expected_gain),
@@ -168,7 +171,7 @@ def _verdict(known: Verdict | None) -> dict[str, Any]:
 def _seed(files: RunFiles, row: TableRow, seed: int) -> dict[str, Any]:
     cell, run = row.cell, row.cell.runs.get(seed, {})
     best = run.get("validation", {}).get("best", {})
-    provenance = run.get("provenance", {})
+    provenance, reached = run.get("provenance", {}), run.get("reached", {})
     test = {rule: run.get("test", {}).get(rule, {}).get(cell.metric) for rule in RULES}
     return {
         "seed": seed,
@@ -178,6 +181,8 @@ def _seed(files: RunFiles, row: TableRow, seed: int) -> dict[str, Any]:
         "best_val": best.get(cell.metric),
         "best_val_step": best.get("step"),
         "steps": run.get("steps"),
+        "ended": run.get("ended"),
+        **{f"steps_to_{percent}": reached.get(percent, {}).get("step") for percent in ("50", "90", "99")},
         "train_seconds": training_seconds(run),
         "tokens_per_second": run.get("tokens_per_second"),
         "commit": provenance.get("commit"),
