@@ -1,4 +1,5 @@
-"""A page for every attention: what it is by its card, what it costs, its options, and what was published of it."""
+"""A page for every attention: what it is by its card, what it costs, how it learned here, its options, and what was
+published of it."""
 
 import json
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import option_tables
+import trained
 
 from lra.bench import attentions_page
 from lra.config.compose import options
@@ -31,14 +33,14 @@ def pages(top: Path) -> dict[str, str]:
     """The text of each page; `top`: the checkout, whose results have the costs."""
     kept = top / "results" / ATTENTIONS
     costs = json.loads(kept.read_text())["rows"] if kept.exists() else {}
-    published = Published()
+    published, runs = Published(), trained.trained(top)
     return {
-        f"{FOLDER}/{name}.md": "\n".join(_page(name, costs.get(name), published)) + "\n"
+        f"{FOLDER}/{name}.md": "\n".join(_page(name, costs.get(name), runs[name], published)) + "\n"
         for name in options("attention")
     }
 
 
-def _page(name: str, cost: dict[str, Any] | None, published: Published) -> Iterator[str]:
+def _page(name: str, cost: dict[str, Any] | None, runs: list[trained.Trained], published: Published) -> Iterator[str]:
     given = attentions_page.settings(f"attention={name}")
     mixer = attentions_page.mixer_of(given)
     card = mixer.card
@@ -56,6 +58,7 @@ def _page(name: str, cost: dict[str, Any] | None, published: Published) -> Itera
     growth = "no faster than the length" if card.linear else "faster than the length"
     yield f"Time O({card.time}). The memory of a training step grows {growth}.\n"
     yield from _measured(cost)
+    yield from trained.section(runs)
     yield "## Deviations\n"
     yield from [f"- {deviation}" for deviation in card.deviations] or ["None from its paper is known."]
     yield "\n## Options\n"
