@@ -1,7 +1,10 @@
-"""The page over the kept results, in Chromium: tabs, sorting, filtering, and what axe-core says of it."""
+"""The page over the kept results, in Chromium: tabs, sorting, filtering; and what axe-core says of pages."""
 
+import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from browser import Visit
@@ -83,19 +86,39 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (place / "package" / "axe.min.js").read_text()
 
 
+@pytest.fixture(scope="module")
+def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    subprocess.run(build, cwd=CHECKOUT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("page", ["index.html", "hour/index.html", "ag_news_small/index.html"])
-def test_axe_finds_nothing_serious(browser: object, axe: str, page: str, width: int, scheme: str) -> None:
-    visit = Visit(browser, CHECKOUT / "results" / page, width, scheme)
+class TestAxeFindsNothingSerious:
+    @pytest.mark.parametrize("page", ["index.html", "hour/index.html", "ag_news_small/index.html"])
+    def test_on_a_page_of_results(self, browser: object, axe: str, page: str, width: int, scheme: str) -> None:
+        assert serious(browser, axe, CHECKOUT / "results" / page, width, scheme) == []
+
+    @pytest.mark.parametrize("page", ["index.html", "README.html", "attentions/simple.html"])
+    def test_on_a_page_of_the_site(
+        self, browser: object, axe: str, built_site: Path, page: str, width: int, scheme: str
+    ) -> None:
+        assert serious(browser, axe, built_site / page, width, scheme) == []
+
+
+def serious(browser: object, axe: str, page: Path, width: int, scheme: str) -> list[tuple]:
+    """What axe-core calls serious or critical, with a few of the places."""
+    visit = Visit(browser, page, width, scheme)
     visit.js(axe)
     run = "axe.run(document, {resultTypes: ['violations']}).then((found) => arguments[0](found.violations))"
     violations = browser.execute_async_script(run)
-    serious = [
+    return [
         (violation["id"], node["target"], node["failureSummary"])
         for violation in violations
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"][:3]
     ]
-    assert serious == []

@@ -161,8 +161,7 @@ def test_your_attention_in_ten_minutes(cli: Commands) -> None:
     page = CHECKOUT / "docs" / "your-attention.md"
     for line in "".join(blocks(page, "bash")).splitlines():
         program, *words = shlex.split(line)
-        one_of_three = ["task=listops_short"] if "experiment=demo" in words else []
-        code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []), *one_of_three)
+        code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []))
         assert code == 0, (line, err)
         if program == "lra-new":
             written = Path("mine.py").read_text().splitlines()

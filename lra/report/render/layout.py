@@ -262,7 +262,9 @@ def with_caveats(column: Column, name: str) -> str:
 
 def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> TableText:
     """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`."""
-    score = f"{_solved(row)}{mean_sd(row.summary)} ({count(row.summary)})" if row.summary.done else count(row.summary)
+    seeds = count(row.summary)
+    told = row.race is not None and not row.summary.problems  # by the seeds that reached the goal
+    score = f"{_solved(row)}{mean_sd(row.summary)}{'' if told else f' ({seeds})'}" if row.summary.done else seeds
     sign = f" {SIGNS[row.verdict.word]}" if row.verdict and row.verdict.word in SIGNS else ""
     codes = " ".join(badge.code for badge in row.badges if badge not in shared)
     mark = f" {FULL_PATTERN}" if row.full_pattern else ""
