@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from lra.report.statistics import formats
 from lra.report.statistics.comparison import race_tests
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.race import grouped
+from lra.report.statistics.race import Race, grouped
 from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
 
 NAMED = 3  # rows of one verdict that a sentence names
@@ -104,9 +104,13 @@ KINDS = (
 
 
 def _raced(column: Column) -> list[tuple]:
-    """Rows with their races: those of most solved seeds first, then the quickest."""
-    known = [(row, row.race) for row in column.rows if row.race is not None]
-    return sorted(known, key=lambda pair: (-len(pair[1].solved) / len(pair[1].steps), pair[1].median or math.inf))
+    """Rows with their races: those of most solved seeds first, then the quickest, then those of the best mean."""
+
+    def weight(pair: tuple[TableRow, Race]) -> tuple[float, ...]:
+        row, race = pair
+        return -len(race.solved) / len(race.steps), race.median or math.inf, -(row.summary.mean or 0)
+
+    return sorted(((row, row.race) for row in column.rows if row.race is not None), key=weight)
 
 
 def _trivial(column: Column) -> str:

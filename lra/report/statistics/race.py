@@ -3,7 +3,7 @@
 A run that did not reach the goal is censored: it would have taken more steps than it had.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lra.report.read.records import RecordedCell
@@ -69,13 +69,21 @@ def race_of(cell: RecordedCell) -> Race | None:
 
 def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
     """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where nobody
-    reached the goal."""
+    reached the goal, or whoever did was alone by then, so that nobody is left to be compared with."""
     from scipy.stats import logrank
 
-    if not race.solved and not other.solved:
+    if not any(_contested(race, other)):
         return None
     test = logrank(race.censored(), other.censored())
     return bool(test.statistic > 0), float(test.pvalue)
+
+
+def _contested(race: Race, other: Race) -> Iterator[bool]:
+    """For each time that a run reached the goal, whether runs of both were still on their way."""
+    for known in (race, other):
+        for seed in known.solved:
+            step = known.steps[seed]
+            yield all(max(each.steps.values()) >= step for each in (race, other))
 
 
 def groups(scores: Mapping[int, float]) -> list[list[float]]:
