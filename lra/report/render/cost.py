@@ -21,7 +21,7 @@ def plain_rows(column: Column) -> list[TableRow]:
 
 @dataclass(frozen=True)
 class Point:
-    """A system. `time`: of its training steps, as a multiple of the reference's; `share`: of what it could learn."""
+    """A system. `time`: of its training steps, as a multiple of the reference's; `share`: of what there is to learn."""
 
     row: TableRow
     time: float
@@ -56,9 +56,7 @@ def step_seconds(row: TableRow) -> float | None:
 
 
 def _share(row: TableRow, column: Column) -> float:
-    """Of its seeds, those that have solved the task; without a goal, the way from the strongest baseline to 100 %."""
-    if row.race:
-        return len(row.race.solved) / len(row.race.steps)
+    """How much of the way from the strongest baseline to 100 %."""
     base = column.strongest[1] if column.strongest else 0.0
     if base >= 100.0:
         return 0.0
@@ -85,7 +83,6 @@ def cost_svg(columns: Sequence[Column]) -> str:
         for point in points
     ]
     _place_names(marks)
-    races = all(column.goal is not None for column in columns)
     return rendered(
         "cost.svg.j2",
         width=WIDTH,
@@ -96,7 +93,6 @@ def cost_svg(columns: Sequence[Column]) -> str:
         marks=marks,
         across=[(x(time), f"{time:g}×") for time in TICKS if low <= time <= high],
         up=[(y(step * part), f"{100 * step * part:.0f} %") for part in range(round(top / step) + 1)],
-        measure="seeds that learned their task" if races else "score: from the strongest trivial baseline to all right",
     )
 
 
