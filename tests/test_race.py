@@ -64,6 +64,7 @@ def test_the_log_rank_test_is_that_of_its_definition() -> None:
     assert quicker(other, first) == (False, pytest.approx(quicker(first, other)[1]))
     assert quicker(race(700, 700, solved=0), race(700, 500, solved=0)) is None
     assert quicker(race(900, 700, solved=1), race(500, 600, solved=0)) is None  # all others had ended before
+    assert quicker(race(600, 600, solved=2), race(600, 600, solved=2)) is None  # all at once
 
 
 def test_seeds_are_groups_where_a_gap_lies_between_them() -> None:

@@ -47,16 +47,17 @@ def section(runs: Sequence[Trained]) -> Iterator[str]:
     if not runs:
         return
     yield "## Where it was trained\n"
-    yield "Mean ± sd over seeds on the test split, of small models ([all results](../results/README.md)).\n"
+    folder, columns = _most(runs)
+    metric = runs[0].column.metric
+    yield f"How it learned in {folder}: validation {metric}, a line for each seed; in grey the reference.\n"
+    yield _figure(columns)
+    yield '<details markdown="1"><summary>All results: test split, mean ± sd over seeds, small models</summary>\n'
     yield "| results | task | system | result | seeds | |\n|---|---|---|---:|---:|---|"
     for run in runs:
         cells = [f"[{run.folder}](../results/{run.folder}/README.md)", escape(_task(run.column)), escape(run.row.name)]
         cells += [formats.mean_sd(run.row.summary), str(run.row.summary.done), _said(run.row)]
         yield f"| {' | '.join(cells)} |"
-    folder, columns = _most(runs)
-    metric = runs[0].column.metric
-    yield f"\nHow it learned in {folder}: validation {metric}, a line for each seed; in grey the reference.\n"
-    yield _figure(columns)
+    yield "\n</details>\n"
 
 
 def _most(runs: Sequence[Trained]) -> tuple[str, dict[str, list[Trained]]]:
