@@ -20,11 +20,9 @@ queue() { # what a reader learns most from first: whoever stops it at any hour h
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
     local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed task
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
-    local rates="experiment=table1_narrow_rates max_hours=null" narrow="experiment=table1_narrow max_hours=null"
+    local narrow="experiment=table1_narrow max_hours=null"
     cat <<END
-$rates task=listops train.lr=0.00158114,0.00632456,0.0252982
 $(for seed in 1 2 3; do echo "$narrow task=listops seed=$seed"; done)
-$rates task=text train.lr=0.0158114,0.0632456,0.252982
 $(for seed in 1 2 3; do echo "$narrow task=text seed=$seed"; done)
 $(for task in listops text; do echo "$narrow task=$task seed=4,5"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
@@ -39,7 +37,7 @@ $full task=listops system=simple seed=1 train.eval_every=250
 END
 }
 
-swept() { # the folders of the queue's experiments: pilots in runs, the others in results
+swept() { # the folders of the queue's experiments
     find "$home"/runs "$home"/results -mindepth 2 -maxdepth 2 -name sweep.json -printf '%h\n' 2>/dev/null | sort || true
 }
 

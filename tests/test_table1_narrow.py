@@ -9,7 +9,6 @@ from support import composed
 WIDTHS = {f"model.{key}" for key in ("dim", "qkv_dim", "heads", "depth", "mlp_dim")}
 CHOICES = {"model.pooling", "train.lr", "train.eval_every", "train.patience"}
 PLACE = {"out", "threads", "device"}
-PILOT = {"train.steps", "train.warmup", "train.eval_every", "train.lr", "train.patience", "out"}
 
 
 def flat(config: dict, before: str = "") -> dict[str, object]:
@@ -43,12 +42,10 @@ def test_only_widths_and_what_the_file_says_differ(task: str, system: str) -> No
     assert after_warmup == (0 if task == "listops" else narrow["train.steps"] / 5)
 
 
+@pytest.mark.parametrize("system", ["linear", "other/conv"])
 @pytest.mark.parametrize("task", ["listops", "text"])
-def test_a_pilot_has_a_tenth_of_the_schedule_and_the_same_peak(task: str) -> None:
-    chosen = (f"task={task}", "system=linear", "train.lr=0.07")
-    pilot, run = (configuration(f"experiment={name}", *chosen) for name in ("table1_narrow_rates", "table1_narrow"))
-    assert other_keys(pilot, run) <= PILOT
-    assert all(10 * pilot[f"train.{key}"] == run[f"train.{key}"] for key in ("steps", "warmup"))
-    published = configuration("experiment=table1", *chosen[:-1])["train.lr"]
-    first = {"listops": 0.00158114, "text": 0.0158114}[task]  # of the commands in table1_narrow_rates.yaml
-    assert first / sqrt(pilot["train.warmup"]) == pytest.approx(published / sqrt(run["train.warmup"]), rel=1e-5)
+def test_every_system_has_the_peak_of_the_small_models(task: str, system: str) -> None:
+    narrow = configuration("experiment=table1_narrow", f"task={task}", f"system={system}")
+    small = configuration("experiment=small", "task=listops")
+    narrow_peak, small_peak = (run["train.lr"] / sqrt(run["train.warmup"]) for run in (narrow, small))
+    assert narrow_peak == pytest.approx(small_peak, rel=1e-5)
