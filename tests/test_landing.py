@@ -13,6 +13,7 @@ from lra.core.paths import CHECKOUT
 
 PAGE = CHECKOUT / "results" / "index.html"
 AXE = "axe-core@4.14.1"
+SITE = ["index.html", "README.html", "docs/api.html", "attentions/simple.html", "tasks/mqar.html"]
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ class TestAxeFindsNothingSerious:
     def test_on_a_page_of_results(self, browser: object, axe: str, page: str, width: int, scheme: str) -> None:
         assert serious(browser, axe, CHECKOUT / "results" / page, width, scheme) == []
 
-    @pytest.mark.parametrize("page", ["index.html", "README.html", "attentions/simple.html"])
+    @pytest.mark.parametrize("page", SITE)
     def test_on_a_page_of_the_site(
         self, browser: object, axe: str, built_site: Path, page: str, width: int, scheme: str
     ) -> None:

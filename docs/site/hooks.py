@@ -14,7 +14,7 @@ import notebooks
 from lra.report.check.numbers import without_marks
 
 TOP = Path(__file__).resolve().parents[2]
-ASSETS = ("site.css", "iframe-worker.js")
+ASSETS = ("site.css", "site.js", "iframe-worker.js")
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
     *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*/*"),

@@ -49,7 +49,8 @@ def section(runs: Sequence[Trained]) -> Iterator[str]:
     yield "## Where it was trained\n"
     folder, columns = _most(runs)
     metric = runs[0].column.metric
-    yield f"How it learned in {folder}: validation {metric}, a line for each seed; in grey the reference.\n"
+    where = f"[{folder}](../results/{folder}/README.md)"
+    yield f"How it learned in {where}: validation {metric}, a line for each seed; in grey the reference.\n"
     yield _figure(columns)
     yield '<details markdown="1"><summary>All results: test split, mean ± sd over seeds, small models</summary>\n'
     yield "| results | task | system | result | seeds | |\n|---|---|---|---:|---:|---|"
