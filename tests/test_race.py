@@ -1,6 +1,7 @@
 """Runs with a finish line: seeds that reach it, the steps of the median seed, and who is quicker."""
 
 import math
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -139,3 +140,15 @@ def test_the_picture_has_a_dot_for_each_seed_at_its_steps(tmp_path: Path) -> Non
     )
     [bar] = [line for line in picture.iter() if line.get("class") == "m"]
     assert bar.get("x1") == dots[1].get("cx")
+
+
+def test_a_cell_of_the_page_shows_every_seed_and_says_their_kinds(tmp_path: Path) -> None:
+    scores = {1: 25.0, 2: 87.0, 3: 91.0}
+    for seed, score in scores.items():
+        put(tmp_path, seed, score)
+    page = Report(tmp_path).page([])
+    cell = page[page.index('<td class="reference') :].split("</td>")[0]
+    assert "1 at 25, 2 at 87 to 91" in cell
+    low, middle, high = map(float, re.findall(r'class="seed" cx="([\d.]+)"', cell))
+    assert low < middle < high
+    assert (high - middle) / (middle - low) == pytest.approx(4 / 62, abs=0.01)

@@ -12,10 +12,11 @@ SPREAD = 2.5  # standard deviations of a row that its column's axis shows
 
 @dataclass(frozen=True)
 class Dot:
-    """Where a mean, the ends of its interval and the strongest baseline stand in a small picture, in pixels."""
+    """Where a mean, its seeds, the ends of its interval and the strongest baseline stand in a small picture, in pixels."""
 
     said: str
     mean: str
+    seeds: list[str]
     ends: tuple[str, str] | None
     tick: str | None
     width: int = WIDTH
@@ -37,6 +38,7 @@ def dot_of(column: Column, row: TableRow, beside: Sequence[Column]) -> Dot:
     return Dot(
         said=", ".join(filter(None, [f"{mean:.2f}", formats.interval(ends)])),
         mean=x(mean),
+        seeds=[x(score) for score in row.cell.scores().values()] if row.summary.done > 1 else [],
         ends=None if ends is None else (x(ends[0]), x(ends[1])),
         tick=None if trivial is None else x(trivial),
     )

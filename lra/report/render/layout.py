@@ -264,22 +264,23 @@ def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> Table
     """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`."""
     seeds = count(row.summary)
     told = row.race is not None and not row.summary.problems  # by the seeds that reached the goal
-    score = f"{_solved(row)}{mean_sd(row.summary)}{'' if told else f' ({seeds})'}" if row.summary.done else seeds
+    before = f"{known}; " if (known := seeds_of(row)) else ""
+    score = f"{before}{mean_sd(row.summary)}{'' if told else f' ({seeds})'}" if row.summary.done else seeds
     sign = f" {SIGNS[row.verdict.word]}" if row.verdict and row.verdict.word in SIGNS else ""
     codes = " ".join(badge.code for badge in row.badges if badge not in shared)
     mark = f" {FULL_PATTERN}" if row.full_pattern else ""
     return TableText(score + sign + f" [{codes}]" * bool(codes) + mark, bold=row.name == column.bold)
 
 
-def _solved(row: TableRow) -> str:
-    """Before the mean: of a race who reached the goal, and the median steps; groups of seeds, where there are."""
+def seeds_of(row: TableRow) -> str:
+    """What a mean does not say: of a race who reached the goal, and the median steps; groups of seeds, where there are."""
     groups = _groups(row)
     parts = [groups] if groups else []
     if row.race is not None:
         steps = row.race.median
         solved = f"{len(row.race.solved)}/{len(row.race.steps)}"
         parts.insert(0, solved if steps is None else f"{solved} in {steps:,} steps")
-    return "".join(f"{part}; " for part in parts)
+    return "; ".join(parts)
 
 
 def _groups(row: TableRow) -> str:

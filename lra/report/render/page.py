@@ -96,7 +96,6 @@ def page(
         facts="; ".join([f"{formats.plural(len(cells), 'cell')}, {formats.plural(runs, 'run')}", *common]),
         columns=columns,
         named=list(zip(layout.headings(sections), columns, strict=True)),
-        baselines=sorted({name for column in columns for name in column.baselines}),
         systems=_systems(columns),
         tables=tables,
         filters=[(name, values) for name, values in choices.items() if len(values) > 1],
