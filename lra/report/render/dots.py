@@ -12,7 +12,7 @@ SPREAD = 2.5  # standard deviations of a row that its column's axis shows
 
 @dataclass(frozen=True)
 class Dot:
-    """Where a mean, its seeds, the ends of its interval and the strongest baseline stand in a small picture, in pixels."""
+    """Where a mean, its seeds, its interval and the strongest baseline stand in a small picture, in pixels."""
 
     said: str
     mean: str

@@ -273,7 +273,7 @@ def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> Table
 
 
 def seeds_of(row: TableRow) -> str:
-    """What a mean does not say: of a race who reached the goal, and the median steps; groups of seeds, where there are."""
+    """What a mean does not say: of a race who reached the goal, and the median steps; groups of seeds, if any."""
     groups = _groups(row)
     parts = [groups] if groups else []
     if row.race is not None:
