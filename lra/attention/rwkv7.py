@@ -20,6 +20,7 @@ from lra.ops.first_weights import draw_linear, orthogonal
 from lra.ops.recurrent import Recurrent
 from lra.ops.scan import delta_product
 
+LEAST = -math.exp(-0.5)  # no decay is below its exponential (section 3.2)
 UNRELEASED = (
     "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ at 0.85, α "
     "at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code, and with attention.init=released, "
@@ -104,14 +105,14 @@ class Rwkv7(Recurrent):
         (x,) = inputs
         before = pad(x, (0, 0, 1, -1)) - x
         for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
-        log_w = -math.exp(-0.5) * (self.decay_bias + self.decay(for_w)).sigmoid() * real
+        log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real
         a = (self.rate_bias + self.rate(for_a)).sigmoid()
         r, k, v = self.query(for_r), self.key(for_k), self.value(for_v)
         g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
-        y = merge_heads(delta_product(r, -removed, a * removed, v, log_w, k))
+        y = merge_heads(delta_product(r, -removed, a * removed, v, log_w, k, LEAST))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
         return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)

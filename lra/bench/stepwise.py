@@ -34,8 +34,11 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
     return torch.stack(rows, dim=-2)
 
 
-def delta_product(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None) -> Tensor:
-    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read."""
+def delta_product(
+    q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None, least: float | None = None
+) -> Tensor:
+    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read; a loop
+    over positions needs no bound `least`."""
     rows = []
     state = torch.zeros_like(b[..., 0, :, None] * v[..., 0, None, :])
     keys = torch.zeros_like(b) if k is None else k

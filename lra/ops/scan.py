@@ -5,14 +5,19 @@ logarithms, none of them positive; only products of decays are formed, which nev
 Legend: M width of queries and keys, N width of values; a state is [M, N].
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
 CHUNK = 64
+OWN_CHUNK = 32  # where every channel has its own decay, or a state reads itself
+ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -37,7 +42,7 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
             y = y + q @ _before(k.transpose(-2, -1) @ v)
     else:
         within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1).unsqueeze(-1)
-        y = _head_scores(q, k, within) @ v
+        y = ((q @ k.transpose(-2, -1)) * _between(within)) @ v
         if length > chunk:
             y = y + _from_before(q, k, v, within)
     return y.flatten(-3, -2)[..., :length, :]
@@ -45,91 +50,199 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
 
 def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
     """`causal_product` with a decay for every channel of the keys: log_decay g [..., L, M], and the weight of v_j for
-    output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (CHUNK + M) (M + N))."""
+    output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (OWN_CHUNK + M) (M + N))."""
     length = q.shape[-2]
-    q, k, v, within = in_chunks(q, k, v, log_decay)
-    within = within.cumsum(dim=-2)
-    y = channel_scores(q, k, within) @ v
-    if length > CHUNK:
+    q, k, v, decay = in_chunks(q, k, v, log_decay)
+    within, [[scores]] = _scores([q], [k], decay, None)
+    y = scores @ v
+    if length > OWN_CHUNK:
         y = y + _from_before(q, k, v, within)
     return y.flatten(-3, -2)[..., :length, :]
 
 
-def delta_product(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None) -> Tensor:
+def delta_product(
+    q: Tensor,
+    a: Tensor,
+    b: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    k: Tensor | None = None,
+    least: float | None = None,
+) -> Tensor:
     """y_i = q_i^T S_i of a state that reads itself; q, a, b, k [..., L, M], v [..., L, N].
 
     S_i = exp(g_i) S_{i-1} + b_i z_i^T, z_i = S_{i-1}^T a_i + v_i; with k: z_i = S_{i-1}^T a_i, and k_i v_i^T is added.
-    log_decay g: [..., L, 1], or [..., L, M] for every channel of the state by itself.
+    log_decay g: [..., L, 1], or [..., L, M] for every channel of the state by itself; `least`: what no g is below.
 
     In a chunk z = (1 - A)^-1 (v + a S), A strictly lower triangular (Yang et al. 2024, Parallelizing Linear
     Transformers with the Delta Rule), so a chunk maps the state before it by one matrix [M, M]. Time
-    O(L (CHUNK + M) (M + N)).
+    O(L (OWN_CHUNK + M) (M + N)).
     """
     length = q.shape[-2]
-    chunked = in_chunks(q, a, b, v, log_decay, *([] if k is None else [k]))
-    q, a, b, v, decay = chunked[:5]
-    within = decay.cumsum(dim=-2)
-    scores = channel_scores if decay.shape[-1] > 1 else _head_scores
+    q, a, b, v, decay, *given_keys = in_chunks(q, a, b, v, log_decay, *([] if k is None else [k]))
     reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads what was there after i - 1
-
-    def later(keys: Tensor) -> Tensor:
-        return pad(scores(reads, keys, within)[..., :-1, :], (0, 0, 1, 0))
-
-    keys = None if k is None else chunked[5]
-    given = v if k is None else later(keys) @ v
-    seen = scores(q, b, within)
-    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - later(b)
-    if length <= CHUNK:
+    within, scores = _scores([q, reads], [b, *given_keys], decay, least)
+    seen, *seen_keys = scores[0]
+    by_read, *by_read_keys = (pad(each[..., :-1, :], (0, 0, 1, 0)) for each in scores[1])
+    given = by_read_keys[0] @ v if given_keys else v
+    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - by_read
+    if length <= OWN_CHUNK:
         y = seen @ solve_triangular(system, given, upper=False)
     else:
-        read = a * (within - decay).exp()  # without the position's own decay
+        read = a * pad(within[..., :-1, :], (0, 0, 1, 0)).exp()  # without the position's own decay
         solved = solve_triangular(system, torch.cat([given, read], dim=-1), upper=False)
         z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
         whole = within[..., -1:, :]
         rest = (whole - within).exp()
         writes = (b * rest).transpose(-2, -1)
-        fresh = writes @ z if k is None else writes @ z + (keys * rest).transpose(-2, -1) @ v
+        fresh = writes @ z
+        if given_keys:
+            fresh = fresh + (given_keys[0] * rest).transpose(-2, -1) @ v
         carry = torch.diag_embed(whole.squeeze(-2).exp().expand(*whole.shape[:-2], q.shape[-1])) + writes @ by_state
         y = seen @ z + (q * within.exp() + seen @ by_state) @ _before(fresh, carry)
-    if k is not None:
-        y = y + scores(q, keys, within) @ v
+    if given_keys:
+        y = y + seen_keys[0] @ v
     return y.flatten(-3, -2)[..., :length, :]
 
 
+def _scores(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], decay: Tensor, least: float | None
+) -> tuple[Tensor, Sequence[Sequence[Tensor]]]:
+    """The log decays since the start of each chunk, and the matrices of `channel_scores`, of log decays [..., C, M], or
+    [..., C, 1] in common to all channels."""
+    if decay.shape[-1] > 1:
+        decay, block = _blocks(decay, least)
+        within = decay.cumsum(dim=-2)
+        return within, channel_scores(queries, keys, within, block)
+    within = decay.cumsum(dim=-2)
+    between = _between(within)
+    return within, [[(query @ key.transpose(-2, -1)) * between for key in keys] for query in queries]
+
+
 def in_chunks(*inputs: Tensor) -> list[Tensor]:
-    """[..., L, .] -> [..., chunks, C, .] with zeros behind; C is a power of two, at most `CHUNK`."""
+    """[..., L, .] -> [..., chunks, C, .] with zeros behind; C is a power of two, at most `OWN_CHUNK`."""
     length = inputs[0].shape[-2]
-    chunk = min(CHUNK, 1 << (length - 1).bit_length())
+    chunk = min(OWN_CHUNK, 1 << (length - 1).bit_length())
     return [pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
 
 
-def _head_scores(q: Tensor, k: Tensor, within: Tensor) -> Tensor:
-    """`channel_scores` where all channels share a decay, within [..., C, 1]."""
-    later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
-    between = (within - within.transpose(-2, -1)).masked_fill(later, -torch.inf).exp()
-    return (q @ k.transpose(-2, -1)) * between
+def _blocks(log_decay: Tensor, least: float | None = None) -> tuple[Tensor, int]:
+    """The decays of chunks [..., C, M], and the length of the blocks in which `channel_scores` may divide by them.
 
-
-def channel_scores(q: Tensor, k: Tensor, within: Tensor) -> Tensor:
-    """sum_m q_im k_jm exp(w_im - w_jm) for j <= i, else 0: [..., C, C]; w = `within` [..., C, M] falls with i, and C is
-    a power of two.
-
-    Two positions are parted by the middle of one block of 2, 4, ... or C positions. There the decay between them is a
-    product of one that belongs to the query and one that belongs to the key, and neither exceeds 1.
+    Without a bound `least` the blocks have four positions, and a position keeps at least a share of a channel that is
+    far below what its numbers can tell from nothing: exp(-22) in fp32.
     """
-    scores = (q * k).sum(dim=-1)[..., None, None]
-    while scores.shape[-1] < q.shape[-2]:
-        half = scores.shape[-1]
-        (_, later_q), (earlier_k, _), (earlier_w, later_w) = (
-            x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (q, k, within)
+    chunk, room = log_decay.shape[-2], ROOM * math.log(torch.finfo(log_decay.dtype).max)
+    if least is None:
+        return log_decay.clamp(min=-room / 3), min(chunk, 4)
+    block = chunk
+    while (block - 1) * -least > room:
+        block //= 2
+    return log_decay, block
+
+
+def _between(within: Tensor) -> Tensor:
+    """exp(w_i - w_j) for j <= i, else 0; w = `within` [..., C, 1] -> [..., C, C]."""
+    chunk = within.shape[-2]
+    later = torch.ones(chunk, chunk, dtype=torch.bool, device=within.device).triu(1)
+    return (within - within.transpose(-2, -1)).masked_fill(later, -torch.inf).exp()
+
+
+def channel_scores(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], within: Tensor, block: int
+) -> list[tuple[Tensor, ...]]:
+    """sum_m q_im k_jm exp(w_im - w_jm) for j <= i, else 0, for each of `queries` with each of `keys`: all [..., C, M],
+    and each result [..., C, C]. w = `within` falls with i; C and `block` are powers of two, and exp(w_im - w_jm) of two
+    positions in a block can be divided by.
+
+    Pairs in a block are weighed by decays since its start. Two positions of different blocks are parted by the middle
+    of one of 2, 4, ... blocks: the decay between them is a product of one that belongs to the query and one that
+    belongs to the key, and neither exceeds 1. Either way a row depends on no later position, to the last bit.
+    """
+    scores = _ChannelScores.apply(torch.stack(list(queries), -3), torch.stack(list(keys), -3), within, block)
+    return [scores[place : place + len(keys)] for place in range(0, len(scores), len(keys))]
+
+
+class _ChannelScores(torch.autograd.Function):
+    """q [..., P, C, M], k [..., R, C, M] -> P R matrices [..., C, C]. Keeps its inputs alone; the gradient of w is that
+    of q times q, less that of k times k."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, within: Tensor, block: int) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(q, k, within)
+        ctx.block = block
+        chunk = q.shape[-2]
+        scores = None if block == chunk else q.new_zeros(*q.shape[:-1], k.shape[-3], chunk)
+        for part in _parts(chunk, block):
+            weighed_q, weighed_k, _, _ = part.weighed(q, k, within)
+            pairs = weighed_q.flatten(-3, -2) @ weighed_k.flatten(-3, -2).transpose(-2, -1)
+            pairs = pairs.unflatten(-1, weighed_k.shape[-3:-1]).unflatten(-3, weighed_q.shape[-3:-1])
+            if scores is None:
+                scores = pairs.squeeze(-5)
+            else:
+                part.pairs(scores).copy_(pairs)
+        return tuple(each.tril() for row in scores.unbind(-4) for each in row.unbind(-2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, within = ctx.saved_tensors
+        grads, kinds = [grad.tril() for grad in grads], k.shape[-3]
+        rows = [torch.stack(grads[place : place + kinds], dim=-2) for place in range(0, len(grads), kinds)]
+        grad = torch.stack(rows, dim=-4)
+        grad_q, grad_k = torch.zeros_like(q), torch.zeros_like(k)
+        for part in _parts(q.shape[-2], ctx.block):
+            weighed_q, weighed_k, since, until = part.weighed(q, k, within)
+            pairs = part.pairs(grad).flatten(-2).flatten(-3, -2)  # [..., blocks, P size, R size]
+            by_q = (pairs @ weighed_k.flatten(-3, -2)).unflatten(-2, weighed_q.shape[-3:-1])
+            by_k = (pairs.transpose(-2, -1) @ weighed_q.flatten(-3, -2)).unflatten(-2, weighed_k.shape[-3:-1])
+            part.queries(grad_q).addcmul_(by_q, since)
+            part.keys(grad_k).addcmul_(by_k, until)
+        return grad_q, grad_k, (q * grad_q).sum(dim=-3) - (k * grad_k).sum(dim=-3), None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The pairs of positions whose query is in a block of `size` positions, and whose key is in the same block or, with
+    `neighbours`, in the one before it, of every second block."""
+
+    size: int
+    neighbours: bool
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[..., P, C, M] -> [..., blocks, P, size, M]."""
+        return self._blocks(x, 1).movedim(-3, -4)
+
+    def keys(self, x: Tensor) -> Tensor:
+        return self._blocks(x, 0).movedim(-3, -4)
+
+    def _blocks(self, x: Tensor, second: int) -> Tensor:
+        return (
+            x.unflatten(-2, (-1, 2, self.size)).select(-3, second)
+            if self.neighbours
+            else x.unflatten(-2, (-1, self.size))
         )
-        middle = earlier_w[..., -1:, :]
-        weighted_k = earlier_k * (middle - earlier_w).exp()
-        low = (later_q * (later_w - middle).exp()) @ weighted_k.transpose(-2, -1)
-        first, second = scores.unflatten(-3, (-1, 2)).unbind(-3)
-        above = torch.cat([first, torch.zeros_like(first)], dim=-1)
-        scores = torch.cat([above, torch.cat([low, second], dim=-1)], dim=-2)
-    return scores.squeeze(-3)
+
+    def weighed(self, q: Tensor, k: Tensor, within: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries and keys times their decays, and these decays: since a block's first position, or between blocks."""
+        of_query, of_key = (self._blocks(within, place).unsqueeze(-3) for place in (1, 0))
+        middle = of_key[..., -1:, :] if self.neighbours else of_key[..., :1, :]
+        since, until = (of_query - middle).exp(), (middle - of_key).exp()
+        return self.queries(q) * since, self.keys(k) * until, since, until
+
+    def pairs(self, scores: Tensor) -> Tensor:
+        """[..., P, C, R, C] -> a view, [..., blocks, P, size, R, size]."""
+        span = 2 * self.size if self.neighbours else self.size
+        own = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span)).diagonal(dim1=-5, dim2=-2)  # blocks at the end
+        own = own.movedim(-1, -5)
+        return own[..., self.size :, :, : self.size] if self.neighbours else own
+
+
+def _parts(chunk: int, block: int) -> Iterator[_Part]:
+    yield _Part(block, neighbours=False)
+    while block < chunk:
+        yield _Part(block, neighbours=True)
+        block *= 2
 
 
 def _from_before(q: Tensor, k: Tensor, v: Tensor, within: Tensor) -> Tensor:
