@@ -17,6 +17,7 @@ from support import Commands
 
 from lra.ops import dropout
 from lra.ops import fused as fused_module
+from lra.runs.device import trim_memory
 
 torch.set_num_threads(1)
 
@@ -36,6 +37,13 @@ def forgotten() -> Iterator[None]:
     for name in set(sys.modules) - modules:
         if "pytest-of" in (vars(sys.modules[name]).get("__file__") or ""):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trimmed() -> Iterator[None]:
+    """What runs in this process have kept of its memory (`keep_memory`) goes back after each file of tests."""
+    yield
+    trim_memory()
 
 
 @pytest.fixture(scope="session")

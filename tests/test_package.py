@@ -69,7 +69,9 @@ def test_the_version_is_the_tag(tag: str | None, tmp_path: Path) -> None:
     assert found == ("0.1.dev0" if tag is None else tag.removeprefix("v"))
 
 
-@pytest.mark.parametrize("entry", [["-m", "lra", "train"], ["bin/lra-train"]], ids=["module", "script"])
+@pytest.mark.parametrize(
+    "entry", [pytest.param(["-m", "lra", "train"], marks=pytest.mark.slow), ["bin/lra-train"]], ids=["module", "script"]
+)
 def test_runs_in_an_empty_folder(site: Path, tmp_path: Path, entry: list[str]) -> None:
     start = [str(site / entry[0])] if entry[0].startswith("bin") else entry
     out = call(

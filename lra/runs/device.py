@@ -65,6 +65,13 @@ def _tell_malloc(values: dict[int, int]) -> None:
             libc.mallopt(parameter, value)
 
 
+def trim_memory() -> None:
+    """Give all that is free back to the system."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc
+        libc.malloc_trim(0)
+
+
 class KeptMemory:
     """Bounds what `keep_memory` holds. Where sizes change from part to part, free blocks are cut into pieces that fit
     no later part, and memory grows: to six times the need in an evaluation of texts sorted by length."""
@@ -81,9 +88,7 @@ class KeptMemory:
         if self._needed is None:
             self._needed = pages
         elif pages > GROWTH * self._needed:
-            libc = ctypes.CDLL(None)
-            if hasattr(libc, "malloc_trim"):  # glibc
-                libc.malloc_trim(0)
+            trim_memory()
             self._needed = None
 
 
