@@ -16,7 +16,7 @@ from lra.data import default_workers
 from lra.training import distributed
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
-GROWTH = 1.5  # of a process between the parts of an evaluation
+GROWTH, WIDER, CALM = 1.5, 1.25, 50  # of a process between parts: its least bound, a step of the bound, parts
 
 
 def device_of(name: str) -> str:
@@ -74,22 +74,37 @@ def trim_memory() -> None:
 
 class KeptMemory:
     """Bounds what `keep_memory` holds. Where sizes change from part to part, free blocks are cut into pieces that fit
-    no later part, and memory grows: to six times the need in an evaluation of texts sorted by length."""
+    no later part, and memory grows: to six times the need in an evaluation of texts sorted by length.
+
+    To clear memory anew takes as long as a part does. So the bound is wider after each time that memory was given back,
+    and falls again while it need not be: in the long run that happens once in `CALM` parts at most.
+    """
 
     def __init__(self) -> None:
         self._needed: int | None = None  # resident after the first part since memory was given back
+        self._bound = GROWTH  # times that
+        self._calm = 0  # parts since then, or since the bound fell
 
     def between_parts(self) -> None:
-        """Give all that is free back to the system where this process has grown by half since its first part."""
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-        except OSError:  # not Linux
-            return
+        """Give all that is free back to the system where this process has grown beyond its bound."""
+        pages = resident_pages()
+        self._calm += 1
         if self._needed is None:
             self._needed = pages
-        elif pages > GROWTH * self._needed:
+        elif pages > self._bound * self._needed:
             trim_memory()
-            self._needed = None
+            self._needed, self._calm = None, 0
+            self._bound *= WIDER
+        elif self._calm == CALM:
+            self._calm, self._bound = 0, max(GROWTH, self._bound / WIDER)
+
+
+def resident_pages() -> int:
+    """Pages of this process in memory; 0 where it is not Linux."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
 
 
 @contextmanager
