@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import yaml
 from support import (
     TINY_MODEL,
     Commands,
@@ -18,10 +19,12 @@ from support import (
 
 from lra.cli import train
 from lra.core.errors import UserError
+from lra.core.paths import conf_dir
 from lra.training.recipe import Recipe
 from lra.training.update import accumulate, adamw, update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
+OF_SOURCES = yaml.safe_load((conf_dir() / "case" / "own_rates.yaml").read_text())["by_attention"]
 S4D = (*TINY_MODEL, "attention=s4d", "attention.state=10", "model.pooling=mean")
 
 
@@ -75,6 +78,13 @@ def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
     assert all(torch.equal(plain[name], grouped[name]) for name in plain)
 
 
+def test_a_rate_may_be_a_multiple_of_the_rest() -> None:
+    twice = {"step": {"rate": "2x", "weight_decay": 0.0}, "state": {"rate": "0.5x", "weight_decay": None}}
+    given = {"step": {"rate": 0.1, "weight_decay": 0.0}, "state": {"rate": 0.025, "weight_decay": None}}
+    one, two = (stepped(s4d(), small_recipe(groups=groups, lr=0.05)) for groups in (twice, given))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_what_is_not_finite_moves_no_group() -> None:
     model, recipe, task = s4d(), small_recipe(groups=OWN), stub_task()
     optimizer, before = adamw(model, recipe), train_state(model)
@@ -87,7 +97,7 @@ def test_what_is_not_finite_moves_no_group() -> None:
 
 @pytest.mark.parametrize("attention", sorted({name for name, _ in cases()}))
 def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
-    """Every entry is there in some setting of the tests."""
+    """Every entry is there in some setting of the tests, and case=own_rates says what the source gives to it."""
     found: set[str] = set()
     for name, extra in cases():
         if name == attention:
@@ -98,9 +108,10 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
                 assert len(holding) <= 1, (parameter, holding)
                 found.update(holding)
     assert found == set(places)
+    assert bool(places) == (attention in OF_SOURCES)
 
 
-@pytest.mark.parametrize("attention", ["s4d", "s5", "lru", "mamba2", "gated_deltanet", "hyena"])
+@pytest.mark.parametrize("attention", sorted(OF_SOURCES))
 def test_rates_of_their_sources_name_every_group(attention: str) -> None:
     overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
     recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
@@ -127,6 +138,7 @@ def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ),
         ("{state: {rate: 0.1}}", "train.groups.state.weight_decay: missing"),
         ("{state: {rate: 0, weight_decay: 0}}", "train.groups.state.rate=0: should be greater than 0"),
+        ("{state: {rate: twice, weight_decay: 0}}", "train.groups.state.rate=twice: "),
         ("{state: {rat: 1, weight_decay: 0}}", "train.groups.state.rat: unknown key; did you mean 'rate'"),
         ("{state: 0.001}", "train.groups="),
     ],

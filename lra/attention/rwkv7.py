@@ -8,7 +8,7 @@ that goes to the output projection. O(L D (C + Dh)) time, C the chunk.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -45,6 +45,12 @@ class Rwkv7(Recurrent):
             UNRELEASED,
         ),
     )
+
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "decay": ("decay_bias",),
+        "rest": ("shares", "decay.0", "decay.2", "rate", "reveal", "rate_bias", "removal", "replacement", "bonus")
+        + ("norm_weight", "norm_bias"),
+    }
 
     def __init__(
         self,

@@ -17,12 +17,15 @@ OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
 Examples = PositiveInt | Literal["auto"]
 """A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.micro_batch)."""
 
+Times = Annotated[str, Field(pattern=r"^(0\.\d*[1-9]|[1-9]\d*(\.\d+)?)x$")]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """What a group of parameters has in the place of `train.lr` and `train.weight_decay`; None: these."""
+    """What a group of parameters has in the place of `train.lr` and `train.weight_decay`; None: these. `2x`: twice the
+    rate of the rest."""
 
-    rate: PositiveFloat | None
+    rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
 
 
@@ -106,7 +109,10 @@ class Recipe:
         if group is None:
             return 1.0, usual
         rate, decay = self.groups[group]["rate"], self.groups[group]["weight_decay"]
-        return 1.0 if rate is None else rate / self.lr, usual if decay is None else decay
+        decay = usual if decay is None else decay
+        if rate is None:
+            return 1.0, decay
+        return float(rate.removesuffix("x")) if isinstance(rate, str) else rate / self.lr, decay
 
     def depth_factor(self, name: str, depth: int) -> float:
         """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
