@@ -15,9 +15,9 @@ from lra.attention import Mixer
 from lra.attention.s5 import hippo_n
 from lra.core.errors import UserError
 from lra.ops.convolution import diagonal_scan, short_convolution
-from lra.ops.scan import CHUNK, OWN_CHUNK, channel_product, delta_product
+from lra.ops.scan import CHUNK, SMALL_CHUNK, channel_product, delta_product
 
-LENGTHS = [1, 2, 13, OWN_CHUNK, 2 * CHUNK + 3]
+LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
 
 
 def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
@@ -79,7 +79,7 @@ def test_a_state_that_reads_itself(length: int, width: int, keys: bool) -> None:
 @pytest.mark.parametrize("strength", [1, 20, 60])
 def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
     """Where a position keeps less of a state than fp32 tells from nothing, as where it keeps some."""
-    shape = (2, 3, 2 * OWN_CHUNK + 3, 5)
+    shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, k, v, decay = (noise(*shape, seed=seed) for seed in range(4))
     log_decay = -strength * decay.abs()
     exact = channel_product(q, k, v, log_decay)
@@ -90,7 +90,7 @@ def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
 @pytest.mark.parametrize("least", [-1e-3, -0.6, -16.0, -700.0])
 def test_a_bound_of_decays_changes_no_number(least: float) -> None:
     """Blocks as long as a chunk, shorter ones, and of single positions."""
-    shape = (2, 3, 2 * OWN_CHUNK + 3, 5)
+    shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, a, b, k, decay, v = inputs = drawn(*[shape] * 6)
     a, b, log_decay = 0.3 * a, 0.3 * b, least * decay.sigmoid()
     expected = delta_product(q, a, b, v, log_decay, k)
@@ -100,7 +100,7 @@ def test_a_bound_of_decays_changes_no_number(least: float) -> None:
 @pytest.mark.parametrize("product", ["channels", "delta", "delta of heads"])
 def test_products_round_without_regard_to_later_positions(product: str) -> None:
     """To the last bit of fp32, where they go on from chunk to chunk."""
-    length, place = 3 * OWN_CHUNK, OWN_CHUNK + 7
+    length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
 
     def output(seed: int) -> Tensor:
         q, k, v, decay, a = (noise(2, 3, length, 5, seed=each).float() for each in range(5))

@@ -48,7 +48,7 @@ class Rwkv7(Recurrent):
 
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "decay": ("decay_bias",),
-        "rest": ("shares", "decay.0", "decay.2", "rate", "reveal", "rate_bias", "removal", "replacement", "bonus")
+        "undecayed": ("shares", "decay.0", "decay.2", "rate", "reveal", "rate_bias", "removal", "replacement", "bonus")
         + ("norm_weight", "norm_bias"),
     }
 

@@ -16,7 +16,7 @@ from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
 CHUNK = 64
-OWN_CHUNK = 32  # where every channel has its own decay, or a state reads itself
+SMALL_CHUNK = 32  # where every channel has its own decay, or a state reads itself
 ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
 
 
@@ -50,12 +50,12 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
 
 def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
     """`causal_product` with a decay for every channel of the keys: log_decay g [..., L, M], and the weight of v_j for
-    output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (OWN_CHUNK + M) (M + N))."""
+    output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (SMALL_CHUNK + M) (M + N))."""
     length = q.shape[-2]
     q, k, v, decay = in_chunks(q, k, v, log_decay)
     within, [[scores]] = _scores([q], [k], decay, None)
     y = scores @ v
-    if length > OWN_CHUNK:
+    if length > SMALL_CHUNK:
         y = y + _from_before(q, k, v, within)
     return y.flatten(-3, -2)[..., :length, :]
 
@@ -76,7 +76,7 @@ def delta_product(
 
     In a chunk z = (1 - A)^-1 (v + a S), A strictly lower triangular (Yang et al. 2024, Parallelizing Linear
     Transformers with the Delta Rule), so a chunk maps the state before it by one matrix [M, M]. Time
-    O(L (OWN_CHUNK + M) (M + N)).
+    O(L (SMALL_CHUNK + M) (M + N)).
     """
     length = q.shape[-2]
     q, a, b, v, decay, *given_keys = in_chunks(q, a, b, v, log_decay, *([] if k is None else [k]))
@@ -86,7 +86,7 @@ def delta_product(
     by_read, *by_read_keys = (pad(each[..., :-1, :], (0, 0, 1, 0)) for each in scores[1])
     given = by_read_keys[0] @ v if given_keys else v
     system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - by_read
-    if length <= OWN_CHUNK:
+    if length <= SMALL_CHUNK:
         y = seen @ solve_triangular(system, given, upper=False)
     else:
         read = a * pad(within[..., :-1, :], (0, 0, 1, 0)).exp()  # without the position's own decay
@@ -120,9 +120,9 @@ def _scores(
 
 
 def in_chunks(*inputs: Tensor) -> list[Tensor]:
-    """[..., L, .] -> [..., chunks, C, .] with zeros behind; C is a power of two, at most `OWN_CHUNK`."""
+    """[..., L, .] -> [..., chunks, C, .] with zeros behind; C is a power of two, at most `SMALL_CHUNK`."""
     length = inputs[0].shape[-2]
-    chunk = min(OWN_CHUNK, 1 << (length - 1).bit_length())
+    chunk = min(SMALL_CHUNK, 1 << (length - 1).bit_length())
     return [pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
 
 
@@ -233,9 +233,9 @@ class _Part:
     def pairs(self, scores: Tensor) -> Tensor:
         """[..., P, C, R, C] -> a view, [..., blocks, P, size, R, size]."""
         span = 2 * self.size if self.neighbours else self.size
-        own = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span)).diagonal(dim1=-5, dim2=-2)  # blocks at the end
-        own = own.movedim(-1, -5)
-        return own[..., self.size :, :, : self.size] if self.neighbours else own
+        in_blocks = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span))
+        blocks = in_blocks.diagonal(dim1=-5, dim2=-2).movedim(-1, -5)
+        return blocks[..., self.size :, :, : self.size] if self.neighbours else blocks
 
 
 def _parts(chunk: int, block: int) -> Iterator[_Part]:
