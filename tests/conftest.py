@@ -17,6 +17,7 @@ from support import Commands
 
 from lra.ops import dropout
 from lra.ops import fused as fused_module
+from lra.report.render import figures
 from lra.runs.device import trim_memory
 
 torch.set_num_threads(1)
@@ -44,6 +45,13 @@ def trimmed() -> Iterator[None]:
     """What runs in this process have kept of its memory (`keep_memory`) goes back after each file of tests."""
     yield
     trim_memory()
+
+
+@pytest.fixture(autouse=True)
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of reports are made, but a word stands for each picture; tests/test_figures.py has real ones."""
+    if request.path.stem != "test_figures":
+        monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
 
 
 @pytest.fixture(scope="session")

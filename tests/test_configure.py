@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra.errors import MissingConfigException
 from support import Commands, composed, options
 
 from lra.cli import new, prepare, train
@@ -305,6 +306,22 @@ def test_a_users_own_sections(cli: Commands) -> None:
     assert (own["attention"]["scale"], own["seed"], own["task"]["train_size"]) == ("head_dim", 7, 200)
     assert shown("attention=mine", "task=listops", "experiment=mine")["attention"]["scale"] == "qkv_dim"
     assert shown("attention=near", "task=own", "experiment=small")["attention"]["window"] == 4
+
+
+def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One process composes many times, and parses a file once; what it composed before does not colour what it does."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("lra_options/experiment/mine.yaml")
+    path.parent.mkdir(parents=True)
+    for seed in (3, 5, 7):
+        path.write_text(f"# @package _global_\nseed: {seed}\n")
+        for more, expected in (([], 0.1), (["model.dropout=0.3"], 0.3), ([], 0.1)):
+            cfg = composed("experiment=mine", "task=text", *more)
+            assert (cfg.seed, cfg.model.dropout) == (seed, expected)
+            cfg.model.dropout = 0.7
+    path.unlink()
+    with pytest.raises(MissingConfigException):
+        composed("experiment=mine")
 
 
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:

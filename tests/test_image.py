@@ -3,6 +3,7 @@
 import io
 import lzma
 import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,7 +354,10 @@ def test_no_published_number_stands_beside_copies() -> None:
 # ---------------------------------------------------------------- the real images
 
 
-def test_real_copies_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path) -> None:
+def test_real_copies_are_read_as_plain_python_reads_them(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "picture_baselines", lambda *_: {})  # it trains; the slow test below has it
     task = Image(limit=None).build(place(tmp_path, real_data))
     folder = real_data / "cifar10_gray"
     assert task.name == "image (JPEG copies)"
@@ -369,16 +373,19 @@ def test_real_copies_are_read_as_plain_python_reads_them(real_data: Path, tmp_pa
         assert task.test.document(row).tolist() == [value + 1 for value in pixels[1024 * row : 1024 * (row + 1)]]
     with lzma.open(folder / "train.images.u8.xz") as file:
         pixels = file.read()
-    whole = zip(
-        (pixels[at : at + 1024] for at in range(0, len(pixels), 1024)),
-        (folder / "train.labels.u8").read_bytes(),
-        strict=True,
-    )
-    divided = [
-        ((split.document(row) - 1).astype(np.uint8).tobytes(), int(split.labels[row]))
+    labels = (folder / "train.labels.u8").read_bytes()
+    whole = Counter((pixels[1024 * row : 1024 * (row + 1)], label) for row, label in enumerate(labels))
+    divided = Counter(
+        (picture.tobytes(), int(label))
         for split in (task.train, task.val)
-        for row in range(len(split))
-    ]
-    assert sorted(divided) == sorted(whole)
-    majority, centroid, convolution = task.baselines.values()
+        for picture, label in zip(
+            (split.tokens - 1).astype(np.uint8).reshape(-1, 1024)[split.index], split.labels, strict=True
+        )
+    )
+    assert divided == whole and len(pixels) == 1024 * len(labels)
+
+
+@pytest.mark.slow
+def test_baselines_of_the_real_copies(real_data: Path, tmp_path: Path) -> None:
+    majority, centroid, convolution = Image(limit=None).build(place(tmp_path, real_data)).baselines.values()
     assert majority == 10.0 < centroid < convolution

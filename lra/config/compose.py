@@ -2,10 +2,12 @@
 rows of Table 1, and further systems, as options of `system`."""
 
 import copy
+import os
+import pickle
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import hydra
 import yaml
@@ -17,6 +19,7 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,12 +39,7 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
     place of ours."""
     GlobalHydra.instance().clear()
     hydra.version.setbase("1.3")
-    for place, rows in (("system", table1()), ("system/other", other_systems())):
-        for option, row in rows.items():
-            defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
-            ConfigStore.instance().store(
-                option, {"defaults": defaults}, group=place, package="_global_", provider="lra"
-            )
+    _store_systems()
     path = create_config_search_path(conf or str(conf_dir()))
     own = own_folder()
     if folder is None and own is not None:
@@ -52,6 +50,17 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
     engine = Hydra(task_name=config_name, config_loader=Loader(path))
     GlobalHydra.instance().initialize(engine)
     return engine
+
+
+@cache
+def _store_systems() -> None:
+    """Give Hydra the options of `system`, once: it keeps them."""
+    for place, rows in (("system", table1()), ("system/other", other_systems())):
+        for option, row in rows.items():
+            defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
+            ConfigStore.instance().store(
+                option, {"defaults": defaults}, group=place, package="_global_", provider="lra"
+            )
 
 
 def _refuse_our_names(own: Path) -> None:
@@ -97,10 +106,26 @@ def _runnable(path: Path) -> dict[str, dict[str, str]]:
 
 class _Repository(ConfigRepository):
     """Hydra's, which Hydra copies before every composition and for every list of options. Only its list of sources is
-    ever replaced, so the copy shares their content; copying that took half of the time of --help."""
+    ever replaced, so the copy shares their content; copying that took half of the time of --help.
+
+    A sweep composes each of its cells, so a file is parsed once, and again where it has changed."""
+
+    _parsed: ClassVar[dict[tuple, bytes]] = {}
 
     def __deepcopy__(self, memo: dict) -> "_Repository":
         return copy.copy(self)
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None or source.scheme() not in ("file", "pkg"):
+            return super().load_config(config_path)
+        key: tuple = (source.path, config_path)
+        if source.scheme() == "file":
+            file = os.stat(os.path.join(source.path, f"{config_path.removesuffix('.yaml')}.yaml"))
+            key += (file.st_ino, file.st_mtime_ns, file.st_size)
+        if key not in self._parsed:
+            self._parsed[key] = pickle.dumps(super().load_config(config_path))
+        return pickle.loads(self._parsed[key])  # a new object each time, since composing changes it
 
 
 class Loader(ConfigLoaderImpl):

@@ -434,15 +434,20 @@ def drawn(column: Column) -> list[DrawnSystem]:
 
 
 def _save(figure: "Figure", folder: Path, stem: str) -> list[Path]:
+    pictures = {Path(FOLDER, f"{stem}.{kind}"): data for kind, data in rendered(figure).items()}
+    for path, data in pictures.items():
+        write_atomic(folder / path, data)
+    return [*pictures]
+
+
+def rendered(figure: "Figure") -> dict[str, bytes]:
+    """A figure as svg and as png, the same bytes for the same figure."""
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")
-    paths = []
-    for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-        data = io.BytesIO()
-        figure.savefig(data, format=kind, metadata=metadata)
-        paths.append(Path(FOLDER, f"{stem}.{kind}"))
-        write_atomic(folder / paths[-1], data.getvalue() if kind == "svg" else _reduced(data))
-    return paths
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return {"svg": svg.getvalue(), "png": _reduced(png)}
 
 
 def _reduced(png: io.BytesIO) -> bytes:
