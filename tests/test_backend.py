@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import Commands, mask_of, mixer_of, noise, options, settings
+from support import Commands, cases, mask_of, mixer_of, noise, options, settings
 
 from lra.cli import train
 from lra.core.errors import UserError
@@ -90,3 +90,24 @@ def test_a_record_says_what_computed_and_one_from_before_is_the_same_run(cli: Co
     code, out, _ = cli(train.main, f"rerun={path.parent}")
     assert code == 0 and "equal to the last bit" in out
     assert "backend" not in out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("name", "extra"), [case for case in cases() if case[0] in WITH_KERNELS])
+def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str], causal: bool) -> None:
+    """With padding; in float32, of those in float64 on the CPU. Products in TF32 would be off by ten times as much."""
+    pytest.importorskip("fla.ops")
+    sizes = {"max_positions": 131, "causal": causal}
+    exact = mixer_of(name, *extra, **sizes)
+    kernels = mixer_of(name, *extra, "attention.backend=fla", **sizes).float().cuda()
+    kernels.load_state_dict(exact.state_dict())
+    found = []
+    for mixer in (kernels, exact):
+        like = next(mixer.parameters())
+        x = noise(3, 131, 15).to(like).requires_grad_()
+        y = mixer(x, mask_of([131, 67, 5], 131).to(like.device))
+        gradients = torch.autograd.grad((y * noise(*y.shape, seed=9).to(like)).sum(), [x, *mixer.parameters()])
+        found.append([part.double().cpu() for part in (y, *gradients)])
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.ops import convolution, scan
+from lra.ops.backend import scan_of
 from lra.ops.mixer import Mixer
 
 
@@ -83,7 +84,7 @@ class Stepwise(nn.Module):
     def __init__(self, mixer: Mixer, title: str) -> None:
         super().__init__()
         self.mixer = mixer
-        if hasattr(mixer, "scan"):
+        if scan_of(mixer) is not None:
             mixer.scan = replace(mixer.scan, backend="torch")
         dtype = next(mixer.parameters()).dtype
         with replaced() as calls, torch.no_grad():

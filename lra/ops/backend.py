@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lra.core.errors import UserError
 
@@ -63,6 +63,12 @@ class Scan:
     def told(self, device: str) -> str:
         """The backend there, for records."""
         return "torch" if self.on(device) == "torch" else f"fla {version()}"
+
+
+def scan_of(mixer: nn.Module) -> Scan | None:
+    """Of a mixer that has one."""
+    scan = getattr(mixer, "scan", None)
+    return scan if isinstance(scan, Scan) else None
 
 
 def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:

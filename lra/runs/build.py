@@ -60,6 +60,8 @@ def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     import torch
 
+    from lra.ops.backend import scan_of
+
     with configure.blamed("task", settings.packages):
         builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
     builder = builder.at(Place.of(settings))
@@ -100,7 +102,7 @@ def assemble(settings: Settings) -> System:
         parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
-        scan=_scan(made.blocks[0].mixer),
+        scan=scan_of(made.blocks[0].mixer),
     )
     return system if settings.pretrain is None else replace(system, phase=_phase(settings, system, made))
 
@@ -156,13 +158,6 @@ def _row(mixer: "Mixer") -> dict[str, str] | None:
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
     return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
-
-
-def _scan(mixer: "Mixer") -> "Scan | None":
-    from lra.ops.backend import Scan
-
-    scan = getattr(mixer, "scan", None)
-    return scan if isinstance(scan, Scan) else None
 
 
 def check_memory(system: System) -> None:

@@ -97,7 +97,7 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     was, now = chosen(earlier), chosen(made)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
-    conditions = ({**ONCE, **each["provenance"]} for each in (earlier, made))
+    conditions = (ONCE | each["provenance"] for each in (earlier, made))
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
     return Repeated(job.folder, numbers, told)
 
