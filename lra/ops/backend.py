@@ -53,11 +53,12 @@ class Scan:
             return "fla"
         if self.backend is None:
             return "torch"
-        library = "flash-linear-attention" if version() else "no flash-linear-attention"
+        found = f"{device}, {str(dtype).removeprefix('torch.')}"
+        if device == "cuda" and not version():
+            found += " and no flash-linear-attention"
         raise UserError(
-            "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
-            f"{device}, {str(dtype).removeprefix('torch.')} and {library}; pip install 'lra[fla]' and use device=cuda, "
-            "or use attention.backend=null"
+            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
+            "'lra[fla]' and use device=cuda, or use attention.backend=null"
         )
 
     def told(self, device: str) -> str:
@@ -81,8 +82,9 @@ def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
 
 @cache
 def version() -> str | None:
-    """Of the library's kernels; None where they are not installed."""
+    """Of the library's kernels; None where they cannot be imported."""
     try:
+        import_module("fla.ops")
         return metadata.version("fla-core")
-    except metadata.PackageNotFoundError:
+    except ImportError:
         return None
