@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, silu
 
 from lra.attention import Card, Shape, split_heads
+from lra.ops.backend import Backend, Scan
 from lra.ops.convolution import short_convolution
 from lra.ops.recurrent import NORM, DecaySteps, Recurrent
 from lra.ops.scan import delta_product
@@ -29,7 +30,7 @@ OF_GATED = (
 class GatedDeltaNet(Recurrent):
     """`gated`: a; false: DeltaNet. `negative_eigenvalues`: b = 2 sigmoid(x W_b), so that a write can turn what its key
     held into its opposite (Grazzi et al. 2025, arXiv:2411.12537, eq. 4). `conv`: taps of the convolutions. `a_min` to
-    `dt_max`: of `DecaySteps`."""
+    `dt_max`: of `DecaySteps`. `backend`: see `lra.ops.backend`."""
 
     card = Card(
         paper="Yang et al. 2025, Gated Delta Networks",
@@ -57,9 +58,11 @@ class GatedDeltaNet(Recurrent):
         dt_min: PositiveFloat,
         dt_max: PositiveFloat,
         norm_eps: PositiveFloat,
+        backend: Backend | None,
     ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.conv, self.is_gated = conv, gated
+        self.scan = Scan("gated_delta_rule", backend)
         self.most_strength = 2.0 if negative_eigenvalues else 1.0
         self.taps = nn.Parameter((2 * torch.rand(3 * shape.qkv_dim, conv) - 1) * conv**-0.5)
         self.strength = nn.Linear(shape.dim, shape.heads, bias=False)
@@ -79,13 +82,18 @@ class GatedDeltaNet(Recurrent):
         qkv = silu(short_convolution(qkv, self.taps))
         q, k, v = (split_heads(part, self.shape.heads) for part in qkv.chunk(3, dim=-1))
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
-        b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
-        log_decay = self.steps(step[0], real)[1] if step else torch.zeros_like(b)
-        # S = a S + b k (v - a k^T S): what is read is the state after its decay.
-        return delta_product(q * self.shape.head_dim**-0.5, -log_decay.exp() * k, b * k, v, log_decay)
+        b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
+        log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
+        return self.scan(gated_delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)
 
     @property
     def extra_parameters(self) -> int:
         shape = self.shape
         heads = shape.heads * shape.dim + (self.steps.count if self.is_gated else 0)
         return self.gate_parameters + 3 * shape.qkv_dim * self.conv + heads
+
+
+def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
+    """S = a S + b k (v - a k^T S), what is read is the state after its decay; strength b and log_decay [B, H, L]."""
+    strength, log_decay = strength.unsqueeze(-1), log_decay.unsqueeze(-1)
+    return delta_product(q, -log_decay.exp() * k, strength * k, v, log_decay)

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from lra.attention import Card, Shape, split_heads
+from lra.ops.backend import Backend, Scan
 from lra.ops.recurrent import NORM, Recurrent
 from lra.ops.scan import channel_product
 
 
 class GatedLinear(Recurrent):
-    """`rank`: of the decays' projection; `tau`: the root that is taken of them."""
+    """`rank`: of the decays' projection; `tau`: the root that is taken of them. `backend`: see `lra.ops.backend`."""
 
     card = Card(
         paper="Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training",
@@ -35,10 +36,13 @@ class GatedLinear(Recurrent):
         ),
     )
 
-    def __init__(self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat) -> None:
+    def __init__(
+        self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat, backend: Backend | None
+    ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.rank = rank
         self.tau = tau
+        self.scan = Scan("gla", backend)
         self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -48,7 +52,7 @@ class GatedLinear(Recurrent):
         q, k, v, decay = inputs
         log_decay = logsigmoid(decay) / self.tau * real
         q, k, v, log_decay = (split_heads(part, self.shape.heads) for part in (q, k, v, log_decay))
-        return channel_product(q * self.shape.head_dim**-0.5, k, v, log_decay)
+        return self.scan(channel_product, q * self.shape.head_dim**-0.5, k, v, log_decay)
 
     @property
     def extra_parameters(self) -> int:

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.ops.backend import Backend, Scan
 from lra.ops.convolution import short_convolution
 from lra.ops.recurrent import DecaySteps, Recurrent
 from lra.ops.scan import causal_product
 
 
 class Mamba2(Recurrent):
-    """`state`: N; `conv`: taps of the convolution; `a_min` to `dt_max`: where A and dt begin, see `DecaySteps`."""
+    """`state`: N; `conv`: taps of the convolution; `a_min` to `dt_max`: where A and dt begin, see `DecaySteps`;
+    `backend`: see `lra.ops.backend`."""
 
     card = Card(
         paper="Dao and Gu 2024, Transformers are SSMs",
@@ -50,11 +52,13 @@ class Mamba2(Recurrent):
         dt_min: PositiveFloat,
         dt_max: PositiveFloat,
         norm_eps: PositiveFloat,
+        backend: Backend | None,
     ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.query = nn.Linear(shape.dim, state, bias=shape.bias)  # C
         self.key = nn.Linear(shape.dim, state, bias=shape.bias)  # B
         self.state, self.conv = state, conv
+        self.scan = Scan("simple_gla", backend)
         self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
         self.skip = nn.Parameter(torch.ones(shape.heads))
         channels = shape.qkv_dim + 2 * state
@@ -70,7 +74,7 @@ class Mamba2(Recurrent):
         c, b, x = x.split([self.state, self.state, self.shape.qkv_dim], dim=-1)
         x = split_heads(x, self.shape.heads)
         dt, log_decay = self.steps(step, real)
-        y = causal_product(c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
+        y = self.scan(causal_product, c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
         return y + self.skip[:, None, None] * x
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:

@@ -20,12 +20,14 @@ from torch.nn.functional import rms_norm, silu
 
 from lra.attention import Attention, Card, Shape, merge_heads, project_in
 from lra.attention.rotary import turn
+from lra.ops.backend import Backend, Scan
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import causal_product
 
 
 class Retention(Attention):
-    """`gate`: swish(x W_g), which has parameters; `rotary`: turn q and k; `norm_eps`: of the heads' norm."""
+    """`gate`: swish(x W_g), which has parameters; `rotary`: turn q and k; `norm_eps`: of the heads' norm;
+    `backend`: see `lra.ops.backend`."""
 
     card = Card(
         paper="Sun et al. 2023, Retentive Network",
@@ -41,11 +43,14 @@ class Retention(Attention):
     )
     can_be_causal = True
 
-    def __init__(self, shape: Shape, *, gate: bool, rotary: bool, norm_eps: PositiveFloat) -> None:
+    def __init__(
+        self, shape: Shape, *, gate: bool, rotary: bool, norm_eps: PositiveFloat, backend: Backend | None
+    ) -> None:
         super().__init__(shape)
         self.gate = project_in(shape) if gate else None
         self.rotary = rotary
         self.norm_eps = norm_eps
+        self.scan = Scan("simple_gla", backend)
         backwards = () if shape.causal else ("the paper is causal; here a backward pass reads later positions",)
         formula = ("swish(X Wg) ⊙ " if gate else "") + self.card.formula
         deviations = (*self.card.deviations, *backwards)
@@ -74,10 +79,10 @@ class Retention(Attention):
     def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
         decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
-        past = causal_product(q, k, v, decay)
+        past = self.scan(causal_product, q, k, v, decay)
         if self.causal:
             return past
-        future = causal_product(q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
+        future = self.scan(causal_product, q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
         return past + future - (q * k).sum(dim=-1, keepdim=True) * v
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.ops.backend import Backend, Scan
 from lra.ops.first_weights import draw_linear, orthogonal
 from lra.ops.recurrent import Recurrent
 from lra.ops.scan import delta_product
@@ -31,7 +32,8 @@ UNRELEASED = (
 
 class Rwkv7(Recurrent):
     """`decay_rank`, `rate_rank`, `gate_rank`: of the low-rank nets of w, a and g. `init`: "released": weights begin as
-    in the authors' code (BlinkDL/RWKV-LM, RWKV-v7/train_temp); None: as the card says."""
+    in the authors' code (BlinkDL/RWKV-LM, RWKV-v7/train_temp); None: as the card says. `backend`: see
+    `lra.ops.backend`."""
 
     card = Card(
         paper="Peng et al. 2025, RWKV-7 Goose",
@@ -61,9 +63,11 @@ class Rwkv7(Recurrent):
         gate_rank: PositiveInt,
         init: Literal["released"] | None,
         norm_eps: PositiveFloat,
+        backend: Backend | None,
     ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         dim, width = shape.dim, shape.qkv_dim
+        self.scan = Scan("generalized_delta_rule", backend)
         self.ranks = decay_rank + rate_rank + gate_rank
         self.gate = nn.Identity()  # g depends on the token before, hence on the direction
         self.shares = nn.Parameter(torch.rand(6, dim))  # of the token before: for r, w, k, v, a, g
@@ -118,7 +122,7 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
-        y = merge_heads(delta_product(r, -removed, a * removed, v, log_w, k, LEAST))
+        y = merge_heads(self.scan(bounded_delta_product, r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
         return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
@@ -136,6 +140,10 @@ class Rwkv7(Recurrent):
     def extra_parameters(self) -> int:
         dim, width = self.shape.dim, self.shape.qkv_dim
         return self.ranks * (dim + width) + 6 * dim + 7 * width
+
+
+def bounded_delta_product(*inputs: Tensor) -> Tensor:
+    return delta_product(*inputs, LEAST)
 
 
 def low(inputs: int, outputs: int) -> nn.Linear:

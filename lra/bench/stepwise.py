@@ -6,6 +6,7 @@ Legend: as in `lra.ops.scan`; a state is [..., M, N].
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import wraps
 from inspect import isfunction
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.ops import convolution, scan
+from lra.ops.backend import scan_of
 from lra.ops.mixer import Mixer
 
 
@@ -82,6 +84,8 @@ class Stepwise(nn.Module):
     def __init__(self, mixer: Mixer, title: str) -> None:
         super().__init__()
         self.mixer = mixer
+        if scan_of(mixer) is not None:
+            mixer.scan = replace(mixer.scan, backend="torch")
         dtype = next(mixer.parameters()).dtype
         with replaced() as calls, torch.no_grad():
             mixer.eval()(torch.zeros(1, 2, mixer.shape.dim, dtype=dtype))

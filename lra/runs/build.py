@@ -19,6 +19,7 @@ from lra.training.recipe import Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.model.model import Model
+    from lra.ops.backend import Scan
     from lra.ops.mixer import Mixer
 
 PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
@@ -27,7 +28,8 @@ PRETRAINED = "pretrained"  # the folder in the cache where weights of pretrainin
 @dataclass(frozen=True, kw_only=True)
 class System:
     """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
-    `row`: how tables name an attention that is not ours; `phase`: what comes before the training."""
+    `row`: how tables name an attention that is not ours; `phase`: what comes before the training. `scan`: the
+    recurrence of the mixers, where several backends can compute it."""
 
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
@@ -36,7 +38,12 @@ class System:
     parameters: int
     full_pattern: bool
     row: dict[str, str] | None
+    scan: "Scan | None"
     phase: "Phase | None" = None
+
+    def backend(self, device: str) -> dict[str, str]:
+        """What a record says of the backend there. Raises UserError where the one that is wanted cannot compute."""
+        return {} if self.scan is None else {"backend": self.scan.told(device)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class Phase:
 def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     import torch
+
+    from lra.ops.backend import scan_of
 
     with configure.blamed("task", settings.packages):
         builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
@@ -93,6 +102,7 @@ def assemble(settings: Settings) -> System:
         parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
+        scan=scan_of(made.blocks[0].mixer),
     )
     return system if settings.pretrain is None else replace(system, phase=_phase(settings, system, made))
 

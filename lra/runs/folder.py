@@ -140,8 +140,9 @@ class Runner:
         """Train, and write the record whatever comes of it."""
         job, started = self.job, provenance.now()
         self._tidy()
-        data_digest, paused = None, None
+        data_digest, paused, backend = None, None, {}
         try:
+            backend = job.system.backend(self.device)
             task = self._task()
             data_digest = task.digest
             gate.open()
@@ -162,7 +163,7 @@ class Runner:
             results = {"status": "failed", "reason": reason}
         identity = job.settings.identity
         results["config"] = identity
-        results["provenance"] = provenance.provenance(
+        results["provenance"] = backend | provenance.provenance(
             identity, data_digest, self.device, job.settings.precision, started
         )
         record.write(job.folder, job.labels | results)

@@ -162,6 +162,7 @@ class Trainer:
             **provenance.environment(task.digest, device),
             "processes": distributed.count(),
             "precision": settings.precision,
+            **{key: name for key, name in job.system.backend(device).items() if name != "torch"},  # once the only one
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
         }

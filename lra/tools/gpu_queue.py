@@ -79,6 +79,11 @@ def _train(name: str, minutes: float, question: str, *words: str) -> Item:
 
 
 SEEDS = "seed=1,2,3,4,5"
+SIDES = ",".join(
+    f'"{name} attention.backend={backend}"'
+    for name in ("gla", "gated_deltanet", "rwkv7", "mamba2", "retention")
+    for backend in ("torch", "fla")
+)
 IMAGE = "system=transformer,linear,performer,simple,other/s4d,other/conv"
 ITEMS = (
     Item(
@@ -128,6 +133,22 @@ ITEMS = (
         tiny=(*MODEL, "lengths=[61]", "rounds=1"),
         minutes=3,
         shows="accuracy/README.md",
+    ),
+    Item(
+        name="kernels",
+        question="attention.backend=fla: the numbers and gradients of our chunks?",
+        command=("pytest", "-m", "gpu", "-q", "-W", "default", "tests/test_backend.py"),
+        tiny=None,
+        minutes=8,
+    ),
+    Item(
+        name="layers_fla",
+        question="a layer with attention.backend=torch beside one with fla (whose operations the counter does not see)",
+        command=("lra", "bench", "what=layer", f"subjects=[{SIDES}]", "lengths=[1024,4096]", "batch=8", "rounds=5")
+        + ("device={device}", "precision=bf16", "memory_limit=null", "out={work}/layers_fla"),
+        tiny=None,
+        minutes=10,
+        shows="layers_fla/README.md",
     ),
 )
 
@@ -261,7 +282,8 @@ def table() -> Iterator[str]:
     yield "| # | item | question | limit, min | command |"
     yield "|---:|---|---|---:|---|"
     for number, item in enumerate(ITEMS, 1):
-        command = shlex.join(item.command).replace("'", "").format(device="cuda", work="runs/gpu", minutes="MINUTES")
+        filled = {"device": "cuda", "work": "runs/gpu", "minutes": "MINUTES"}
+        command = shlex.join(word.format(**filled) for word in item.command)
         yield f"| {number} | {item.name} | {item.question} | {item.minutes:g} | `python -m {command}` |"
 
 

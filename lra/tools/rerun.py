@@ -24,7 +24,9 @@ from lra.runs.folder import run
 from lra.runs.status import complete
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
-CONDITIONS = ("commit", "dirty", "packages", "python", "threads", "cpu", "instructions", "device", "precision")
+MACHINE = ("python", "threads", "cpu", "instructions", "device", "backend", "precision")
+CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
+ONCE = {"backend": "torch"}  # where a record does not say: before there was another
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
 
 
@@ -95,8 +97,9 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     was, now = chosen(earlier), chosen(made)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
-    conditions = ({key: each["provenance"].get(key) for key in CONDITIONS} for each in (earlier, made))
-    return Repeated(job.folder, numbers, _told(record.differences(*conditions)))
+    conditions = (ONCE | each["provenance"] for each in (earlier, made))
+    told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
+    return Repeated(job.folder, numbers, told)
 
 
 def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Settings:

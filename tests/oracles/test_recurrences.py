@@ -1,13 +1,17 @@
 """Against flash-linear-attention, transformers, lru-pytorch, s5-pytorch and mega-pytorch, pinned in pyproject.toml."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from inspect import signature
 
 import pytest
 import torch
-from support import mixer_of, noise
+from support import mask_of, mixer_of, noise
 from torch import Tensor
 
 from lra.attention import split_heads
+from lra.ops import backend
+from lra.ops.backend import Scan, function
 from lra.ops.scan import causal_product, delta_product
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -99,6 +103,64 @@ def test_the_state_of_rwkv7(length: int) -> None:
     g = -SLOW * g.abs()
     found = delta_product(q * 5**-0.5, a, b, v, g, k)
     same(found, lib.dplr_recurrence(q, k, v, a, b, g)[0], inputs)
+
+
+CALLED = {  # as the kernels are, by what they are made to compute: (B, L, H) in front, and a scale
+    "simple_gla": ("simple_gla", "naive_recurrent_simple_gla"),
+    "gla": ("gla", "naive_recurrent_gla"),
+    "gated_delta_rule": ("gated_delta_rule", "naive_recurrent_gated_delta_rule"),
+    "generalized_delta_rule": ("generalized_delta_rule.dplr", "dplr_recurrence"),
+}
+
+
+def reference(kernel: str) -> Callable[..., tuple[Tensor, None]]:
+    """The naive form in place of a kernel, which must be able to take the same call."""
+    real, (place, name) = function(kernel), CALLED[kernel]
+    naive = getattr(import_module(f"fla.ops.{place}.naive"), name)
+
+    def call(*, scale: float, **given: Tensor) -> tuple[Tensor, None]:
+        signature(real).bind(scale=scale, **given)
+        given["q"] = given["q"] * scale * given["q"].shape[-1] ** 0.5  # their own scale undone
+        if kernel == "generalized_delta_rule":  # [B, H, L, .]
+            order = ("q", "k", "v", "a", "b", "gk")
+            return naive(*swapped(*(given[name] for name in order)))[0].transpose(1, 2), None
+        if kernel == "gla":
+            given["gk"] = given.pop("g")
+        return naive(**given)[0], None
+
+    return call
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("gla",),
+        ("mamba2", "attention.state=7"),
+        ("retention",),
+        ("gated_deltanet",),
+        ("gated_deltanet", "attention.gated=false"),
+        ("gated_deltanet", "attention.negative_eigenvalues=true"),
+        ("rwkv7",),
+    ],
+    ids=",".join,
+)
+def test_the_calls_of_kernels(given: tuple[str, ...], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole layers, with padding, one way and both."""
+    pytest.importorskip("fla.ops")
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    mixer = mixer_of(*given, max_positions=71, causal=causal)
+    with torch.no_grad():
+        for seed, parameter in enumerate(mixer.parameters()):
+            parameter += 0.5 * noise(*parameter.shape, seed=seed)
+    x, mask = noise(2, 71, 15).requires_grad_(), mask_of([71, 29], 71)
+    inputs = [x, *(weight for name, weight in mixer.named_parameters() if not name.startswith("out."))]
+    expected = mixer(x, mask)
+    calls = []
+    monkeypatch.setattr(Scan, "on", lambda *_: "fla")
+    monkeypatch.setattr(backend, "function", lambda kernel: calls.append(kernel) or reference(kernel))
+    same(mixer(x, mask), expected, inputs)
+    assert calls
 
 
 @every_length

@@ -1,0 +1,90 @@
+"""Recurrences over positions by one of two backends: in our chunks, or by the Triton kernels of flash-linear-attention.
+
+The kernels want CUDA and float32. Both compute the same function; the kernels multiply float32 as three products of
+TF32, which round about as one of float32 does, and choose the sizes of their tiles by trying them on the device.
+Legend: as in `lra.ops.scan`; B documents, H heads.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, metadata
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+
+Backend = Literal["torch", "fla"]
+
+KERNELS = {  # by the module below fla.ops: its function, and what that calls the inputs of our form
+    "simple_gla": ("chunk_simple_gla", ("q", "k", "v", "g")),
+    "gla": ("chunk_gla", ("q", "k", "v", "g")),
+    "gated_delta_rule": ("chunk_gated_delta_rule", ("q", "k", "v", "beta", "g")),
+    "generalized_delta_rule": ("chunk_dplr_delta_rule", ("q", "a", "b", "v", "gk", "k")),
+}
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A recurrence for which there is a kernel, one of KERNELS; `backend`: None takes the kernel wherever it can."""
+
+    kernel: str
+    backend: Backend | None
+
+    def __call__(self, chunks: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """`chunks(*inputs)`, our form, or what the kernel makes of the inputs: [B, H, L, .], a number for each head
+        and position [B, H, L], or what expands to one of these."""
+        if self.on(inputs[0].device.type, inputs[0].dtype) == "torch":
+            return chunks(*inputs)
+        given = dict(zip(KERNELS[self.kernel][1], inputs, strict=True))
+        sizes = given["v"].shape[:3]
+        laid_out = {name: x.expand(*sizes, *x.shape[3:]).transpose(1, 2) for name, x in given.items()}
+        return function(self.kernel)(**laid_out, scale=1.0)[0].transpose(1, 2)
+
+    def on(self, device: str, dtype: torch.dtype = torch.float32) -> Backend:
+        """Which of the two computes there. Raises UserError where the one that is wanted cannot."""
+        if self.backend == "torch" or device == "meta":
+            return "torch"
+        if device == "cuda" and dtype == torch.float32 and version():
+            return "fla"
+        if self.backend is None:
+            return "torch"
+        found = f"{device}, {str(dtype).removeprefix('torch.')}"
+        if device == "cuda" and not version():
+            found += " and no flash-linear-attention"
+        raise UserError(
+            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
+            "'lra[fla]' and use device=cuda, or use attention.backend=null"
+        )
+
+    def told(self, device: str) -> str:
+        """The backend there, for records."""
+        return "torch" if self.on(device) == "torch" else f"fla {version()}"
+
+
+def scan_of(mixer: nn.Module) -> Scan | None:
+    """Of a mixer that has one."""
+    scan = getattr(mixer, "scan", None)
+    return scan if isinstance(scan, Scan) else None
+
+
+def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
+    """The library's function, imported when it is needed."""
+    os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's own is tf32
+    warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
+    name, _ = KERNELS[kernel]
+    return getattr(import_module(f"fla.ops.{kernel}"), name)
+
+
+@cache
+def version() -> str | None:
+    """Of the library's kernels; None where they cannot be imported."""
+    try:
+        import_module("fla.ops")
+        return metadata.version("fla-core")
+    except ImportError:
+        return None

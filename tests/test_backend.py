@@ -1,0 +1,115 @@
+"""`attention.backend`: without flash-linear-attention, or without CUDA, everything is as it is in chunks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import Commands, cases, mask_of, mixer_of, noise, options, settings
+
+from lra.cli import train
+from lra.core.errors import UserError
+from lra.ops import backend
+from lra.ops.backend import Scan
+from lra.records import record
+
+WITH_KERNELS = [name for name in options("attention") if "backend" in settings(f"attention={name}")["attention"]]
+every_one = pytest.mark.parametrize("name", WITH_KERNELS)
+EXPECTED = "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
+TO_DO = "; pip install 'lra[fla]' and use device=cuda, or use attention.backend=null"
+ON_A_CPU = f"{EXPECTED}cpu, float32{TO_DO}"
+
+
+@pytest.fixture(params=[None, "0.6.0"], ids=["missing", "installed"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The version of flash-linear-attention, whatever is installed here."""
+    monkeypatch.setattr(backend, "version", lambda: request.param)
+    return request.param
+
+
+def test_the_attentions_that_have_kernels() -> None:
+    assert WITH_KERNELS == ["gated_deltanet", "gla", "mamba2", "retention", "rwkv7"]
+
+
+@every_one
+def test_on_a_cpu_it_is_the_form_in_chunks_to_the_last_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the library is not looked for."""
+    monkeypatch.setattr(backend, "version", lambda: pytest.fail("looked for"))
+    mask = mask_of([11, 4, 7], 11)
+    found = []
+    for chosen in ("null", "torch"):
+        torch.manual_seed(1)
+        mixer = mixer_of(name, f"attention.backend={chosen}").float()
+        x = noise(3, 11, 15).float().requires_grad_()
+        y = mixer(x, mask)
+        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@every_one
+def test_the_kernels_are_refused_on_a_cpu(name: str) -> None:
+    mixer = mixer_of(name, "attention.backend=fla").float()
+    with pytest.raises(UserError) as stop:
+        mixer(noise(3, 11, 15).float())
+    assert str(stop.value) == ON_A_CPU
+
+
+@pytest.mark.parametrize("chosen", ["torch", "fla", None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("device", ["cuda", "cpu", "meta"])
+def test_what_computes_where(device: str, dtype: torch.dtype, chosen: str | None, library: str | None) -> None:
+    """The kernels wherever they can, unless ours are wanted; an error where they are wanted and cannot."""
+    scan = Scan("gla", chosen)
+    able = device == "cuda" and dtype == torch.float32 and library is not None
+    if chosen == "fla" and not able and device != "meta":
+        found = f"{device}, {str(dtype)[6:]}{' and no flash-linear-attention' * (device == 'cuda' and library is None)}"
+        with pytest.raises(UserError) as stop:
+            scan.on(device, dtype)
+        assert str(stop.value) == f"{EXPECTED}{found}{TO_DO}"
+        return
+    assert scan.on(device, dtype) == ("fla" if able and chosen != "torch" else "torch")
+    if dtype == torch.float32:  # as every run computes
+        assert scan.told(device) == ("fla 0.6.0" if able and chosen != "torch" else "torch")
+
+
+def test_a_run_that_wants_the_kernels_ends_in_a_line_on_a_cpu(cli: Commands) -> None:
+    code, _, err = cli(train.main, "experiment=smoke", "attention=gla", "attention.backend=fla", "device=cpu")
+    assert code == 2
+    assert ON_A_CPU in err and "Traceback" not in err
+
+
+def test_a_record_says_what_computed_and_one_from_before_is_the_same_run(cli: Commands) -> None:
+    """That lacks `backend`; it is complete, and trained again to the last bit."""
+    run = ("experiment=smoke", "attention=gla", "threads=1", "out=kept")
+    assert cli(train.main, *run)[0] == 0
+    (path,) = Path("kept").rglob(record.NAME)
+    whole = record.read(path)
+    assert whole["config"]["attention"].pop("backend", "missing") is None
+    assert whole["provenance"].pop("backend") == "torch"
+    record.write(path.parent, whole)
+    (path.parent / "config.json").unlink()
+    code, _, err = cli(train.main, *run)
+    assert code == 0 and "nothing to do" in err
+    code, out, _ = cli(train.main, f"rerun={path.parent}")
+    assert code == 0 and "equal to the last bit" in out
+    assert "backend" not in out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("name", "extra"), [case for case in cases() if case[0] in WITH_KERNELS])
+def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str], causal: bool) -> None:
+    """With padding; in float32, of those in float64 on the CPU. Products in TF32 would be off by ten times as much."""
+    pytest.importorskip("fla.ops")
+    sizes = {"max_positions": 131, "causal": causal}
+    exact = mixer_of(name, *extra, **sizes)
+    kernels = mixer_of(name, *extra, "attention.backend=fla", **sizes).float().cuda()
+    kernels.load_state_dict(exact.state_dict())
+    found = []
+    for mixer in (kernels, exact):
+        like = next(mixer.parameters())
+        x = noise(3, 131, 15).to(like).requires_grad_()
+        y = mixer(x, mask_of([131, 67, 5], 131).to(like.device))
+        gradients = torch.autograd.grad((y * noise(*y.shape, seed=9).to(like)).sum(), [x, *mixer.parameters()])
+        found.append([part.double().cpu() for part in (y, *gradients)])
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max()
