@@ -1,0 +1,217 @@
+"""What a training step costs this machine besides the device's work: the loop of a run, part by part, on a device that
+takes no time (`lra.bench.instant`).
+
+Every part has the seconds of its own calls, without those of another part within it. What no part has is a row, too.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import wraps
+from itertools import count, pairwise
+from pathlib import Path
+from pkgutil import resolve_name
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from lra.bench.instant import instant_kernels, meta_as_accelerator
+from lra.bench.measure import Result
+from lra.bench.settings import BenchSettings
+from lra.bench.steps import random_split
+from lra.config import configure
+from lra.config.cell import Cell
+from lra.config.compose import compose
+from lra.config.settings import RESULT_KEYS, Settings, checked
+from lra.core.errors import UserError
+from lra.core.signals import Requests
+from lra.data import Place, Task, TaskSpec
+from lra.records import checkpoint
+from lra.records.checkpoint import Generation
+from lra.runs.build import Job, assemble
+from lra.runs.device import keep_memory
+from lra.runs.loggers import LoggedRun, Loggers
+from lra.runs.trainer import Trainer
+from lra.training.batches import ahead
+from lra.training.evaluate import Score
+from lra.training.fit import Training
+
+STEPS = 20  # of a round; after its last one comes a measurement and a checkpoint
+CHOOSE, REST = "choosing and cutting the batch", "the rest of the loop"
+WAIT, SAVE = "waiting for the next batch", "a checkpoint"
+MEASURE = "a measurement: best weights, metrics.jsonl"
+FORWARD, BACKWARD = "forward", "backward"
+CALLS = {  # by part, who does it
+    "reading and padding": ("lra.training.batches.read",),
+    "copies to the device": ("lra.training.batches.sent",),
+    "which noise: keys, words, features": (
+        "lra.ops.dropout.set_keys", "lra.ops.noise.BatchWords.on", "lra.ops.dropout.rule_of",
+        "lra.model.model.Model.redraw",
+    ),
+    FORWARD: ("lra.training.update.predict", "lra.training.update.summed_loss"),
+    BACKWARD: ("torch.Tensor.backward",),
+    "the optimiser": ("lra.training.fit.update",),
+    "the numbers of a step": ("lra.training.update.Awaited", "lra.training.fit.Training.look"),
+    "between steps: bar, memory, signals": (
+        "lra.runs.trainer._Observer.on_step", "lra.runs.trainer._Observer.on_micro_batch",
+    ),
+    MEASURE: (
+        "lra.training.fit._measured", "lra.runs.trainer.Trainer._take", "lra.records.record.Metrics.write",
+        "lra.runs.loggers.Loggers.log", "lra.core.console.TrainingBar.evaluated",
+    ),
+    SAVE: ("lra.runs.trainer.Trainer.save",),
+}  # fmt: skip
+AHEAD = (CHOOSE, "reading and padding")  # in a thread of its own, while the device works
+MODEL = (FORWARD, BACKWARD)
+
+Item = TypeVar("Item")
+Spent = dict[str, tuple[float, float]]
+"""By part, seconds of the thread that it runs in, and seconds that went by."""
+
+
+class PartClock:
+    """What each part takes, in every thread by itself."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._at = threading.local()
+
+    def enter(self, part: str | None) -> str | None:
+        """This thread is at this part from now on; returns where it was."""
+        now = time.thread_time(), time.perf_counter()
+        before = getattr(self._at, "part", None)
+        if before is not None:
+            spent = self._spent[before]
+            for kind, since in enumerate(self._at.since):
+                spent[kind] += now[kind] - since
+        self._at.part, self._at.since = part, now
+        return before
+
+    def timed(self, part: str, call: Callable[..., Item]) -> Callable[..., Item]:
+        """The same call, as a part."""
+
+        @wraps(call)
+        def timed(*given: Any, **named: Any) -> Item:
+            before = self.enter(part)
+            try:
+                return call(*given, **named)
+            finally:
+                self.enter(before)
+
+        return timed
+
+    def drawn(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
+        """The same items, each of which is made as a part."""
+        items, over = iter(items), object()
+        following = self.timed(part, next)
+        while (item := following(items, over)) is not over:
+            yield item
+
+    def read(self) -> Spent:
+        """Until now."""
+        self.enter(self._at.part)
+        return {part: (spent[0], spent[1]) for part, spent in self._spent.items()}
+
+
+def prepare(settings: BenchSettings) -> None:
+    """Raises UserError for what the device that takes no time does not know."""
+    if settings.precision != "fp32":
+        raise UserError(f"precision={settings.precision}: what=host has a device that knows no autocast; use fp32")
+
+
+def run(settings: BenchSettings) -> Iterator[Result]:
+    """By part: seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and how often a step
+    has it, where a step takes a second."""
+    with TemporaryDirectory() as folder:
+        own, minutes = _settings_of_run(settings, folder)
+        rounds = [_between(*two) for two in pairwise(_loop(own, _task(settings)))]
+    often = {MEASURE: 1 / settings.train["eval_every"], SAVE: 1 / (60 * minutes)}
+    for part in (CHOOSE, *CALLS, WAIT, REST):
+        times = 1 if part in often else STEPS
+        cpu, wall = ([spent[part][kind] / times for spent in rounds] for kind in range(2))
+        group = "ahead" if part in AHEAD else "model" if part in MODEL else "loop"
+        yield {"part": part, "group": group, "in_a_step": often.get(part, 1), "cpu": cpu, "wall": wall}
+
+
+def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, float]:
+    """A run of one round that does not count and those that do; and the minutes between two checkpoints of others."""
+    values = configure.plain(compose("train"))
+    minutes = values["checkpoint"]["minutes"]
+    values |= {key: getattr(settings, key) for key in RESULT_KEYS} | {"out": folder, "packages": settings.packages}
+    values |= {"cache": settings.cache, "data_dir": settings.data_dir, "workers": settings.workers}
+    values["checkpoint"] |= {"steps": STEPS}
+    steps = STEPS * (1 + settings.rounds)
+    values["train"] = {**settings.train, "steps": steps, "eval_every": STEPS, "stop_in_warmup": True}
+    return checked(values), minutes
+
+
+def _task(settings: BenchSettings) -> Task:
+    """Real data, or as many documents of full length as a round reads."""
+    builder = assemble(settings).builder
+    if settings.data == "real":
+        return builder.build(Place.of(settings))
+    facts: TaskSpec = builder.facts
+    split = random_split(facts, STEPS * settings.train["batch_size"], settings.seed)
+    return Task(
+        **asdict(facts), train=split, val=split, test=split, baselines={}, digest="", folder=Path(), source="random"
+    )
+
+
+def _loop(settings: Settings, task: Task) -> list[Spent]:
+    """What every part has taken by the end of each round of a run with these settings."""
+    clock, rounds = PartClock(), []
+    cell = Cell(settings.task["_target_"], "", "", "", {})
+    job = Job(settings=settings, system=assemble(settings), cell=cell, title=task.name)
+    with meta_as_accelerator(), instant_kernels(), _timed(clock, rounds):
+        with torch.device("meta"):
+            model = job.system.model(task)
+        trainer = Trainer(job, task, Training(model, job.system.recipe), "meta")
+        silent = Loggers({}, LoggedRun(folder=job.folder, name=job.title, group="", config={}), job.title)
+        clock.enter(REST)
+        trainer.follow(Requests(minutes=None, sweep_minutes=None, one_of_many=True), silent)
+        clock.enter(None)
+    return rounds
+
+
+@contextmanager
+def _timed(clock: PartClock, rounds: list[Spent]) -> Iterator[None]:
+    """Within, the calls of each part are timed, an evaluation takes no time, and each checkpoint ends a round."""
+    read, write, scores = resolve_name("lra.training.fit._read"), checkpoint.write, count()
+    on_host: dict[str, Tensor] = {}
+
+    def written(folder: Path, saved: Generation) -> None:
+        there = {name: value for name, value in saved.tensors.items() if value.is_meta}
+        on_host.update({name: torch.randn(value.shape) for name, value in there.items() if name not in on_host})
+        write(folder, replace(saved, tensors=saved.tensors | {name: on_host[name] for name in there}))
+
+    with ExitStack() as stack:
+        for part, calls in CALLS.items():
+            for call in calls:
+                stack.enter_context(patch(call, clock.timed(part, resolve_name(call))))
+        save = Trainer.save
+
+        def saved(trainer: Trainer) -> None:
+            save(trainer)
+            rounds.append(clock.read())
+
+        others = {
+            "lra.training.fit.ahead": lambda items: ahead(clock.drawn(CHOOSE, items)),
+            "lra.training.fit._read": lambda *given: clock.drawn(WAIT, read(*given)),
+            "lra.training.fit.evaluate": lambda *_, **__: Score(correct=next(scores), examples=1 << 30, loss=1.0),
+            "lra.records.checkpoint.write": written,
+            "lra.runs.trainer.Trainer.save": saved,
+        }
+        for call, other in others.items():
+            stack.enter_context(patch(call, other))
+        yield
+
+
+def _between(earlier: Spent, later: Spent) -> Spent:
+    """What a round took."""
+    return {part: (cpu - earlier[part][0], wall - earlier[part][1]) for part, (cpu, wall) in later.items()}
