@@ -67,18 +67,21 @@ class BatchWords:
     def on(self, device: torch.device, layer: int, parts: int) -> Tensor:
         """The words [rows parts] of one layer."""
         if parts != self._parts[layer]:  # in the first batch alone it is not known how many heads a layer has
-            return sent(torch.from_numpy(self._of(layer, parts)), device)
+            return sent(torch.from_numpy(self._of([layer], [parts])), device)
         if not self._copied:
-            words = [self._of(number, count) for number, count in enumerate(self._parts)]
-            copied = sent(torch.from_numpy(np.concatenate(words)), device)
-            self._copied = copied.split([len(of_layer) for of_layer in words])
+            copied = sent(torch.from_numpy(self._of(range(len(self._parts)), self._parts)), device)
+            self._copied = copied.split([len(self._rows) * count for count in self._parts])
         return self._copied[layer]
 
-    def _of(self, layer: int, parts: int) -> np.ndarray:
-        counters = np.zeros((4, len(self._rows), parts), np.uint64)
-        counters[1] = self._rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
-        counters[2:] = np.array([layer, self._step], np.uint64)[:, None, None]
-        return (first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)).astype(np.int64)
+    def _of(self, layers: Sequence[int], parts: Sequence[int]) -> np.ndarray:
+        """The words of so many parts of each row in these layers, one layer after the other."""
+        most = max(parts, default=0)
+        counters = np.zeros((4, len(layers), len(self._rows), most), np.uint64)
+        counters[1] = self._rows[:, None] | np.arange(most, dtype=np.uint64) << HALF
+        counters[2] = np.array(layers, np.uint64)[:, None, None]
+        counters[3] = self._step
+        there = np.broadcast_to(np.arange(most) < np.array(parts)[:, None, None], counters.shape[1:])
+        return (first_raw(self._key, counters[:, there]) >> np.uint64(1)).astype(np.int64)
 
 
 def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
@@ -86,16 +89,18 @@ def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
 
     Ten rounds of Philox 4x64 (Salmon et al. 2011), all at once, since an object for each costs microseconds.
     """
-    a, b, c, d = counters[0] + np.uint64(1), *counters[1:]  # numpy counts before it draws
+    products, others = counters[[0, 2]], counters[[1, 3]]
+    products[0] += np.uint64(1)  # numpy counts before it draws
     for turn in range(10):
-        one, two = key + ADDED * np.uint64(turn)
-        a, b, c, d = _high(c, FACTORS[1]) ^ b ^ one, c * FACTORS[1], _high(a, FACTORS[0]) ^ d ^ two, a * FACTORS[0]
-    return a
+        high, low = _product(products, FACTORS[:, None])
+        products, others = high[::-1] ^ others ^ (key + ADDED * np.uint64(turn))[:, None], low[::-1]
+    return products[0]
 
 
-def _high(x: np.ndarray, factor: np.uint64) -> np.ndarray:
-    """The upper 64 bits of a product of 128."""
+def _product(x: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The upper and the lower 64 bits of a product of 128."""
     low, high = x & MASK, x >> HALF
     factor_low, factor_high = factor & MASK, factor >> HALF
     middle = high * factor_low + (low * factor_low >> HALF)
-    return high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)
+    upper = high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)
+    return upper, x * factor
