@@ -21,7 +21,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from lra.bench.instant import instant_kernels, meta_as_accelerator
+from lra.bench.instant import cpu_as_accelerator, shorten, shrunk
 from lra.bench.measure import Result
 from lra.bench.settings import BenchSettings
 from lra.bench.steps import random_split
@@ -29,13 +29,11 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose
 from lra.config.settings import RESULT_KEYS, Settings, checked
-from lra.core.errors import UserError
 from lra.core.signals import Requests
 from lra.data import Place, Task, TaskSpec
 from lra.records import checkpoint
 from lra.records.checkpoint import Generation
 from lra.runs.build import Job, assemble
-from lra.runs.device import keep_memory
 from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.trainer import Trainer
 from lra.training.batches import ahead
@@ -119,18 +117,12 @@ class PartClock:
         return {part: (spent[0], spent[1]) for part, spent in self._spent.items()}
 
 
-def prepare(settings: BenchSettings) -> None:
-    """Raises UserError for what the device that takes no time does not know."""
-    if settings.precision != "fp32":
-        raise UserError(f"precision={settings.precision}: what=host has a device that knows no autocast; use fp32")
-
-
 def run(settings: BenchSettings) -> Iterator[Result]:
     """By part: seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and how often a step
     has it, where a step takes a second."""
     with TemporaryDirectory() as folder:
         own, minutes = _settings_of_run(settings, folder)
-        rounds = [_between(*two) for two in pairwise(_loop(own, _task(settings)))]
+        rounds = [_between(*two) for two in pairwise(_loop(own, _task(settings), settings))]
     often = {MEASURE: 1 / settings.train["eval_every"], SAVE: 1 / (60 * minutes)}
     for part in (CHOOSE, *CALLS, WAIT, REST):
         times = 1 if part in often else STEPS
@@ -140,11 +132,12 @@ def run(settings: BenchSettings) -> Iterator[Result]:
 
 
 def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, float]:
-    """A run of one round that does not count and those that do; and the minutes between two checkpoints of others."""
+    """Of a small model, one round that does not count and those that do; and the minutes between two checkpoints of
+    other runs."""
     values = configure.plain(compose("train"))
     minutes = values["checkpoint"]["minutes"]
-    values |= {key: getattr(settings, key) for key in RESULT_KEYS} | {"out": folder, "packages": settings.packages}
-    values |= {"cache": settings.cache, "data_dir": settings.data_dir, "workers": settings.workers}
+    values |= {key: getattr(settings, key) for key in (*RESULT_KEYS, "packages")} | {"out": folder}
+    values["model"] = shrunk(settings.model)
     values["checkpoint"] |= {"steps": STEPS}
     steps = STEPS * (1 + settings.rounds)
     values["train"] = {**settings.train, "steps": steps, "eval_every": STEPS, "stop_in_warmup": True}
@@ -163,15 +156,18 @@ def _task(settings: BenchSettings) -> Task:
     )
 
 
-def _loop(settings: Settings, task: Task) -> list[Spent]:
-    """What every part has taken by the end of each round of a run with these settings."""
+def _loop(settings: Settings, task: Task, full: BenchSettings) -> list[Spent]:
+    """What every part has taken by the end of each round of a run with these settings; its checkpoints are of the
+    sizes of a model of the `full` ones."""
     clock, rounds = PartClock(), []
     cell = Cell(settings.task["_target_"], "", "", "", {})
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=task.name)
-    with meta_as_accelerator(), instant_kernels(), _timed(clock, rounds):
-        with torch.device("meta"):
-            model = job.system.model(task)
-        trainer = Trainer(job, task, Training(model, job.system.recipe), "meta")
+    with torch.device("meta"):
+        sizes = {name: value.shape for name, value in assemble(full).model(task).state_dict().items()}
+    model = job.system.model(task)
+    shorten(model)
+    with cpu_as_accelerator(full.model["dim"], model.dim), _timed(clock, rounds, sizes):
+        trainer = Trainer(job, task, Training(model, job.system.recipe), "cpu")
         silent = Loggers({}, LoggedRun(folder=job.folder, name=job.title, group="", config={}), job.title)
         clock.enter(REST)
         trainer.follow(Requests(minutes=None, sweep_minutes=None, one_of_many=True), silent)
@@ -180,15 +176,22 @@ def _loop(settings: Settings, task: Task) -> list[Spent]:
 
 
 @contextmanager
-def _timed(clock: PartClock, rounds: list[Spent]) -> Iterator[None]:
+def _timed(clock: PartClock, rounds: list[Spent], sizes: dict[str, torch.Size]) -> Iterator[None]:
     """Within, the calls of each part are timed, an evaluation takes no time, and each checkpoint ends a round."""
     read, write, scores = resolve_name("lra.training.fit._read"), checkpoint.write, count()
-    on_host: dict[str, Tensor] = {}
+    made: dict[str, Tensor] = {}
+
+    def of_full_size(path: str, value: Tensor) -> Tensor:
+        name = path.partition("/")[2]
+        size = sizes.get(name, sizes.get(name.rpartition("/")[0]))  # a weight, or what the optimiser keeps of it
+        if size is None or value.dim() == 0:
+            return value
+        if path not in made:
+            made[path] = torch.randn(size)
+        return made[path]
 
     def written(folder: Path, saved: Generation) -> None:
-        there = {name: value for name, value in saved.tensors.items() if value.is_meta}
-        on_host.update({name: torch.randn(value.shape) for name, value in there.items() if name not in on_host})
-        write(folder, replace(saved, tensors=saved.tensors | {name: on_host[name] for name in there}))
+        write(folder, replace(saved, tensors={path: of_full_size(path, value) for path, value in saved.tensors.items()}))
 
     with ExitStack() as stack:
         for part, calls in CALLS.items():

@@ -1,53 +1,60 @@
-"""An accelerator that takes no time: PyTorch's meta device, whose tensors have no values, in its place.
+"""An accelerator that takes no time: this CPU, for a model so small that its arithmetic is nothing.
 
-Training goes the way that it goes on an accelerator: the next batch is read ahead, copies wait for nobody, kernels do
-what has one. An operation costs its dispatch alone. What a driver does to start it, and to pin memory, is left out.
+Training goes the way that it goes on an accelerator: the next batch is read ahead, copies wait for nobody, and what has
+a kernel there is given to it. An operation costs what asking for it costs. What a driver does is left out: to start a
+kernel, and to keep memory pinned.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lra.ops.dropout import kernel
 from lra.ops.fused import kernels
 from lra.training.batches import OVERHEAD
 
+HEAD_DIM, LENGTH = 2, 64  # of the small model; it is longer than wide, as those of the papers are
+
 
 class Arrived:
-    """`async_copy.Awaited` of the numbers of a step: the loss and the norm are made up."""
+    """`async_copy.Awaited` of the numbers of a step, which are made up: kernels have computed nothing."""
 
     def __init__(self, numbers: Tensor) -> None:
-        self._numbers = torch.ones(numbers.shape, dtype=numbers.dtype)
+        self._numbers = torch.ones_like(numbers)
 
     def read(self) -> list[float]:
         """At once."""
         return self._numbers.tolist()
 
 
-@contextmanager
-def meta_as_accelerator() -> Iterator[None]:
-    """Within, the meta device is one that `async_copy` knows, and on which a model can be trained in fp32."""
-    autocast = torch.autocast
-    with ExitStack() as stack:
-        for module in ("ops.async_copy", "training.fit", "training.evaluate"):
-            stack.enter_context(patch(f"lra.{module}.runs_behind", lambda device: device.type == "meta"))
-        stack.enter_context(patch.object(Tensor, "pin_memory", Tensor.clone))
-        stack.enter_context(patch.dict(OVERHEAD, meta=OVERHEAD["cuda"]))
-        stack.enter_context(patch.object(torch, "autocast", lambda _, *given, **named: autocast("cpu", *given, **named)))
-        stack.enter_context(patch("lra.training.update.Awaited", Arrived))
-        fused = sys.modules["torch.optim.optimizer"]  # torch.optim has an attribute of this name, too
-        stack.enter_context(patch.object(fused, "_get_fused_kernels_supported_devices", lambda: ["meta"]))
-        yield
+def shrunk(model: dict[str, object]) -> dict[str, object]:
+    """The keys of `model` for one of as many layers and parameters, of next to no width."""
+    dim = HEAD_DIM * model["heads"]
+    return {**model, "dim": dim, "qkv_dim": dim, "mlp_dim": dim}
+
+
+def shorten(model: nn.Module) -> None:
+    """Let a model read the beginnings of its documents alone, however long these are."""
+    model.register_forward_pre_hook(lambda _, given: (given[0][:, :LENGTH], *given[1:]))
 
 
 @contextmanager
-def instant_kernels() -> Iterator[None]:
-    """Within, kernels take no time, and what has one uses it on the meta device, too; nothing where Triton is missing."""
+def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
+    """Within, a model of a small width is trained on the CPU as one of this width is on an accelerator."""
+    others = {
+        "lra.training.fit.runs_behind": lambda _: True,
+        "lra.training.batches.sent": lambda host, _: host.clone(),
+        "lra.ops.noise.sent": lambda host, _: host.clone(),
+        "lra.training.update.Awaited": Arrived,
+        "lra.ops.gram.on_cpu": lambda _: False,
+    }
     with ExitStack() as stack:
+        for name, other in others.items():
+            stack.enter_context(patch(name, other))
+        stack.enter_context(patch.dict(OVERHEAD, cpu=OVERHEAD["cuda"] // width * small))
         if kernel() is not None:
             stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: True))
             for module in (kernel(), kernels()):
