@@ -49,12 +49,12 @@ CALLS = {  # by part, who does it
     "reading and padding": ("lra.training.batches.read",),
     "copies to the device": ("lra.training.batches.sent",),
     "which noise: keys, words, features": (
-        "lra.ops.dropout.set_keys", "lra.ops.noise.BatchWords.on", "lra.ops.dropout.rule_of",
-        "lra.model.model.Model.redraw",
+        "lra.ops.dropout.set_keys", "lra.ops.noise.first_raw", "lra.model.model.Model.redraw",
     ),
     FORWARD: ("lra.training.update.predict", "lra.training.update.summed_loss"),
     BACKWARD: ("torch.Tensor.backward",),
-    "the optimiser": ("lra.training.fit.update",),
+    "adding up losses over micro-batches": ("lra.training.update.accumulate",),
+    "the optimiser, and the norm of the gradient": ("lra.training.fit.update",),
     "the numbers of a step": ("lra.training.update.Awaited", "lra.training.fit.Training.look"),
     "between steps: bar, memory, signals": (
         "lra.runs.trainer._Observer.on_step", "lra.runs.trainer._Observer.on_micro_batch",
@@ -191,7 +191,8 @@ def _timed(clock: PartClock, rounds: list[Spent], sizes: dict[str, torch.Size]) 
         return made[path]
 
     def written(folder: Path, saved: Generation) -> None:
-        write(folder, replace(saved, tensors={path: of_full_size(path, value) for path, value in saved.tensors.items()}))
+        tensors = {path: of_full_size(path, value) for path, value in saved.tensors.items()}
+        write(folder, replace(saved, tensors=tensors))
 
     with ExitStack() as stack:
         for part, calls in CALLS.items():

@@ -1,7 +1,8 @@
 """An accelerator that takes no time: this CPU, for a model so small that its arithmetic is nothing.
 
 Training goes the way that it goes on an accelerator: the next batch is read ahead, copies wait for nobody, and what has
-a kernel there is given to it. An operation costs what asking for it costs. What a driver does is left out: to start a
+a kernel there is given to it. An operation costs what asking for it costs. Kernels do nothing, nor do operations over
+whole lists of parameters, each of which an accelerator does in one kernel. What a driver does is left out: to start a
 kernel, and to keep memory pinned.
 """
 
@@ -17,6 +18,9 @@ from lra.ops.fused import kernels
 from lra.training.batches import OVERHEAD
 
 HEAD_DIM, LENGTH = 2, 64  # of the small model; it is longer than wide, as those of the papers are
+
+
+OF_LISTS = ("_foreach_add_", "_foreach_sub_", "_foreach_mul_", "_fused_adamw_")
 
 
 class Arrived:
@@ -51,9 +55,13 @@ def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
         "lra.training.update.Awaited": Arrived,
         "lra.ops.gram.on_cpu": lambda _: False,
     }
+    zero = torch.zeros(())
     with ExitStack() as stack:
         for name, other in others.items():
             stack.enter_context(patch(name, other))
+        for name in OF_LISTS:
+            stack.enter_context(patch.object(torch, name, lambda *_, **__: None))
+        stack.enter_context(patch.object(torch, "_foreach_norm", lambda tensors, *_: [zero] * len(tensors)))
         stack.enter_context(patch.dict(OVERHEAD, cpu=OVERHEAD["cuda"] // width * small))
         if kernel() is not None:
             stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: True))
