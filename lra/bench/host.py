@@ -14,6 +14,7 @@ from functools import wraps
 from itertools import count, pairwise
 from pathlib import Path
 from pkgutil import resolve_name
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -34,6 +35,7 @@ from lra.data import Place, Task, TaskSpec
 from lra.records import checkpoint
 from lra.records.checkpoint import Generation
 from lra.runs.build import Job, assemble
+from lra.runs.device import keep_memory, reproducible, set_back
 from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.trainer import Trainer
 from lra.training.batches import ahead
@@ -49,11 +51,12 @@ CALLS = {  # by part, who does it
     "reading and padding": ("lra.training.batches.read",),
     "copies to the device": ("lra.training.batches.sent",),
     "which noise: keys, words, features": (
-        "lra.ops.dropout.set_keys", "lra.ops.noise.first_raw", "lra.model.model.Model.redraw",
+        "lra.ops.dropout.StepKeys.__init__", "lra.ops.dropout.StepKeys.set", "lra.ops.noise.StepWords.of",
+        "lra.model.model.Model.redraw",
     ),
     FORWARD: ("lra.training.update.predict", "lra.training.update.summed_loss"),
     BACKWARD: ("torch.Tensor.backward",),
-    "adding up losses over micro-batches": ("lra.training.update.accumulate",),
+    "adding up losses, freeing what micro-batches kept": ("lra.training.update.accumulate",),
     "the optimiser, and the norm of the gradient": ("lra.training.fit.update",),
     "the numbers of a step": ("lra.training.update.Awaited", "lra.training.fit.Training.look"),
     "between steps: bar, memory, signals": (
@@ -67,6 +70,7 @@ CALLS = {  # by part, who does it
 }  # fmt: skip
 AHEAD = (CHOOSE, "reading and padding")  # in a thread of its own, while the device works
 MODEL = (FORWARD, BACKWARD)
+RARE = (MEASURE, SAVE)  # once in a round
 
 Item = TypeVar("Item")
 Spent = dict[str, tuple[float, float]]
@@ -119,16 +123,21 @@ class PartClock:
 
 def run(settings: BenchSettings) -> Iterator[Result]:
     """By part: seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and how often a step
-    has it, where a step takes a second."""
-    with TemporaryDirectory() as folder:
+    has it; a checkpoint, which comes after so much time, at the pace of this loop."""
+    with TemporaryDirectory() as folder, set_back():
+        reproducible()
+        keep_memory()
         own, minutes = _settings_of_run(settings, folder)
         rounds = [_between(*two) for two in pairwise(_loop(own, _task(settings), settings))]
-    often = {MEASURE: 1 / settings.train["eval_every"], SAVE: 1 / (60 * minutes)}
+    step = median(sum(spent[part][0] for part in spent if part not in (*AHEAD, *RARE)) / STEPS for spent in rounds)
+    often = {MEASURE: 1 / settings.train["eval_every"], SAVE: step / (60 * minutes)}
+    every = {MEASURE: f"{settings.train['eval_every']} steps", SAVE: f"{minutes:g} minutes"}
     for part in (CHOOSE, *CALLS, WAIT, REST):
-        times = 1 if part in often else STEPS
+        times = 1 if part in RARE else STEPS
         cpu, wall = ([spent[part][kind] / times for spent in rounds] for kind in range(2))
         group = "ahead" if part in AHEAD else "model" if part in MODEL else "loop"
-        yield {"part": part, "group": group, "in_a_step": often.get(part, 1), "cpu": cpu, "wall": wall}
+        known = {"part": part, "group": group, "every": every.get(part), "in_a_step": often.get(part, 1)}
+        yield {**known, "cpu": cpu, "wall": wall}
 
 
 def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, float]:
