@@ -49,7 +49,7 @@ MEASURE = "a measurement: best weights, metrics.jsonl"
 FORWARD, BACKWARD = "forward", "backward"
 CALLS = {  # by part, who does it
     "reading and padding": ("lra.training.batches.read",),
-    "copies to the device": ("lra.training.batches.sent",),
+    "copies to the device": ("lra.training.batches.sent", "lra.ops.noise.sent"),
     "which noise: keys, words, features": (
         "lra.ops.dropout.StepKeys.__init__", "lra.ops.dropout.StepKeys.set", "lra.ops.noise.StepWords.of",
         "lra.model.model.Model.redraw",
