@@ -28,7 +28,7 @@ STEPS = 3
 SLOW = 0.05  # seconds
 SLOWED = {  # by part, what is called within it at least once, and in no other part
     host.CHOOSE: "lra.training.batches.cuts",
-    "reading and padding": "lra.data.Split.pad",
+    host.READ: "lra.data.Split.pad",
     "copies to the device": "lra.bench.instant.copied",
     "which noise: keys, words, features": "lra.ops.noise.first_raw",
     host.FORWARD: "lra.model.embedding.Embedding.forward",

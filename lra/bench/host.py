@@ -43,12 +43,12 @@ from lra.training.evaluate import Score
 from lra.training.fit import Training
 
 STEPS = 20  # of a round; after its last one comes a measurement and a checkpoint
-CHOOSE, REST = "choosing and cutting the batch", "the rest of the loop"
-WAIT, SAVE = "waiting for the next batch", "a checkpoint"
+CHOOSE, READ, WAIT = "choosing and cutting the batch", "reading and padding", "waiting for the next batch"
+REST, SAVE = "the rest of the loop", "a checkpoint"
 MEASURE = "a measurement: best weights, metrics.jsonl"
 FORWARD, BACKWARD = "forward", "backward"
 CALLS = {  # by part, who does it
-    "reading and padding": ("lra.training.batches.read",),
+    READ: ("lra.training.batches.read",),
     "copies to the device": ("lra.training.batches.sent", "lra.ops.noise.sent"),
     "which noise: keys, words, features": (
         "lra.ops.dropout.StepKeys.__init__", "lra.ops.dropout.StepKeys.set", "lra.ops.noise.StepWords.of",
@@ -68,7 +68,7 @@ CALLS = {  # by part, who does it
     ),
     SAVE: ("lra.runs.trainer.Trainer.save",),
 }  # fmt: skip
-AHEAD = (CHOOSE, "reading and padding")  # in a thread of its own, while the device works
+AHEAD = (CHOOSE, READ)  # in a thread of its own, while the device works
 MODEL = (FORWARD, BACKWARD)
 RARE = (MEASURE, SAVE)  # once in a round
 

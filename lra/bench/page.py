@@ -170,8 +170,8 @@ def _host(record: Record) -> Iterator[str]:
     yield f"What a training step of {record['attention']}, variant {record['variant']}, costs this machine besides the"
     yield f"device's work: the loop of a run on {train['batch_size']} examples of {record['data']} in micro-batches of"
     yield f"{train['micro_batch']}. A model of the same operations, but of next to no width, stands for one on a device"
-    yield "that takes no time, so what a driver does to start a kernel is not in it. Milliseconds, medians [least, most] of"
-    yield "the rounds: of a processor, and, where others use the machine, too, that went by.\n"
+    yield "that takes no time, so what a driver does to start a kernel is not in it. Milliseconds, medians [least,"
+    yield "most] of the rounds: of a processor, and, where others use the machine, too, that went by.\n"
     groups_of = {
         "ahead": ("all that is read ahead, in a thread of its own", ["ahead"]),
         "loop": ("**all but the model's operations**", ["ahead", "loop"]),
@@ -183,8 +183,8 @@ def _host(record: Record) -> Iterator[str]:
         rows.append(_host_row(title, [result for result in record["results"] if result["group"] in summed]))
     yield from _table(["part", "processor, a step", "went by, a step", "once", "every"], rows)
     cost = median(_sums([result for result in record["results"] if result["group"] != "model"], "cpu"))
-    yield f"**{cost:.2f} ms of a processor besides the model; the goal is {GOAL} ms.** A checkpoint stops training while"
-    yield "it is written; its share of a step is that of a step of this loop, the fastest this machine can ask for.\n"
+    yield f"**{cost:.2f} ms of a processor besides the model; the goal is {GOAL} ms.** A checkpoint stops training"
+    yield "while it is written; its share is that of a step of this loop, the fastest that this machine can ask for.\n"
 
 
 def _host_row(title: str, results: list[Result]) -> list[str]:
