@@ -66,7 +66,7 @@ CALLS = {  # by part, who does it
         "lra.training.fit._measured", "lra.runs.trainer.Trainer._take", "lra.records.record.Metrics.write",
         "lra.runs.loggers.Loggers.log", "lra.core.console.TrainingBar.evaluated",
     ),
-    SAVE: ("lra.runs.trainer.Trainer.save",),
+    SAVE: ("lra.runs.trainer.Trainer.save", "lra.runs.device.trim_memory"),  # its memory is given back after the step
 }  # fmt: skip
 AHEAD = (CHOOSE, READ)  # in a thread of its own, while the device works
 MODEL = (FORWARD, BACKWARD)
