@@ -17,6 +17,7 @@ from lra.bench import host, instant, page
 from lra.bench.settings import BenchSettings, settings_of
 from lra.bench.steps import random_split
 from lra.cli.bench import main
+from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
 from lra.records import checkpoint
 from lra.runs.build import assemble
@@ -130,6 +131,11 @@ def test_the_small_model_asks_for_the_operations_of_the_full_one(task: str, syst
         names.append(asked.names)
     assert len(names[0]) > 100
     assert names[1] == ["aten.slice.Tensor", *names[0]]  # which shortens the documents
+
+
+def test_documents_that_are_predicted_position_by_position_are_not_shortened() -> None:
+    with pytest.raises(UserError, match="what=host shortens documents: expected a task that classifies"):
+        next(host.run(settings_of(composed("task=books", "attention=linear", "protocol=strict", config="bench"))))
 
 
 def test_host_end_to_end(cli: Commands) -> None:

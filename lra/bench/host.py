@@ -30,6 +30,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose
 from lra.config.settings import RESULT_KEYS, Settings, checked
+from lra.core.errors import UserError
 from lra.core.signals import Requests
 from lra.data import Place, Task, TaskSpec
 from lra.records import checkpoint
@@ -145,7 +146,8 @@ def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, fl
     other runs."""
     values = configure.plain(compose("train"))
     minutes = values["checkpoint"]["minutes"]
-    values |= {key: getattr(settings, key) for key in (*RESULT_KEYS, "packages")} | {"out": folder}
+    given = (*RESULT_KEYS, "packages", "cache", "data_dir", "workers")
+    values |= {key: getattr(settings, key) for key in given} | {"out": folder}
     values["model"] = shrunk(settings.model)
     values["checkpoint"] |= {"steps": STEPS}
     steps = STEPS * (1 + settings.rounds)
@@ -156,9 +158,11 @@ def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, fl
 def _task(settings: BenchSettings) -> Task:
     """Real data, or as many documents of full length as a round reads."""
     builder = assemble(settings).builder
+    facts: TaskSpec = builder.facts
+    if facts.objective != "classify":
+        raise UserError(f"what=host shortens documents: expected a task that classifies, {facts.name} is another")
     if settings.data == "real":
         return builder.build(Place.of(settings))
-    facts: TaskSpec = builder.facts
     split = random_split(facts, STEPS * settings.train["batch_size"], settings.seed)
     return Task(
         **asdict(facts), train=split, val=split, test=split, baselines={}, digest="", folder=Path(), source="random"
