@@ -68,11 +68,12 @@ def slowed(call: Callable[..., object]) -> Callable[..., object]:
 
 @pytest.mark.parametrize(("part", "call"), SLOWED.items(), ids=list(SLOWED))
 def test_a_part_has_what_its_calls_take(monkeypatch: pytest.MonkeyPatch, part: str, call: str) -> None:
+    """But that the first batch of a round may be read before it."""
     monkeypatch.setattr(call, slowed(resolve_name(call)))
     found = {result["part"]: result["cpu"][0] for result in host.run(settings("rounds=1"))}
     assert found.keys() == SLOWED.keys()
     assert max(found, key=found.__getitem__) == part
-    assert found[part] >= SLOW
+    assert found[part] >= SLOW * (STEPS - 1) / STEPS
 
 
 def test_the_parts_are_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
