@@ -25,7 +25,7 @@ from lra.core.errors import UserError
 from lra.model.model import Model
 from lra.ops import async_copy, dropout, noise
 from lra.ops.async_copy import sent
-from lra.ops.noise import BatchWords
+from lra.ops.noise import BatchWords, StepWords
 from lra.ops.numbering import ColumnRun, Numbers
 from lra.runs import micro_batch
 from lra.training import batches
@@ -172,7 +172,7 @@ def test_no_noise_waits(watch: Watch, numbers: Numbers) -> None:
     with watch, Lists():
         dropout.set_keys(layer, seed=1, step=2, rows=[4, 0])
         layer(torch.empty(2, 3, 5, 3, device="meta"), numbers)
-        told = BatchWords(words, 2, [4, 0], [3]).on(meta, 0, 3)
+        told = BatchWords(StepWords(words, 2, [4, 0], [3]), [0, 1]).on(meta, 0, 3)
         noise.rule_of(told, (5, 3), 7, numbers)
     assert watch.operations > 10
 

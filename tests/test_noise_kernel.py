@@ -1,6 +1,7 @@
 """Dropout in one pass, in Triton's interpreter, against the plain form for accelerators."""
 
 import sys
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -62,7 +63,7 @@ def test_one_pass_is_the_plain_form_to_the_last_bit(
 ) -> None:
     key = NoiseKey(words=WORDS, step=3, layer=1, rows=[*range(shape[0], 1, -1), 0])
     heads, inner = _heads(shape)
-    words = noise.BatchWords(WORDS, 3, key.rows, [1, heads]).on(torch.device("cpu"), 1, heads)
+    words = words_of(3, key.rows, [1, heads]).on(torch.device("cpu"), 1, heads)
     rule = noise.rule_of(words, inner, _level(p), numbers)
     kept = _kept(key, shape, p, torch.device("cpu"), numbers)
     x = (values(prod(shape)).view(shape) + 3).to(dtype)
@@ -141,16 +142,28 @@ def test_a_dropped_value_is_zero_whatever_it_was(kernel: ModuleType) -> None:
     assert set(out[~out.isnan()].tolist()) == {0.0}
 
 
-def test_words_are_those_of_philox_and_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = []
+def words_of(step: int, rows: Sequence[int], parts: Sequence[int]) -> noise.BatchWords:
+    """Of a batch of all rows of a step."""
+    return noise.BatchWords(noise.StepWords(WORDS, step, rows, parts), range(len(rows)))
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2, 3], [2, 0], [3]])
+def test_words_are_those_of_philox_and_are_made_once_and_copied_once(
+    monkeypatch: pytest.MonkeyPatch, places: list[int]
+) -> None:
+    """For a batch of some rows of a step, in any order."""
+    copied, made, first_raw = [], [], noise.first_raw
     monkeypatch.setattr(noise, "sent", lambda words, _: copied.append(words) or words)
+    monkeypatch.setattr(noise, "first_raw", lambda *given: made.append(given) or first_raw(*given))
     rows, parts, step, cpu = [5, 0, (1 << 32) - 1, 3], [1, 3, 2], 1_000_003, torch.device("cpu")
-    words = noise.BatchWords(WORDS, step, rows, parts)
-    for layer, count in enumerate(parts):
-        key = NoiseKey(words=WORDS, step=step, layer=layer, rows=rows)
-        expected = [key.bits(row, part).random_raw() >> 1 for row in rows for part in range(count)]
-        assert words.on(cpu, layer, count).tolist() == expected
-    assert len(copied) == 1
+    step_words = noise.StepWords(WORDS, step, rows, parts)
+    for _ in range(2):
+        words = noise.BatchWords(step_words, places)
+        for layer, count in enumerate(parts):
+            key = NoiseKey(words=WORDS, step=step, layer=layer, rows=[rows[place] for place in places])
+            expected = [key.bits(row, part).random_raw() >> 1 for row in key.rows for part in range(count)]
+            assert words.on(cpu, layer, count).tolist() == expected
+    assert (len(made), len(copied)) == (1, 2)
     assert words.on(cpu, 0, 2).tolist()[::2] == words.on(cpu, 0, 1).tolist()
 
 
@@ -202,7 +215,7 @@ def test_the_bytes_that_noise_moves() -> None:
         (x * (1 / (1 - p))).mul_(kept)  # forward
         (x * (1 / (1 - p))).mul_(kept)  # backward
     besides = plain.moved / x.numel() - 2 * (2 + 2)
-    words = noise.BatchWords(WORDS, 0, key.rows, [1]).on(torch.device("cpu"), 0, 1)
+    words = words_of(0, key.rows, [1]).on(torch.device("cpu"), 0, 1)
     rule = noise.rule_of(words, shape[1:], _level(p), "order")
     tensors = [value for value in vars(rule).values() if isinstance(value, Tensor)]
     assert 2 * sum(tensor.nbytes for tensor in tensors) / x.numel() <= 0.01  # forward and backward

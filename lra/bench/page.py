@@ -11,6 +11,7 @@ from lra.core.files import write_atomic, write_json
 
 NAME, PAGE = "bench.json", "README.md"
 SCHEMA = 2
+GOAL = 2  # milliseconds of a step that this machine may take besides the model
 
 TURNS = "Each subject has a process of its own, and they take turns; ratios are medians [least, most] of the rounds."
 TURNS_OF_LENGTHS = (
@@ -164,6 +165,46 @@ def _errors(record: Record) -> Iterator[str]:
     yield from _table(header, [[*map(str, key), *cells] for key, cells in rows.items()])
 
 
+def _host(record: Record) -> Iterator[str]:
+    train = record["config"]["train"]
+    yield f"What a training step of {record['attention']}, variant {record['variant']}, costs this machine besides the"
+    yield f"device's work: the loop of a run on {train['batch_size']} examples of {record['data']} in micro-batches of"
+    yield f"{train['micro_batch']}. A model of the same operations, but of next to no width, stands for one on a device"
+    yield "that takes no time, so what a driver does to start a kernel is not in it. Milliseconds, medians [least,"
+    yield "most] of the rounds: of a processor, and, where others use the machine, too, that went by.\n"
+    groups_of = {
+        "ahead": ("all that is read ahead, in a thread of its own", ["ahead"]),
+        "loop": ("**all but the model's operations**", ["ahead", "loop"]),
+        "model": ("the model's operations, asked for", ["model"]),
+    }
+    rows = []
+    for group, (title, summed) in groups_of.items():
+        rows += [_host_row(result["part"], [result]) for result in record["results"] if result["group"] == group]
+        rows.append(_host_row(title, [result for result in record["results"] if result["group"] in summed]))
+    yield from _table(["part", "processor, a step", "went by, a step", "once", "every"], rows)
+    cost = median(_sums([result for result in record["results"] if result["group"] != "model"], "cpu"))
+    yield f"**{cost:.2f} ms of a processor besides the model; the goal is {GOAL} ms.** A checkpoint stops training"
+    yield "while it is written; its share is that of a step of this loop, the fastest that this machine can ask for.\n"
+
+
+def _host_row(title: str, results: list[Result]) -> list[str]:
+    cells = [title, *("{:.3f} [{:.3f}, {:.3f}]".format(*_middle(_sums(results, kind))) for kind in ("cpu", "wall"))]
+    every = results[0]["every"] if len(results) == 1 else None
+    once = "" if every is None else " / ".join(f"{1e3 * median(results[0][kind]):.1f}" for kind in ("cpu", "wall"))
+    return [*cells, once, every or ""]
+
+
+def _middle(values: list[float]) -> tuple[float, float, float]:
+    return median(values), min(values), max(values)
+
+
+def _sums(results: list[Result], kind: str) -> list[float]:
+    """Milliseconds a step that these parts take together, in each round."""
+    rounds = zip(*(result[kind] for result in results), strict=True)
+    often = [result["in_a_step"] for result in results]
+    return [1e3 * sum(one * times for one, times in zip(values, often, strict=True)) for values in rounds]
+
+
 TITLES = {
     "layer": "Layers",
     "model": "Models",
@@ -171,6 +212,7 @@ TITLES = {
     "epoch": "An epoch",
     "profile": "Where a training step's time goes",
     "accuracy": "Rounding errors of SimpleAttention",
+    "host": "What a training step costs besides the device's work",
 }
 SECTIONS = {
     "layer": _layers,
@@ -179,6 +221,7 @@ SECTIONS = {
     "epoch": _steps,
     "profile": _profiles,
     "accuracy": _errors,
+    "host": _host,
 }
 LENGTHS = ("layer", "model")  # which have figures
 FORWARD = "Forward, without gradients"

@@ -11,7 +11,7 @@ from lra.config.settings import Precision
 from lra.core.errors import UserError
 from lra.training.recipe import AUTO
 
-What = Literal["layer", "model", "step", "epoch", "profile", "accuracy"]
+What = Literal["layer", "model", "step", "epoch", "profile", "accuracy", "host"]
 Direction = Literal["forward", "train"]
 
 

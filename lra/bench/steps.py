@@ -64,11 +64,12 @@ def profiles(settings: BenchSettings, place: BenchPlace) -> Iterator[Result]:
 
 
 def prepare(settings: BenchSettings) -> tuple[str, str | None]:
-    """Check that there is a straightforward step, prepare the data; their name and digest."""
+    """Check that there is a straightforward step where one is measured, prepare the data; their name and digest."""
     if settings.what == "epoch" and settings.data != "real":
         raise UserError(f"data={settings.data}: what=epoch reads real examples; set data=real")
     system = assemble(settings)
-    straightforward_model(settings, system.builder.facts)
+    if settings.what != "host":
+        straightforward_model(settings, system.builder.facts)
     if settings.data == "random":
         return system.builder.facts.name, None
     with Preparation(system.builder.facts.name) as progress:

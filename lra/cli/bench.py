@@ -50,15 +50,16 @@ def measure(settings: BenchSettings, again: "Again") -> dict[str, Any]:
     """The part of the record that only measuring can fill."""
     import torch
 
-    from lra.bench import accuracy, layers, models, steps
+    from lra.bench import accuracy, host, layers, models, steps
     from lra.bench.worker import BenchPlace
     from lra.runs.device import device_of
 
     started = provenance.now()
     torch.set_num_threads(settings.threads)
-    place = BenchPlace(device_of(settings.device), settings.threads, settings.memory_limit)
+    device = "cpu" if settings.what == "host" else device_of(settings.device)
+    place = BenchPlace(device, settings.threads, settings.memory_limit)
     data, digest = None, None
-    if settings.what in ("step", "epoch", "profile"):
+    if settings.what in ("step", "epoch", "profile", "host"):
         data, digest = steps.prepare(settings)
     results = {
         "layer": lambda: layers.run(settings, place, again),
@@ -67,6 +68,7 @@ def measure(settings: BenchSettings, again: "Again") -> dict[str, Any]:
         "epoch": lambda: steps.run(settings, place),
         "profile": lambda: steps.profiles(settings, place),
         "accuracy": lambda: accuracy.run(settings, place.device),
+        "host": lambda: host.run(settings),
     }[settings.what]
     identity = {key: value for key, value in asdict(settings).items() if key not in PLACES}
     return {

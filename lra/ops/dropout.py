@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lra.core import streams
 from lra.core.console import say
 from lra.ops.async_copy import sent
-from lra.ops.noise import BatchWords, Noise, rule_of
+from lra.ops.noise import BatchWords, Noise, StepWords, rule_of
 from lra.ops.numbering import Numbers, count_of, numbers_of, places_of
 
 LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
@@ -48,15 +48,16 @@ class Keyed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._key: NoiseKey | None = None
-        self._words: BatchWords | None = None
+        self._keys: StepKeys | None = None
+        self._layer = 0  # which of those that draw in the model it is
         self._parts = 1  # how many parts a row had the last time
 
     def key(self, rows: int) -> NoiseKey:
         """The key of this batch of so many rows."""
-        if self._key is None or len(self._key.rows) != rows:
+        keys = self._keys
+        if keys is None or len(keys.rows) != rows:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
-        return self._key
+        return NoiseKey(words=keys.words, step=keys.step, layer=self._layer, rows=keys.rows)
 
 
 class Dropout(Keyed):
@@ -84,7 +85,7 @@ class Dropout(Keyed):
         key = self.key(shape[0])
         if self.by_rule(device):
             self._parts, inner = _heads(shape)
-            return rule_of(self._words.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
+            return rule_of(self._keys.batch.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
             return torch.from_numpy(_dropped(key, shape, self.p, numbers))
         return _kept(key, shape, self.p, device, numbers)
@@ -136,14 +137,26 @@ def kernel() -> ModuleType | None:
     return noise_kernel
 
 
+class StepKeys:
+    """Names the noise of a step of a model; `rows` are the places of its documents in the batch."""
+
+    def __init__(self, model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
+        layers = [module for module in model.modules() if isinstance(module, Keyed)]
+        self.words, self.step = streams.key(seed, "dropout"), step
+        self._of_step = StepWords(self.words, step, rows, [module._parts for module in layers])
+        self._places = {row: place for place, row in enumerate(rows)}
+        self.set(rows)
+        for layer, module in enumerate(layers):
+            module._keys, module._layer = self, layer
+
+    def set(self, rows: Sequence[int]) -> None:
+        """The next forward pass is of these rows of the step; before, it is of all."""
+        self.rows, self.batch = rows, BatchWords(self._of_step, [self._places[row] for row in rows])
+
+
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-    """Name the noise of the next forward pass; `rows` are the places of its documents in the step's batch."""
-    words = streams.key(seed, "dropout")
-    layers = [module for module in model.modules() if isinstance(module, Keyed)]
-    all_words = BatchWords(words, step, rows, [module._parts for module in layers])
-    for layer, module in enumerate(layers):
-        module._words = all_words
-        module._key = NoiseKey(words=words, step=step, layer=layer, rows=rows)
+    """Name the noise of the next forward pass, which has all rows of a step."""
+    StepKeys(model, seed=seed, step=step, rows=rows)
 
 
 class _Drop(torch.autograd.Function):

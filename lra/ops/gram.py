@@ -34,7 +34,7 @@ class Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        by_bands = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+        by_bands = on_cpu(x) and x.dtype in (torch.float32, torch.float64)
         size = POSITIONS if by_bands else x.shape[1]
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
@@ -81,6 +81,11 @@ def add_bands(gram: Tensor, x: Tensor) -> None:
         torch.baddbmm(rows, x[:, :, band].mT, x[:, :, start:], out=rows)
 
 
+def on_cpu(x: Tensor) -> bool:
+    """Whether products of x are cut into pieces that stay in a CPU's cache."""
+    return x.device.type == "cpu"
+
+
 def gram_of(x: Tensor) -> Tensor:
     """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher."""
     if x.device.type == "cuda" and x.dtype == torch.bfloat16:
@@ -105,7 +110,7 @@ class Product(torch.autograd.Function):
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b; in pieces on a CPU."""
-    if a.device.type != "cpu":
+    if not on_cpu(a):
         return a @ b
     product = a.new_empty(1, len(a), b.shape[1])
     multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, product)
@@ -121,7 +126,7 @@ class ProductByHead(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        if a.device.type != "cpu":
+        if not on_cpu(a):
             return a @ b
         product = a.new_empty(len(a), a.shape[1], b.shape[2])
         for a_head, b_head, of_head in zip(a, b, product, strict=True):
@@ -131,7 +136,7 @@ class ProductByHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        if a.device.type != "cpu":
+        if not on_cpu(a):
             return grad @ b.transpose(1, 2), a.transpose(1, 2) @ grad
         by_a, by_b = torch.empty_like(a), torch.empty_like(b)
         for a_head, b_head, grad_head, by_a_head, by_b_head in zip(a, b, grad, by_a, by_b, strict=True):

@@ -1,4 +1,4 @@
-"""Noise on an accelerator: the words of a batch, which are made at once and copied once, and what a kernel is told.
+"""Noise on an accelerator: its words, made once for a step and copied once for a batch, and what a kernel is told.
 
 The plain form there (`dropout._kept`) makes a mask from int64 tensors as large as the data, and moves more than
 200 bytes a value (tests/test_noise_kernel.py counts them). The kernel of `noise_kernel` hashes in registers while it
@@ -56,29 +56,53 @@ def rule_of(words: Tensor, inner: Sequence[int], drops: int, numbers: Numbers) -
     return Noise(words=words, inner=inner, drops=drops, numbering="runs", most=before, **tables)
 
 
-class BatchWords:
-    """The words of all layers of a batch for `parts` of each row in a layer: made when one is first asked for, and
-    copied to the accelerator at once."""
+class StepWords:
+    """The words of all layers of a step for `parts` of each row in a layer, which are made when one is first asked
+    for."""
 
     def __init__(self, key: np.ndarray, step: int, rows: Sequence[int], parts: Sequence[int]) -> None:
-        self._key, self._step, self._rows, self._parts = key, step, np.asarray(rows, np.uint64), parts
+        self._key, self._step, self._rows, self.parts = key, step, np.asarray(rows, np.uint64), parts
+        self._made: np.ndarray | None = None
+
+    def of(self, places: Sequence[int]) -> np.ndarray:
+        """Of the rows at these places, one layer after the other."""
+        most = max(self.parts)
+        if self._made is None:
+            self._made = self._words(self._rows, range(len(self.parts)), most)
+        words = self._made[:, places]
+        there = np.arange(most) < np.array(self.parts)[:, None, None]
+        return words[np.broadcast_to(there, words.shape)]
+
+    def of_layer(self, places: Sequence[int], layer: int, parts: int) -> np.ndarray:
+        """Of one layer alone, for so many parts."""
+        return self._words(self._rows[places], [layer], parts).ravel()
+
+    def _words(self, rows: np.ndarray, layers: Sequence[int], parts: int) -> np.ndarray:
+        """[layers, rows, parts]."""
+        counters = np.zeros((4, len(layers), len(rows), parts), np.uint64)
+        counters[1] = rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
+        counters[2] = np.array(layers, np.uint64)[:, None, None]
+        counters[3] = self._step
+        words = first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)
+        return words.astype(np.int64).reshape(counters.shape[1:])
+
+
+class BatchWords:
+    """The words of a step for the rows at these places, which are copied to the accelerator at once."""
+
+    def __init__(self, step: StepWords, places: Sequence[int]) -> None:
+        self._step, self._places = step, places
         self._copied: Sequence[Tensor] = ()
 
     def on(self, device: torch.device, layer: int, parts: int) -> Tensor:
         """The words [rows parts] of one layer."""
-        if parts != self._parts[layer]:  # in the first batch alone it is not known how many heads a layer has
-            return sent(torch.from_numpy(self._of(layer, parts)), device)
+        known = self._step.parts
+        if parts != known[layer]:  # in the first step alone it is not known how many heads a layer has
+            return sent(torch.from_numpy(self._step.of_layer(self._places, layer, parts)), device)
         if not self._copied:
-            words = [self._of(number, count) for number, count in enumerate(self._parts)]
-            copied = sent(torch.from_numpy(np.concatenate(words)), device)
-            self._copied = copied.split([len(of_layer) for of_layer in words])
+            copied = sent(torch.from_numpy(self._step.of(self._places)), device)
+            self._copied = copied.split([len(self._places) * count for count in known])
         return self._copied[layer]
-
-    def _of(self, layer: int, parts: int) -> np.ndarray:
-        counters = np.zeros((4, len(self._rows), parts), np.uint64)
-        counters[1] = self._rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
-        counters[2:] = np.array([layer, self._step], np.uint64)[:, None, None]
-        return (first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)).astype(np.int64)
 
 
 def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
@@ -86,16 +110,18 @@ def first_raw(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
 
     Ten rounds of Philox 4x64 (Salmon et al. 2011), all at once, since an object for each costs microseconds.
     """
-    a, b, c, d = counters[0] + np.uint64(1), *counters[1:]  # numpy counts before it draws
+    products, others = counters[[0, 2]], counters[[1, 3]]
+    products[0] += np.uint64(1)  # numpy counts before it draws
     for turn in range(10):
-        one, two = key + ADDED * np.uint64(turn)
-        a, b, c, d = _high(c, FACTORS[1]) ^ b ^ one, c * FACTORS[1], _high(a, FACTORS[0]) ^ d ^ two, a * FACTORS[0]
-    return a
+        high, low = _product(products, FACTORS[:, None])
+        products, others = high[::-1] ^ others ^ (key + ADDED * np.uint64(turn))[:, None], low[::-1]
+    return products[0]
 
 
-def _high(x: np.ndarray, factor: np.uint64) -> np.ndarray:
-    """The upper 64 bits of a product of 128."""
+def _product(x: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The upper and the lower 64 bits of a product of 128."""
     low, high = x & MASK, x >> HALF
     factor_low, factor_high = factor & MASK, factor >> HALF
     middle = high * factor_low + (low * factor_low >> HALF)
-    return high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)
+    upper = high * factor_high + (middle >> HALF) + (((middle & MASK) + low * factor_high) >> HALF)
+    return upper, x * factor

@@ -156,11 +156,11 @@ def accumulate(
     device = next(model.parameters()).device
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
-    done = 0
+    keys, done = dropout.StepKeys(model, seed=seed, step=step, rows=range(len(examples) * split.documents)), 0
     for part in micro_batches(model, split, examples, micro_batch) if parts is None else parts:
         if distributed.count() == 1:
             on_micro_batch(done, len(examples))
-        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        keys.set(part.rows)
         logits, labels = predict(model, part, precision)
         loss = summed_loss(logits, labels) / predictions
         loss.backward()

@@ -1,0 +1,75 @@
+"""An accelerator that takes no time: this CPU, for a model so small that its arithmetic is nothing.
+
+Training goes the way that it goes on an accelerator: the next batch is read ahead, copies wait for nobody, and what has
+a kernel there is given to it. An operation costs what asking for it costs. Kernels do nothing, nor do operations over
+whole lists of parameters, each of which an accelerator does in one kernel. What a driver does is left out: to start a
+kernel, and to keep memory pinned.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from lra.ops.dropout import kernel
+from lra.ops.fused import kernels
+from lra.training.batches import OVERHEAD
+
+HEAD_DIM, LENGTH = 2, 64  # of the small model; it is longer than wide, as those of the papers are
+
+
+OF_LISTS = ("_foreach_add_", "_foreach_sub_", "_foreach_mul_", "_fused_adamw_")
+
+
+class Arrived:
+    """`async_copy.Awaited` of the numbers of a step, which are made up: kernels have computed nothing."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = torch.ones_like(numbers)
+
+    def read(self) -> list[float]:
+        """At once."""
+        return self._numbers.tolist()
+
+
+def copied(host: Tensor, _: torch.device) -> Tensor:
+    """`async_copy.sent`: what the copy into pinned memory costs."""
+    return host.clone()
+
+
+def shrunk(model: dict[str, object]) -> dict[str, object]:
+    """The keys of `model` for one of as many layers and parameters, of next to no width."""
+    dim = HEAD_DIM * model["heads"]
+    return {**model, "dim": dim, "qkv_dim": dim, "mlp_dim": dim}
+
+
+def shorten(model: nn.Module) -> None:
+    """Let a model read the beginnings of its documents alone, however long these are."""
+    model.register_forward_pre_hook(lambda _, given: (given[0][:, :LENGTH], *given[1:]))
+
+
+@contextmanager
+def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
+    """Within, a model of a small width is trained on the CPU as one of this width is on an accelerator."""
+    others = {
+        "lra.training.fit.runs_behind": lambda _: True,
+        "lra.training.batches.sent": copied,
+        "lra.ops.noise.sent": copied,
+        "lra.training.update.Awaited": Arrived,
+        "lra.ops.gram.on_cpu": lambda _: False,
+    }
+    zero = torch.zeros(())
+    with ExitStack() as stack:
+        for name, other in others.items():
+            stack.enter_context(patch(name, other))
+        for name in OF_LISTS:
+            stack.enter_context(patch.object(torch, name, lambda *_, **__: None))
+        stack.enter_context(patch.object(torch, "_foreach_norm", lambda tensors, *_: [zero] * len(tensors)))
+        stack.enter_context(patch.dict(OVERHEAD, cpu=OVERHEAD["cuda"] // width * small))
+        if kernel() is not None:
+            stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: True))
+            for module in (kernel(), kernels()):
+                stack.enter_context(patch.object(module, "launch", lambda *_, **__: None))
+        yield
