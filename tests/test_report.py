@@ -1,6 +1,7 @@
 """The report: numbers by hand, missing and failed cells, what it refuses to pool, how names and texts stand in it."""
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from golden import folder as golden
 from reports import change, complete, declare, files_of, lines_of, page_of, put
@@ -610,3 +612,21 @@ def test_the_picture_has_a_dot_for_every_verdict(whole: Path) -> None:
     for row in rows:
         [line] = [line for line in row.findall("svg:line", space) if line.get("class") == "i"]
         assert float(line.get("x1")) <= float(row.find("svg:circle", space).get("cx")) <= float(line.get("x2"))
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_are_reported_within_a_minute(tmp_path: Path) -> None:
+    """In 500 cells: a minute of a processor, and 2 GiB."""
+    rng = np.random.default_rng(3)
+    systems = ("simple", "linear", "performer", "s4d", "gla")
+    for attention, rate, seed in itertools.product(systems, range(100), range(20)):
+        put(tmp_path, seed, round(rng.normal(50, 2), 2), attention=attention, settings={"train.lr": rate})
+    program = (
+        "import resource, sys, time; from pathlib import Path; from lra.report import write_report\n"
+        "write_report(Path(sys.argv[1]));"
+        "print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    seconds, kilobytes = map(float, said.stdout.split())
+    assert seconds <= 60
+    assert kilobytes <= 2 << 20

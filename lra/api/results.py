@@ -38,7 +38,7 @@ class Results:
     def seeds(self) -> pd.DataFrame:
         """A line for each run, those that are missing included."""
         lines = exports.seed_lines(self._report.run_files, self._report.sections)
-        scores = [row.cell.scores().get(seed) for _, row in self._rows for seed in row.cell.seeds()]
+        scores = [row.scores.get(seed) for _, row in self._rows for seed in row.cell.seeds()]
         frame = self._frame(lines).rename(columns={"flags": "flag"})  # `frame.flags` is something else in pandas
         return frame.assign(score=pd.Series(scores, dtype=float))
 

@@ -165,7 +165,7 @@ def _one(column: Column, name: str) -> TableRow:
 
 def _of_rows(rows: list[TableRow], name: str) -> Quantity:
     """Of one system; of several, a range over them."""
-    if not any(row.cell.scores() for row in rows):
+    if not any(row.scores for row in rows):
         raise UserError("none of its runs is finished")
     if name in SPANS:
         values = [value for row in rows for value in SPANS[name](row)]
@@ -221,7 +221,7 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
     one, two = _one(column, first), _one(column, other)
-    ours, theirs = one.cell.scores(), two.cell.scores()
+    ours, theirs = one.scores, two.scores
     seeds = [seed for seed in ours if seed in theirs]
     values = [ours[seed] - theirs[seed] for seed in seeds]
     known = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
@@ -246,11 +246,11 @@ def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quanti
 
 
 def _scores(row: TableRow) -> list[float]:
-    return list(row.cell.scores().values())
+    return list(row.scores.values())
 
 
 def _finished(row: TableRow) -> list[dict[str, Any]]:
-    return [row.cell.runs[seed] for seed in row.cell.scores()]
+    return [row.cell.runs[seed] for seed in row.scores]
 
 
 def _published(source: str, task: str, system: str) -> Quantity:

@@ -50,7 +50,7 @@ def cost_points(columns: Sequence[Column]) -> list[Point]:
 
 def step_seconds(row: TableRow) -> float | None:
     """Of training, the median over its runs; None or 0 where these do not say it."""
-    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    runs = [row.cell.runs[seed] for seed in row.scores]
     times = [run["seconds"]["train"] / run["steps"] for run in runs if "seconds" in run and run["steps"] > 0]
     return median(times) if times else None
 

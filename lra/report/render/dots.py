@@ -38,7 +38,7 @@ def dot_of(column: Column, row: TableRow, beside: Sequence[Column]) -> Dot:
     return Dot(
         said=", ".join(filter(None, [f"{mean:.2f}", formats.interval(ends)])),
         mean=x(mean),
-        seeds=[x(score) for score in row.cell.scores().values()] if row.summary.done > 1 else [],
+        seeds=[x(score) for score in row.scores.values()] if row.summary.done > 1 else [],
         ends=None if ends is None else (x(ends[0]), x(ends[1])),
         tick=None if trivial is None else x(trivial),
     )

@@ -63,7 +63,7 @@ class DrawnSystem:
         number = system_number(row) + setting
         return cls(
             row=row,
-            runs=[row.cell.runs[seed] for seed in row.cell.scores()],
+            runs=[row.cell.runs[seed] for seed in row.scores],
             curves=list(row.curves.values()),
             costs=list(row.costs.values()),
             colour=shade(COLOURS[colour_number(row)], setting, settings),

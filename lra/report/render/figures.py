@@ -178,7 +178,7 @@ def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     figure, [panel] = new_figure(1, 1.1 + 0.3 * len(shown), across=1)
     panel.plot([], [], "o", color="0.4", fillstyle="none", label="one seed")
     for row, system in enumerate(shown):
-        values = list(system.row.cell.scores().values())
+        values = list(system.row.scores.values())
         panel.plot(values, [row - 0.15] * len(values), "o", color=system.colour, fillstyle="none")
         summary = system.row.summary
         if summary.interval is not None:
@@ -496,7 +496,7 @@ def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
 def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Table 2 of the paper: every seed at every number of blocks, and the means."""
     scores = {
-        name: {depth: list(by_depth.values()) for depth, row in rows.items() if (by_depth := row.cell.scores())}
+        name: {depth: list(by_depth.values()) for depth, row in rows.items() if (by_depth := row.scores)}
         for name, rows in column.by_depth.items()
     }
     if not any(scores.values()):

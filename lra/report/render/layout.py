@@ -284,7 +284,7 @@ def seeds_of(row: TableRow) -> str:
 
 
 def _groups(row: TableRow) -> str:
-    return grouped(row.cell.scores()) if row.cell.metric == "accuracy" else ""
+    return grouped(row.scores) if row.cell.metric == "accuracy" else ""
 
 
 def legend(columns: Sequence[Column]) -> str:
@@ -392,7 +392,7 @@ def across(columns: Sequence[Column]) -> list[Across]:
     if len(shared) < 2:
         return []
     rows = [[by_order[order] for by_order in orders] for order in shared]
-    scores = [[np.array(list(row.cell.scores().values())) for row in tasks] for tasks in rows]
+    scores = [[np.array(list(row.scores.values())) for row in tasks] for tasks in rows]
     rng = np.random.default_rng(SEED)
     drawn = [[runs[rng.integers(0, len(runs), (DRAWS, len(runs)))] for runs in tasks] for tasks in scores]
     found = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
@@ -506,7 +506,7 @@ MEASURES = ("loss", "perplexity", "accuracy")
 
 def reached(row: TableRow, measure: str) -> list[float]:
     """Where the weights were taken, by seed; of the finished runs that have it."""
-    phases = [row.cell.runs[seed].get("pretrain", {}) for seed in sorted(row.cell.scores())]
+    phases = [row.cell.runs[seed].get("pretrain", {}) for seed in sorted(row.scores)]
     best = [phase.get("validation", {}).get("best", {}) for phase in phases]
     return [known[measure] for known in best if known.get(measure) is not None]
 

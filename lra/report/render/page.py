@@ -35,7 +35,7 @@ Steps = dict[tuple[int, ...], int]
 def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
     """What the table shows of a cell: by heading, the number that sorts it, if one does, and the text."""
     summary, key = row.summary, row.cell.key
-    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    runs = [row.cell.runs[seed] for seed in row.scores]
     strongest = column.strongest[1] if column.strongest else None
     parameters = next((run["parameters"] for run in runs if "parameters" in run), None)
     minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
@@ -152,7 +152,7 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps) -> dict[
     """A cell; what all its runs share stands once."""
     key = row.cell.key
     runs = list(row.cell.runs.values())
-    finished = [row.cell.runs[seed] for seed in row.cell.scores()]
+    finished = [row.cell.runs[seed] for seed in row.scores]
     shared = _shared([run["provenance"] for run in runs])
     baselines = {f"baseline: {name}": formats.decimals(value) for name, value in sorted(column.baselines.items())}
     return {
@@ -194,7 +194,7 @@ def _run(files: RunFiles, row: TableRow, seed: int, shared: dict[str, Any], step
     return shown | {
         "path": run["path"],
         **({"packed": True} if run["packed"] else {}),
-        "score": row.cell.scores().get(seed),
+        "score": row.scores.get(seed),
         "reason": run.get("reason"),
         "test": {rule: run["test"][rule][row.cell.metric] for rule in RULES if rule in run.get("test", {})},
         "best_val": best.get(row.cell.metric),

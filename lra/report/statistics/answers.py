@@ -88,7 +88,7 @@ def _learners(column: Column) -> str:
 
 def _scores(row: TableRow) -> str:
     """Its test accuracy, or that of each group of its seeds."""
-    return grouped(row.cell.scores()) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
+    return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
 def _verb(rows: list, verb: str) -> str:

@@ -122,7 +122,7 @@ def refuse_other_labels(rows: list[TableRow]) -> None:
 
 
 def _beside(row: TableRow, name: str, value: float) -> Comparison:
-    scores = list(row.cell.scores().values())
+    scores = list(row.scores.values())
     return Comparison(row.name, name, True, inference.difference(scores, [value] * len(scores)), {})
 
 

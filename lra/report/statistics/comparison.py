@@ -78,7 +78,7 @@ def race_tests(rows: Sequence[TableRow]) -> list[RaceTest]:
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
     """What a row is held against: the named system, else the same system from scratch where it is self-pretrained, else
     the Transformer from scratch, else the first row; that of the row's own settings where there are several."""
-    measured = [other for other in rows if other.cell.scores()]
+    measured = [other for other in rows if other.scores]
     itself = [other for other in measured if _is_scratch_of(other, row)]
     if itself and question.reference is None:
         return itself[0]
@@ -107,7 +107,7 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     if other is None:
         name = question.reference or "Transformer"
         return Verdict(name, UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
-    ours, theirs = row.cell.scores(), other.cell.scores()
+    ours, theirs = row.scores, other.scores
     seeds = [seed for seed in ours if seed in theirs]
     difference = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
     means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
@@ -188,7 +188,7 @@ def badges(
 ) -> tuple[Badge, ...]:
     """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
     done, selection = row.summary.done, row.cell.key.selection
-    runs = [row.cell.runs[seed] for seed in row.cell.scores()]
+    runs = [row.cell.runs[seed] for seed in row.scores]
     on_test = selection == "best_val" and any("best_test" in run["test"] for run in runs)
     shown = {
         "T": on_test or selection == "best_test",
@@ -227,7 +227,7 @@ def _below(row: TableRow, baselines: dict[str, float], metric: str) -> bool:
 def _of_examples(row: TableRow, metric: str) -> float:
     if metric == "perplexity":
         return 0.0
-    [seed] = row.cell.scores()
+    [seed] = row.scores
     entry = row.cell.runs[seed]["test"][row.cell.key.selection]
     share = entry["correct"] / entry["examples"]
     return 100 * TWO_SIDED * math.sqrt(share * (1 - share) / entry["examples"])

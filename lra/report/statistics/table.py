@@ -143,9 +143,16 @@ class TableRow:
     @property
     def is_vanilla(self) -> bool:
         """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
+        if self.system != VANILLA or self.pretrained:
+            return False
         configs = [run["config"] for run in self.cell.runs.values()]
         helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
-        return self.system == VANILLA and bool(configs) and not helped and not self.pretrained
+        return bool(configs) and not helped
+
+    @cached_property
+    def scores(self) -> dict[int, float]:
+        """By seed, as its cell says: every pair of rows asks for them."""
+        return self.cell.scores()
 
     @property
     def system(self) -> tuple[str, str]:
@@ -368,7 +375,7 @@ class Section:
 
 
 def compare(first: TableRow, other: TableRow) -> Comparison:
-    scores, other_scores = first.cell.scores(), other.cell.scores()
+    scores, other_scores = first.scores, other.scores
     seeds = [seed for seed in scores if seed in other_scores]
     discordant = {
         seed: inference.mcnemar(first.correct(seed), other.correct(seed))
