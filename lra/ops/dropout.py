@@ -116,8 +116,8 @@ class Gumbel(Keyed):
         key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = -np.log(-np.log(uniform))[:, numbers_of(pairs, "pairs", torch.device("cpu")).numpy()]
-        return x + sent(torch.from_numpy(noise).view(x.shape), x.device).to(x.dtype)
+        noise = torch.from_numpy(-np.log(-np.log(uniform)))[:, numbers_of(pairs, "pairs", torch.device("cpu"))]
+        return x + sent(noise.view(x.shape), x.device).to(x.dtype)
 
 
 def has_kernel(device: torch.device) -> bool:
