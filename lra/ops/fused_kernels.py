@@ -139,13 +139,13 @@ def _activate(
 ):  # fmt: skip
     """x, out [leads, rows, columns]."""
     place, inside, shift, _ = _tile(bias, rows, columns, BIAS, WIDE, ROWS, COLUMNS)
-    hashed = place
+    hashed, values = place, tl.full((1, 1), leads, tl.int64) * rows * columns
     if NOISE:
         hashed = mix(place.to(tl.uint64))
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(2).to(tl.int64) * LEADS + turn
         at = place + lead * rows * columns
-        there = inside & (at < leads * rows * columns)
+        there = inside & (at < values)
         value, _ = _activation(tl.load(x + at, mask=there, other=0).to(WIDE) + shift, ACTIVATION, WIDE)
         if NOISE:
             value = tl.where(kept(hashed, words, lead, leads, drops), value, 0)
@@ -160,14 +160,14 @@ def _activate_backward(
 ):  # fmt: skip
     """grad, x, out [leads, rows, columns]; sums [row blocks x example blocks, columns]."""
     place, inside, shift, column = _tile(bias, rows, columns, BIAS, WIDE, ROWS, COLUMNS)
-    hashed = place
+    hashed, values = place, tl.full((1, 1), leads, tl.int64) * rows * columns
     if NOISE:
         hashed = mix(place.to(tl.uint64))
     total = tl.full((COLUMNS,), 0, WIDE)
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(2).to(tl.int64) * LEADS + turn
         at = place + lead * rows * columns
-        there = inside & (at < leads * rows * columns)
+        there = inside & (at < values)
         _, slope = _activation(tl.load(x + at, mask=there, other=0).to(WIDE) + shift, ACTIVATION, WIDE)
         value = tl.load(grad + at, mask=there, other=0).to(WIDE) * slope
         if NOISE:
@@ -216,13 +216,13 @@ def _join(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     inside, factor = (row < rows) & (column < columns), tl.full((1, 1), SCALE, WIDE)
-    hashed = row * columns + column
+    hashed, lines = row * columns + column, tl.full((1, 1), leads, tl.int64) * rows
     if NOISE:
         hashed = mix(hashed.to(tl.uint64))
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(1).to(tl.int64) * LEADS + turn
         line = lead * rows + row
-        at, there = line * columns + column, inside & (line < leads * rows)
+        at, there = line * columns + column, inside & (line < lines)
         value = tl.load(branch + at, mask=there, other=0).to(WIDE) * factor
         if NOISE:
             value = tl.where(kept(hashed, words, lead, leads, drops), value, 0)
@@ -239,9 +239,9 @@ def _join(
             scaled = off * rate * tl.load(weight + column, mask=column < columns, other=0).to(WIDE)
             scaled += tl.load(bias + column, mask=column < columns, other=0).to(WIDE)
             tl.store(normed + at, scaled.to(normed.dtype.element_ty), mask=there)
-            real = (row < rows) & (line < leads * rows)
+            real = (row < rows) & (line < lines)
             tl.store(moments + line, mean, mask=real)
-            tl.store(moments + leads * rows + line, rate, mask=real)
+            tl.store(moments + lines + line, rate, mask=real)
 
 
 @triton.jit
@@ -253,7 +253,7 @@ def _join_backward(
     """As in `_join`; sums [2, programs, columns], by the weight and by the bias."""
     column, factor = tl.arange(0, COLUMNS)[None, :], tl.full((1, 1), SCALE, WIDE)
     by_weight, by_bias = tl.full((ROWS, COLUMNS), 0, WIDE), tl.full((ROWS, COLUMNS), 0, WIDE)
-    gain = tl.full((1, COLUMNS), 0, WIDE)
+    gain, lines = tl.full((1, COLUMNS), 0, WIDE), tl.full((1, 1), leads, tl.int64) * rows
     if NORM:
         gain += tl.load(weight + column, mask=column < columns, other=0).to(WIDE)
     for position in range(POSITIONS):
@@ -264,14 +264,14 @@ def _join_backward(
         for turn in tl.static_range(LEADS):
             lead = tl.program_id(1).to(tl.int64) * LEADS + turn
             line = lead * rows + row
-            real = (row < rows) & (line < leads * rows)
+            real = (row < rows) & (line < lines)
             at, there = line * columns + column, real & (column < columns)
             value = tl.full((ROWS, COLUMNS), 0, WIDE)
             if STREAM:
                 value += tl.load(d_stream + at, mask=there, other=0).to(WIDE)
             if NORM:
                 mean = tl.load(moments + line, mask=real, other=0)
-                rate = tl.load(moments + leads * rows + line, mask=real, other=0)
+                rate = tl.load(moments + lines + line, mask=real, other=0)
                 unit = tl.where(there, (tl.load(stream + at, mask=there, other=0).to(WIDE) - mean) * rate, 0)
                 given = tl.load(d_normed + at, mask=there, other=0).to(WIDE)
                 by_weight += given * unit
@@ -286,7 +286,7 @@ def _join_backward(
             tl.store(d_branch + at, value.to(d_branch.dtype.element_ty), mask=there)
     if NORM:
         program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-        programs = tl.num_programs(0) * tl.num_programs(1)
+        programs = tl.num_programs(1).to(tl.int64) * tl.num_programs(0)
         place = program * columns + tl.arange(0, COLUMNS)
         real = tl.arange(0, COLUMNS) < columns
         tl.store(sums + place, tl.sum(by_weight, axis=0), mask=real)
