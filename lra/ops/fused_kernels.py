@@ -4,7 +4,7 @@ between two plain operations, masks above all, stays in registers.
 A pass that drops values hashes their numbers, which go by `order`, as `noise_kernel` does. Rows of the same place in
 several examples are read by one program, since they share the first half of the hash.
 
-Legend: B examples, N rows of each, T = B N, C columns; `noise.words` [B].
+Legend: B examples, N rows of each, T = B N, C columns; `noise.words` [B]. T is below 2³¹, T C need not be.
 """
 
 from typing import Literal
@@ -216,13 +216,13 @@ def _join(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     inside, factor = (row < rows) & (column < columns), tl.full((1, 1), SCALE, WIDE)
-    hashed, lines = row * columns + column, tl.full((1, 1), leads, tl.int64) * rows
+    hashed = row * columns + column
     if NOISE:
         hashed = mix(hashed.to(tl.uint64))
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(1).to(tl.int64) * LEADS + turn
         line = lead * rows + row
-        at, there = line * columns + column, inside & (line < lines)
+        at, there = line * columns + column, inside & (line < leads * rows)
         value = tl.load(branch + at, mask=there, other=0).to(WIDE) * factor
         if NOISE:
             value = tl.where(kept(hashed, words, lead, leads, drops), value, 0)
@@ -239,9 +239,9 @@ def _join(
             scaled = off * rate * tl.load(weight + column, mask=column < columns, other=0).to(WIDE)
             scaled += tl.load(bias + column, mask=column < columns, other=0).to(WIDE)
             tl.store(normed + at, scaled.to(normed.dtype.element_ty), mask=there)
-            real = (row < rows) & (line < lines)
+            real = (row < rows) & (line < leads * rows)
             tl.store(moments + line, mean, mask=real)
-            tl.store(moments + lines + line, rate, mask=real)
+            tl.store(moments + leads * rows + line, rate, mask=real)
 
 
 @triton.jit
@@ -253,7 +253,7 @@ def _join_backward(
     """As in `_join`; sums [2, programs, columns], by the weight and by the bias."""
     column, factor = tl.arange(0, COLUMNS)[None, :], tl.full((1, 1), SCALE, WIDE)
     by_weight, by_bias = tl.full((ROWS, COLUMNS), 0, WIDE), tl.full((ROWS, COLUMNS), 0, WIDE)
-    gain, lines = tl.full((1, COLUMNS), 0, WIDE), tl.full((1, 1), leads, tl.int64) * rows
+    gain = tl.full((1, COLUMNS), 0, WIDE)
     if NORM:
         gain += tl.load(weight + column, mask=column < columns, other=0).to(WIDE)
     for position in range(POSITIONS):
@@ -264,14 +264,14 @@ def _join_backward(
         for turn in tl.static_range(LEADS):
             lead = tl.program_id(1).to(tl.int64) * LEADS + turn
             line = lead * rows + row
-            real = (row < rows) & (line < lines)
+            real = (row < rows) & (line < leads * rows)
             at, there = line * columns + column, real & (column < columns)
             value = tl.full((ROWS, COLUMNS), 0, WIDE)
             if STREAM:
                 value += tl.load(d_stream + at, mask=there, other=0).to(WIDE)
             if NORM:
                 mean = tl.load(moments + line, mask=real, other=0)
-                rate = tl.load(moments + lines + line, mask=real, other=0)
+                rate = tl.load(moments + leads * rows + line, mask=real, other=0)
                 unit = tl.where(there, (tl.load(stream + at, mask=there, other=0).to(WIDE) - mean) * rate, 0)
                 given = tl.load(d_normed + at, mask=there, other=0).to(WIDE)
                 by_weight += given * unit
@@ -286,7 +286,7 @@ def _join_backward(
             tl.store(d_branch + at, value.to(d_branch.dtype.element_ty), mask=there)
     if NORM:
         program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-        programs = tl.num_programs(1).to(tl.int64) * tl.num_programs(0)
+        programs = tl.num_programs(0) * tl.num_programs(1)
         place = program * columns + tl.arange(0, COLUMNS)
         real = tl.arange(0, COLUMNS) < columns
         tl.store(sums + place, tl.sum(by_weight, axis=0), mask=real)
