@@ -1,4 +1,4 @@
-"""Compiled blocks of the newer mixers: the outputs and gradients of plain ones, with noise.
+"""Compiled blocks: how many graphs they are. Those of the newer mixers have the outputs and gradients of plain ones.
 
 What train.compile does, but for the last part, in which machine code is made of the graphs; tests/test_fit.py has that.
 """
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import TINY_MODEL, mask_of, model_of, noise, stub_task
+from support import TINY_MODEL, mask_of, model_of, noise, options, stub_task
 from torch import Tensor
 
 from lra.model.model import Model
@@ -18,6 +18,9 @@ NEWER = [
     "based", "differential", "extractor", "gated_deltanet", "gla", "hyena", "lru", "mamba2", "mega", "mlstm",
     "retention", "rotary", "rwkv7", "s4d", "s5",
 ]  # fmt: skip
+
+EACH = {"gated_deltanet", "gla", "hyena", "mega", "rwkv7", "s4d"}  # a graph for each length
+FEW = {"bigbird", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn"}  # and one for few parts
 
 
 def passes(model: Model, x: Tensor, mask: Tensor) -> list[Tensor]:
@@ -49,3 +52,29 @@ def test_compiled_blocks_are_plain_ones(name: str, monkeypatch: pytest.MonkeyPat
             if two is not None:
                 assert (one - two).abs().max() <= 1e-10 * two.abs().max().clamp(min=1)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", options("attention"))
+def test_a_block_is_one_graph_but_for_its_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In evaluation one, of the first length and of any other, but for those named above. In training the drawing of
+    noise alone lies between graphs, at each dropout."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    sizes = (*TINY_MODEL, "model.depth=1", "model.dropout=0.3")
+    model = model_of(*sizes, f"attention={name}", task=stub_task(max_len=131)).eval()
+    compile_blocks(model)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    lengths = (131, 97, 113, 61) if model.blocks[0].mixer.maskable else (131,)
+    for length in lengths:
+        model.blocks[0](noise(2, length, 6).float(), None)
+    assert not counters["graph_break"]
+    most = len(lengths) if name in EACH else 3 if name in FEW else 2
+    assert counters["stats"]["unique_graphs"] == min(most, len(lengths))
+    model.train()
+    set_keys(model, seed=1, step=3, rows=range(2))
+    model.blocks[0](noise(2, 131, 6).float(), None)
+    assert all(".drawn at" in reason for reason in counters["graph_break"])
+    assert sum(counters["graph_break"].values()) > 0

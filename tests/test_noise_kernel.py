@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from machine_code import compiled, over_targets, stack_of
 from support import noise as values
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -98,14 +99,12 @@ def test_the_backward_pass_finds_the_same_noise(
 
 
 @pytest.mark.parametrize("numbering", ["order", "pairs", "channels", "columns", "runs"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp64"])
+@over_targets
 def test_it_compiles_for_an_accelerator(
-    numbering: str, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    numbering: str, arch: int, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """To machine code of an H100, which rounds bf16 to the nearest; the interpreter takes code that this refuses."""
+    """To machine code, which rounds bf16 to the nearest; the interpreter takes code that this refuses."""
     triton = pytest.importorskip("triton", reason="Triton is not installed")
-    from triton.backends.compiler import GPUTarget
-
     from lra.ops import noise_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -113,13 +112,9 @@ def test_it_compiles_for_an_accelerator(
     constants["WIDE"] = triton.language.float64 if dtype == "fp64" else triton.language.float32
     pointers = {"x": f"*{dtype}", "out": f"*{dtype}"}
     tables = ("words", "column_numbers", "run_of_column", "first")
-    signature = {
-        name: pointers.get(name) or ("constexpr" if name in constants else "*i64" if name in tables else "i32")
-        for name in noise_kernel._drop.arg_names
-    }
-    source = triton.compiler.ASTSource(noise_kernel._drop, signature, constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
-    assert len(made.asm["cubin"]) > 0
+    types = {name: pointers.get(name) or ("*i64" if name in tables else "i32") for name in noise_kernel._drop.arg_names}
+    made = compiled(noise_kernel._drop, types, constants, arch, enable_fp_fusion=False)
+    assert stack_of(made) == 0
     assert ("cvt.rn.bf16" in made.asm["ptx"]) == (dtype == "bf16")
 
 

@@ -224,6 +224,7 @@ def test_describe_trains_nothing(cli: Commands) -> None:
     assert found["parameters"] == found["trainable_parameters"] == 21_019_658
     assert [step for step, _ in found["learning_rate"]] == [0, 1, 1000, 15000]
     assert found["tokens_per_step"] == 64_000
+    assert [*found["micro_batch_that_fits"]] == ["24 GB", "40 GB", "80 GB", "141 GB"]
     assert found["run_folder"] == "runs/listops/paper/softmax/transformer/seed1"
     assert not Path("runs").exists()
 

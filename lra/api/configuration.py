@@ -47,10 +47,12 @@ class Configuration:
     @path_kept()
     def describe(self) -> dict[str, Any]:
         """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
-        learning rates [step, rate], tokens and floating point operations of a step."""
+        learning rates [step, rate], tokens and floating point operations of a step, memory."""
         from lra.runs.describe import describe
+        from lra.runs.memory import memory
 
-        return describe(assemble(self.settings))
+        system = assemble(self.settings)
+        return {**describe(system), **memory(system, self.settings.precision)}
 
 
 @path_kept()

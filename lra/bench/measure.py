@@ -13,11 +13,12 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import record_function
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload
+from lra.ops.saved_tensors import saved_tensors
 from lra.runs.device import release_memory
 
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
@@ -106,18 +107,9 @@ def saved(work: Workload) -> int | None:
     """What the forward pass keeps for the backward pass in bytes, each storage once, without the module's own."""
     if work.forward is None:
         return None
-    known = {value.untyped_storage().data_ptr() for value in work.module.state_dict().values()}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        work.forward()
-    return sum(seen.values())
+    with saved_tensors(work.module.state_dict().values()) as kept:
+        result = work.forward()
+    return kept() if result.requires_grad else 0
 
 
 def flops(work: Workload) -> float:

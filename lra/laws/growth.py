@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lra.laws.trial import trained, values
 from lra.ops.mixer import Mixer
+from lra.ops.saved_tensors import saved_tensors
 
 LENGTHS = (256, 512, 1024, 2048)
 TURNS = 3
@@ -42,18 +42,9 @@ def exponent(measured: Mapping[int, float]) -> float:
 
 def saved_bytes(mixer: Mixer, x: Tensor) -> int:
     """What a training step keeps for the backward pass, each storage once, parameters left out."""
-    own = {value.untyped_storage().data_ptr() for value in mixer.state_dict().values()}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_tensors(mixer.state_dict().values()) as saved:
         y = mixer(x.clone().requires_grad_())
-    return sum(seen.values()) if y.requires_grad else 0
+    return saved() if y.requires_grad else 0
 
 
 def _step(mixer: Mixer, x: Tensor) -> float:

@@ -79,9 +79,10 @@ class Dropout(Keyed):
 
     def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers | None = None) -> Dropped | None:
         """What `zero_` shall drop of x; None where nothing is."""
-        if not self.drops:
-            return None
-        numbers = self.numbers if numbers is None else numbers
+        return self.drawn(shape, device, self.numbers if numbers is None else numbers) if self.drops else None
+
+    def drawn(self, shape: Sequence[int], device: torch.device, numbers: Numbers) -> Dropped:
+        """What `draw` gives, by the key of this batch."""
         key = self.key(shape[0])
         if self.by_rule(device):
             self._parts, inner = _heads(shape)
@@ -114,11 +115,15 @@ class Gumbel(Keyed):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        key, (heads, *pairs) = self.key(len(x)), x.shape[1:]
+        return x + self.drawn(x.shape, x.device).to(x.dtype)
+
+    def drawn(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        """The noise of this batch, in float64."""
+        key, (heads, *pairs) = self.key(shape[0]), shape[1:]
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = -np.log(-np.log(uniform))[:, numbers_of(pairs, "pairs", torch.device("cpu")).numpy()]
-        return x + sent(torch.from_numpy(noise).view(x.shape), x.device).to(x.dtype)
+        noise = torch.from_numpy(-np.log(-np.log(uniform)))[:, numbers_of(pairs, "pairs", torch.device("cpu"))]
+        return sent(noise.view(shape), device)
 
 
 def has_kernel(device: torch.device) -> bool:

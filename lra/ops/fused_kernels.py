@@ -4,7 +4,7 @@ between two plain operations, masks above all, stays in registers.
 A pass that drops values hashes their numbers, which go by `order`, as `noise_kernel` does. Rows of the same place in
 several examples are read by one program, since they share the first half of the hash.
 
-Legend: B examples, N rows of each, T = B N, C columns; `noise.words` [B].
+Legend: B examples, N rows of each, T = B N, C columns; `noise.words` [B]. T is below 2³¹, T C need not be.
 """
 
 from typing import Literal
@@ -139,13 +139,13 @@ def _activate(
 ):  # fmt: skip
     """x, out [leads, rows, columns]."""
     place, inside, shift, _ = _tile(bias, rows, columns, BIAS, WIDE, ROWS, COLUMNS)
-    hashed = place
+    hashed, values = place, tl.full((1, 1), leads, tl.int64) * rows * columns
     if NOISE:
         hashed = mix(place.to(tl.uint64))
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(2).to(tl.int64) * LEADS + turn
         at = place + lead * rows * columns
-        there = inside & (at < leads * rows * columns)
+        there = inside & (at < values)
         value, _ = _activation(tl.load(x + at, mask=there, other=0).to(WIDE) + shift, ACTIVATION, WIDE)
         if NOISE:
             value = tl.where(kept(hashed, words, lead, leads, drops), value, 0)
@@ -160,14 +160,14 @@ def _activate_backward(
 ):  # fmt: skip
     """grad, x, out [leads, rows, columns]; sums [row blocks x example blocks, columns]."""
     place, inside, shift, column = _tile(bias, rows, columns, BIAS, WIDE, ROWS, COLUMNS)
-    hashed = place
+    hashed, values = place, tl.full((1, 1), leads, tl.int64) * rows * columns
     if NOISE:
         hashed = mix(place.to(tl.uint64))
     total = tl.full((COLUMNS,), 0, WIDE)
     for turn in tl.static_range(LEADS):
         lead = tl.program_id(2).to(tl.int64) * LEADS + turn
         at = place + lead * rows * columns
-        there = inside & (at < leads * rows * columns)
+        there = inside & (at < values)
         _, slope = _activation(tl.load(x + at, mask=there, other=0).to(WIDE) + shift, ACTIVATION, WIDE)
         value = tl.load(grad + at, mask=there, other=0).to(WIDE) * slope
         if NOISE:

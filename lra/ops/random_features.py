@@ -126,8 +126,8 @@ class _Waves(torch.autograd.Function):
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
         samples = angles.shape[-1]
         waves = angles.new_full((*angles.shape[:-1], 2 * samples + 1), constant)
-        torch.cos(angles, out=waves[..., :samples])
-        torch.sin(angles, out=waves[..., samples:-1])
+        waves[..., :samples] = angles.cos()
+        waves[..., samples:-1] = angles.sin()
         waves[..., :-1] *= factor
         ctx.save_for_backward(waves)
         return waves

@@ -8,16 +8,15 @@ import numpy as np
 import torch
 
 from lra.config.settings import Settings
-from lra.core import streams
 from lra.core.console import say
 from lra.core.subprocesses import heard_from
-from lra.data import Split, TaskSpec
-from lra.data.splits import LMWindows, PositionLabels
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
 from lra.runs.device import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
 from lra.runs.execute import initial
+from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
+from lra.runs.stand_in import stand_in
 from lra.training.update import adamw, update
 
 SECONDS = 10  # that measuring a step may take
@@ -35,7 +34,7 @@ class StepCost:
 
 def tell(job: Job, alone: bool) -> None:
     """Print the facts of a run as JSON; of one that is `alone` also what a step takes here, measured."""
-    facts = {"run_folder": str(job.folder), **describe(job.system)}
+    facts = {"run_folder": str(job.folder), **describe(job.system), **memory(job.system, job.settings.precision)}
     if alone:
         cost = step_cost(job.settings, job.system, SECONDS)
         facts["measured"] = cost and {
@@ -94,21 +93,3 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
                 send(StepCost(seconds=whole, memory=memory.read(), examples=examples))
     except Exception:  # a system that fails says so when it is run
         return
-
-
-def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
-    """So many examples of one made-up document of the greatest length; in a task of positions, all of them are
-    scored."""
-    rng, length = streams.generator(seed, "check"), facts.max_len
-    answers = rng.integers(0, facts.classes, examples * length)
-    document = {
-        "tokens": rng.integers(1, facts.vocab_size, length + examples).astype(np.uint16),
-        "offsets": np.array([0, length]),
-        "index": np.zeros(examples * facts.documents, dtype=int),
-    }
-    if facts.objective == "classify":
-        return Split(**document, labels=answers[:examples])
-    if facts.objective == "next_token":
-        return LMWindows(**document, labels=answers, context=length, stride=1)
-    places = np.tile(np.arange(length), examples)
-    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

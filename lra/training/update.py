@@ -51,7 +51,8 @@ class Update:
 
 
 def compile_blocks(model: Model) -> None:
-    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph."""
+    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph, but in
+    mixers that take a graph for each (tests/test_compiled.py), which compile no more from the limit below on."""
     torch._dynamo.config.recompile_limit = 64  # each block in training and evaluation, and for all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
@@ -62,8 +63,10 @@ def compile_blocks(model: Model) -> None:
             "on an accelerator Triton; or use train.compile=false"
         ) from None
     for module in model.modules():
+        if isinstance(module, (dropout.Dropout, dropout.Gumbel)):
+            module.drawn = torch.compiler.disable(module.drawn)
         if isinstance(module, dropout.Dropout):
-            module.draw, module.as_mask = torch.compiler.disable(module.draw), True
+            module.as_mask = True
     for block in model.blocks:
         block.compile()
 
