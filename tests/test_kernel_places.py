@@ -82,7 +82,8 @@ def ends(rows_of_program: int, columns: int, noisy: bool) -> list[int]:
 
 def drops(numbers: str = "order") -> Noise:
     """A tenth of the values of each example."""
-    words = noise.BatchWords(streams.key(1, "dropout"), 3, range(LEADS), [1]).on(torch.device("cpu"), 0, 1)
+    step = noise.StepWords(streams.key(1, "dropout"), 3, range(LEADS), [1])
+    words = noise.BatchWords(step, range(LEADS)).on(torch.device("cpu"), 0, 1)
     return noise.rule_of(words, (ROWS, COLUMNS), 6554, numbers)
 
 
