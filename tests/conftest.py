@@ -49,8 +49,8 @@ def trimmed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of reports are made, but a word stands for each picture; tests/test_figures.py has real ones."""
-    if request.path.stem != "test_figures":
+    """The figures of reports are made, but a word stands for each picture, where no test looks at them."""
+    if request.path.stem not in ("test_figures", "test_page"):
         monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
 
 

@@ -3,7 +3,6 @@ rows of Table 1, and further systems, as options of `system`."""
 
 import copy
 import os
-import pickle
 import warnings
 from functools import cache
 from pathlib import Path
@@ -110,7 +109,7 @@ class _Repository(ConfigRepository):
 
     A sweep composes each of its cells, so a file is parsed once, and again where it has changed."""
 
-    _parsed: ClassVar[dict[tuple, bytes]] = {}
+    _parsed: ClassVar[dict[tuple, ConfigResult | None]] = {}
 
     def __deepcopy__(self, memo: dict) -> "_Repository":
         return copy.copy(self)
@@ -124,8 +123,8 @@ class _Repository(ConfigRepository):
             file = os.stat(os.path.join(source.path, f"{config_path.removesuffix('.yaml')}.yaml"))
             key += (file.st_ino, file.st_mtime_ns, file.st_size)
         if key not in self._parsed:
-            self._parsed[key] = pickle.dumps(super().load_config(config_path))
-        return pickle.loads(self._parsed[key])  # a new object each time, since composing changes it
+            self._parsed[key] = super().load_config(config_path)
+        return copy.deepcopy(self._parsed[key])  # since composing changes it
 
 
 class Loader(ConfigLoaderImpl):
