@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from lra.config.settings import Precision
 from lra.data import TaskSpec
 from lra.model.model import Model
+from lra.ops import gram
 from lra.ops.dropout import Dropout, set_keys
 from lra.ops.precision import at_least_float32
 from lra.ops.saved_tensors import saved_tensors
@@ -36,7 +38,7 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
     which keeps its arguments, its output and a number for each row, wherever the one of CPUs takes the arguments: an
     accelerator without such a kernel keeps the weights, too. Under bf16 softmax is of fp32.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), patch.object(gram, "on_cpu", lambda _: False):
         model = system.model(system.builder.facts).train()
         model.redraw(0, 0)
         for module in model.modules():
