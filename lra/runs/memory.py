@@ -38,8 +38,10 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
     which keeps its arguments, its output and a number for each row, wherever the one of CPUs takes the arguments: an
     accelerator without such a kernel keeps the weights, too. Under bf16 softmax is of fp32.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), patch.object(gram, "on_cpu", lambda _: False):
+    with torch.device("meta"):  # where weights may be drawn that want a value each
         model = system.model(system.builder.facts).train()
+    with FakeTensorMode(allow_non_fake_inputs=True), patch.object(gram, "on_cpu", lambda _: False):
+        model.to_empty(device="cpu")
         model.redraw(0, 0)
         for module in model.modules():
             if isinstance(module, Dropout):
