@@ -38,7 +38,7 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
     which keeps its arguments, its output and a number for each row, wherever the one of CPUs takes the arguments: an
     accelerator without such a kernel keeps the weights, too. Under bf16 softmax is of fp32.
     """
-    with torch.device("meta"):  # where weights may be drawn that want a value each
+    with torch.device("meta"):  # some first weights are drawn by their values, which fake tensors refuse
         model = system.model(system.builder.facts).train()
     with FakeTensorMode(allow_non_fake_inputs=True), patch.object(gram, "on_cpu", lambda _: False):
         model.to_empty(device="cpu")
