@@ -3,8 +3,8 @@
 #   bash scripts/gpu.sh 9 OUT            9 minutes; the answers into the folder OUT (3 files, each below 16 MiB). Exit code
 #                                        75: something is left, and the same command goes on where it stopped
 #   bash scripts/gpu.sh --dry-run OUT    on a CPU, at tiny sizes
-#   bash scripts/gpu.sh pack             here, before: packages and data into carry/ (git ignores it), which travels with
-#                                        the checkout to an accelerator machine without a network (PYTHON_VERSION=3.12
+#   bash scripts/gpu.sh pack             here, before: packages, data and the commit into carry/ (git ignores it), which
+#                                        travels with the checkout to a machine without a network (PYTHON_VERSION=3.12
 #                                        is that of its python3, which has torch, triton, numpy, scipy, matplotlib, rich)
 # The queue is lra/tools/gpu_queue.py. On a fresh machine it goes on, too, where OUT/answers.json of the last call lies in
 # carry/; runs that were under way begin again there.
@@ -13,7 +13,10 @@ cd "$(dirname "$0")/.."
 case ${1:-} in
 pack)
     data=${LRA_DATA:?LRA_DATA: the folder of raw data, with imdb and acl_pairs}
-    rm -rf carry/wheels carry/data
+    rm -rf carry/wheels carry/data carry/git
+    git clone --quiet --bare --depth 1 --filter=blob:none "file://$PWD" carry/git \
+        --upload-pack='git -c uploadpack.allowFilter=true upload-pack' # for the commit in each record
+    git -C carry/git config core.bare false
     mkdir -p carry/data
     bash scripts/wheels.sh carry/wheels
     cp -R "$data/imdb" "$data/acl_pairs" carry/data/ # ListOps is generated anywhere in seconds
@@ -30,6 +33,7 @@ esac
 if [ -d carry/wheels ]; then
     packages=$PWD/carry/packages
     [ -d "$packages" ] || python3 -m pip install --quiet --no-index --no-deps --target "$packages" carry/wheels/*.whl
+    [ -e .git ] || { cp -R carry/git .git && git read-tree HEAD; } || echo "gpu.sh: the records will name no commit" >&2
     export PYTHONPATH=$packages:$PWD LRA_DATA=$PWD/carry/data LRA_CACHE=$PWD/runs/cache
     python=python3
 else

@@ -30,6 +30,7 @@ def device_of(name: str) -> str:
 def reproducible() -> None:
     """Let PyTorch only use what gives the same numbers every time. It need not fill memory before: that shows who reads
     what was never written, and takes 1 % of a training step on a CPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, older PyTorch refuses products on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -53,7 +54,8 @@ STEP = ("system=simple", "device={device}", "precision=bf16", *BATCH, "memory_li
 class Item:
     """A question. `command`: what follows `python -m`, where {device}, {work} and {minutes} are filled in; `tiny`: what
     is added in a dry run, None where that needs an accelerator; `minutes`: its limit; `shows`: files below {work} that
-    are its answer, else the last lines of what it prints."""
+    are its answer, else the last lines of what it prints; `processes`: how many of the command share one sweep and the
+    accelerator, which narrow models leave idle most of the time."""
 
     name: str
     question: str
@@ -61,6 +63,7 @@ class Item:
     tiny: tuple[str, ...] | None
     minutes: float
     shows: str | None = None
+    processes: int = 1
 
 
 def _bench(what: str, task: str, minutes: float, question: str) -> Item:
@@ -78,7 +81,16 @@ def _train(name: str, minutes: float, question: str, *words: str) -> Item:
     return Item(name=name, question=question, command=command, tiny=TINY_TRAIN, minutes=minutes)
 
 
+def _narrow(name: str, question: str, *words: str) -> Item:
+    """Runs of experiment=table1_narrow, many at once."""
+    whole = ("device={device}", "train.micro_batch=32", "train.eval_batch=256", "max_hours=null", "out={work}/" + name)
+    shared = ("experiment=table1_narrow", *words, *whole, "sweep_minutes={minutes}")
+    command = ("lra", "train", "--multirun", *shared)
+    return Item(name=name, question=question, command=command, tiny=TINY_TRAIN, minutes=60, processes=SIDE_BY_SIDE)
+
+
 SEEDS = "seed=1,2,3,4,5"
+SIDE_BY_SIDE = 14  # of 16 cores
 SIDES = ",".join(
     f'"{name} attention.backend={backend}"'
     for name in ("gla", "gated_deltanet", "rwkv7", "mamba2", "retention")
@@ -112,6 +124,16 @@ ITEMS = (
         command=("lra.bench.memory_traffic", "--device", "{device}"),
         tiny=("listops",),
         minutes=1.5,
+    ),
+    _narrow("narrow_text", "experiment=table1_narrow: text", "task=text"),
+    _narrow(
+        "narrow_listops_pilots",
+        "at which rate, and with which pooling, does a narrow model leave the plateau of ListOps?",
+        "task=listops",
+        "system=simple,other/conv,linear,transformer",
+        "model.pooling=cls,mean",
+        "train.lr=0.0158114,0.0707107",
+        "seed=11",
     ),
     _train("table1_listops", 60, "ListOps Simple, seeds 1 to 5", "task=listops", "system=simple", SEEDS),
     _train("strict_text", 60, "text Simple, strict", "task=text", "protocol=strict", "system=simple", SEEDS),
@@ -210,14 +232,14 @@ def _ask(item: Item, run: Run) -> dict:
     words = words_of(item, run.work, max(seconds - 2 * PATIENCE, 1) / 60, run.dry)
     begun = time.monotonic()
     with log.open("w") as file:
-        child = subprocess.Popen(words, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        start = partial(subprocess.Popen, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        children = [start(words) for _ in range(min(item.processes, 2) if run.dry else item.processes)]
         try:
-            code = child.wait(seconds)
+            code = _waited(children, begun + seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            if child.poll() is None:
-                _stop(child)
+            _stop([child for child in children if child.poll() is None])
     status = {0: ANSWERED, PAUSED: UNDER_WAY}.get(code, FAILED)
     shown = run.work / item.shows if item.shows and code == 0 else log
     lines = shown.read_text(errors="replace").splitlines() if shown.exists() else []
@@ -233,13 +255,23 @@ def _ask(item: Item, run: Run) -> dict:
     }
 
 
-def _stop(child: subprocess.Popen) -> None:
-    """Let a command save what it has, then end it with all that it started."""
+def _waited(children: list[subprocess.Popen], end: float) -> int:
+    """The exit code of processes that share a sweep: 0 where one saw it finished, else that of
+    one that failed, else 75."""
+    codes = [child.wait(max(end - time.monotonic(), 0)) for child in children]
+    return min(codes, key=lambda code: (code != 0, code == PAUSED))
+
+
+def _stop(children: list[subprocess.Popen]) -> None:
+    """Let commands save what they have, then end them with all that they started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(PATIENCE)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+        until = time.monotonic() + PATIENCE
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(until - time.monotonic(), 0))
 
 
 def _write(run: Run, answers: dict[str, dict]) -> None:
