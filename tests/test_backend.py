@@ -1,6 +1,7 @@
 """`attention.backend`: without flash-linear-attention, or without CUDA, everything is as it is in chunks."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,6 +72,29 @@ def test_what_computes_where(device: str, dtype: torch.dtype, chosen: str | None
         assert scan.told(device) == ("fla 0.6.0" if able and chosen != "torch" else "torch")
 
 
+@pytest.mark.parametrize("hopper", [True, False])
+@pytest.mark.parametrize(("triton", "wrong"), [("3.3.1", False), ("3.6.0", True), ("3.7.1", False)])
+def test_a_kernel_that_is_known_to_be_wrong_is_not_taken(
+    triton: str, wrong: bool, hopper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By flash-linear-attention's own facts."""
+    above = {
+        f"TRITON_ABOVE_{'_'.join(least)}": tuple(triton.split(".")) >= least
+        for least in (("3", "4", "0"), ("3", "7", "1"))
+    }
+    facts = SimpleNamespace(IS_NVIDIA_HOPPER=hopper, **above)
+    monkeypatch.setattr(backend, "version", lambda: "0.6.0")
+    monkeypatch.setattr(backend, "import_module", lambda name: {"fla.utils": facts}[name])
+    monkeypatch.setattr(backend.metadata, "version", lambda name: {"triton": triton}[name])
+    monkeypatch.setattr(backend, "wrong_gradient", backend.wrong_gradient.__wrapped__)
+    assert Scan("gla", None).on("cuda") == "fla"
+    assert Scan("gated_delta_rule", None).on("cuda") == ("torch" if wrong and hopper else "fla")
+    if wrong and hopper:
+        with pytest.raises(UserError) as stop:
+            Scan("gated_delta_rule", "fla").on("cuda")
+        assert "found cuda, float32 and Triton 3.6.0 on a Hopper GPU" in str(stop.value)
+
+
 def test_a_run_that_wants_the_kernels_ends_in_a_line_on_a_cpu(cli: Commands) -> None:
     code, _, err = cli(train.main, "experiment=smoke", "attention=gla", "attention.backend=fla", "device=cpu")
     assert code == 2
@@ -101,6 +125,8 @@ def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str],
     """With padding; in float32, of those in float64 on the CPU. Products in TF32 would be off by ten times as much."""
     pytest.importorskip("fla.ops")
     sizes = {"max_positions": 131, "causal": causal}
+    if lacks := backend.missing(mixer_of(name, *extra, **sizes).scan.kernel):
+        pytest.skip(lacks)
     exact = mixer_of(name, *extra, **sizes)
     kernels = mixer_of(name, *extra, "attention.backend=fla", **sizes).float().cuda()
     kernels.load_state_dict(exact.state_dict())

@@ -115,7 +115,7 @@ def saved(work: Workload) -> int | None:
 def flops(work: Workload) -> float:
     """Operations of a step (the mean of distinct ones) in products and convolutions; a multiplication and its
     addition are two."""
-    with FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter:
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         for turn in range(work.distinct):
             work.step(turn)
     return counter.get_total_flops() / work.distinct
@@ -129,7 +129,13 @@ def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value:
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-FUSED_ON_CPU = {  # those of accelerators are known to torch's counter
+def _batched(one: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
+    """Of [B, M, K] and [B, K, N], whatever the type of the result; the counter's own fails where one is named."""
+    return 2 * one.numel() * other[-1]
+
+
+FORMULAS = {  # those of fused attention on accelerators are known to torch's counter
+    torch.ops.aten.bmm: _batched,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
 }

@@ -49,16 +49,15 @@ class Scan:
         """Which of the two computes there. Raises UserError where the one that is wanted cannot."""
         if self.backend == "torch" or device == "meta":
             return "torch"
-        if device == "cuda" and dtype == torch.float32 and version():
+        lacks = missing(self.kernel) if device == "cuda" else ""
+        if device == "cuda" and dtype == torch.float32 and not lacks:
             return "fla"
         if self.backend is None:
             return "torch"
-        found = f"{device}, {str(dtype).removeprefix('torch.')}"
-        if device == "cuda" and not version():
-            found += " and no flash-linear-attention"
         raise UserError(
-            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
-            "'lra[fla]' and use device=cuda, or use attention.backend=null"
+            "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
+            f"{device}, {str(dtype).removeprefix('torch.')}{lacks and f' and {lacks}'}; pip install 'lra[fla]' and use "
+            "device=cuda, or use attention.backend=null"
         )
 
     def told(self, device: str) -> str:
@@ -78,6 +77,23 @@ def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
     warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
     name, _ = KERNELS[kernel]
     return getattr(import_module(f"fla.ops.{kernel}"), name)
+
+
+def missing(kernel: str) -> str:
+    """What keeps the library's kernel from giving right numbers on the CUDA device here; nothing where it does."""
+    if not version():
+        return "no flash-linear-attention"
+    return wrong_gradient() if kernel == "gated_delta_rule" else ""
+
+
+@cache
+def wrong_gradient() -> str:
+    """The library refuses the gradient of gated delta rules under Triton 3.4 to 3.7.0 on Hopper, where it is wrong (its
+    issue 640)."""
+    facts = import_module("fla.utils")
+    if not facts.IS_NVIDIA_HOPPER or facts.TRITON_ABOVE_3_7_1 or not facts.TRITON_ABOVE_3_4_0:
+        return ""
+    return f"Triton {metadata.version('triton')} on a Hopper GPU, where its gradient is wrong; Triton 3.7.1 is right"
 
 
 @cache
