@@ -31,7 +31,7 @@ pack)
     ;;
 esac
 if [ -d carry/wheels ]; then
-    packages=$PWD/carry/packages
+    packages=$PWD/runs/packages
     [ -d "$packages" ] || python3 -m pip install --quiet --no-index --no-deps --target "$packages" carry/wheels/*.whl
     [ -e .git ] || { cp -R carry/git .git && git read-tree HEAD; } || echo "gpu.sh: the records will name no commit" >&2
     export PYTHONPATH=$packages:$PWD LRA_DATA=$PWD/carry/data LRA_CACHE=$PWD/runs/cache
@@ -39,5 +39,9 @@ if [ -d carry/wheels ]; then
 else
     bash scripts/install.sh
     python=.venv/bin/python
+fi
+if command -v nvidia-cuda-mps-control >/dev/null; then # for processes that share the accelerator (lra/tools/gpu_queue.py)
+    mkdir -p runs/mps
+    CUDA_MPS_PIPE_DIRECTORY=$PWD/runs/mps CUDA_MPS_LOG_DIRECTORY=$PWD/runs/mps nvidia-cuda-mps-control -d || true
 fi
 exec $python -m lra.tools.gpu_queue run "${arguments[@]}"

@@ -75,6 +75,9 @@ def settings(*overrides: str) -> dict[str, dict[str, Any]]:
     return deepcopy(_settings(*overrides))
 
 
+WITH_KERNELS = [name for name in options("attention") if "backend" in settings(f"attention={name}")["attention"]]
+
+
 def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
     """What makes the mixers that `attention=name` configures."""
     return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)

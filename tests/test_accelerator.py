@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, cases, composed, job_of, model_of, small_recipe, stub_task
+from support import TINY_MODEL, WITH_KERNELS, cases, composed, job_of, model_of, small_recipe, stub_task
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
+from lra.data import Task
 from lra.model.model import Model
 from lra.ops import async_copy, dropout, noise
 from lra.ops.async_copy import sent
@@ -332,11 +333,25 @@ def test_too_little_memory_names_the_value_and_what_to_do() -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name,extra", [case for case in cases() if not case[1]])
 def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
-    """What PyTorch itself says of a step, after one that sets things up; and `auto` takes the whole batch."""
+    """And `auto` takes the whole batch."""
+    model, task = unwaited(name, *["attention.backend=torch"] * (name in WITH_KERNELS))
+    with micro_batch._most_of_the_memory():
+        assert micro_batch.largest(micro_batch.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("name", WITH_KERNELS)
+def test_a_gpu_is_not_waited_for_by_kernels(name: str) -> None:
+    pytest.importorskip("fla.ops")
+    unwaited(name)
+
+
+def unwaited(name: str, *overrides: str) -> tuple[Model, Task]:
+    """What PyTorch itself says of a step, after one that sets things up."""
     task, recipe = stub_task(), small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
-    model = model_of(
-        *TINY_MODEL, "model.dropout=0.3", f"attention={name}", "protocol=paper", "model.pooling=mean", task=task
-    ).cuda()
+    sizes = (*TINY_MODEL, "model.dropout=0.3", "protocol=paper", "model.pooling=mean")
+    model = model_of(*sizes, f"attention={name}", *overrides, task=task).cuda()
     training = Training(model, recipe)
     for step, mode in enumerate(("default", "error")):
         torch.cuda.set_sync_debug_mode(mode)
@@ -347,5 +362,4 @@ def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         asked.look()
-    with micro_batch._most_of_the_memory():
-        assert micro_batch.largest(micro_batch.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5
+    return model, task

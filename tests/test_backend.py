@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import Commands, cases, mask_of, mixer_of, noise, options, settings
+from support import WITH_KERNELS, Commands, cases, mask_of, mixer_of, noise
 
 from lra.cli import train
 from lra.core.errors import UserError
@@ -13,7 +13,6 @@ from lra.ops import backend
 from lra.ops.backend import Scan
 from lra.records import record
 
-WITH_KERNELS = [name for name in options("attention") if "backend" in settings(f"attention={name}")["attention"]]
 every_one = pytest.mark.parametrize("name", WITH_KERNELS)
 EXPECTED = "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
 TO_DO = "; pip install 'lra[fla]' and use device=cuda, or use attention.backend=null"

@@ -66,7 +66,9 @@ def test_one_that_fails_hides_none_and_comes_last_the_next_time(
     }  # fmt: skip
     assert found["broken"]["text"].splitlines()[0] == "before"
     assert found["broken"]["text"].splitlines()[-1] == "ValueError: how sad"
-    assert found["endless"]["text"].startswith("begun\nstopped after")
+    told = found["endless"]["text"].splitlines()
+    assert told[0] == "begun" and told[-1].startswith("stopped after")
+    assert "KeyboardInterrupt" in told  # it could tell what it had seen so far
     assert found["fine"]["text"] == "seen"
     assert "told ['cpu', 'small']" in (asked / "work" / "fine.log").read_text()
     page = (asked / "out" / "answers.md").read_text()
@@ -88,6 +90,19 @@ def test_when_the_time_is_over_the_rest_is_left(asked: Path, monkeypatch: pytest
     assert run(asked, seconds=1.0) == PAUSED
     assert {name: answer["status"] for name, answer in answers(asked).items()} == {"endless": UNDER_WAY}
     assert "| fine: ? | not reached |" in (asked / "out" / "answers.md").read_text()
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, ANSWERED), (1, FAILED)])
+def test_processes_share_a_sweep(code: int, status: str, asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first finds the runs, and the others find them at work elsewhere: what the first says counts."""
+    (asked / "first.py").write_text(
+        "import os, sys\ntry: os.mkdir(sys.argv[1])\nexcept OSError: sys.exit(75)\n"
+        "print('mine'), sys.exit(int(sys.argv[2]))"
+    )
+    monkeypatch.setattr(gpu_queue, "ITEMS", (item("shared", "first", "{work}/place", str(code), processes=3),))
+    run(asked)
+    assert answers(asked)["shared"]["status"] == status
+    assert (asked / "work" / "shared.log").read_text() == "mine\n"
 
 
 def test_what_comes_back_is_small(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 from support import mask_of, mixer_of, noise
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lra.attention import Mixer
 from lra.attention.s5 import hippo_n
 from lra.core.errors import UserError
-from lra.ops.convolution import diagonal_scan, short_convolution
+from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.scan import CHUNK, SMALL_CHUNK, channel_product, delta_product
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
@@ -390,8 +391,14 @@ def test_wrong_options_of_state_spaces() -> None:
         mixer_of("lru", "attention.r_max=0.5")
 
 
-def test_a_short_convolution_is_its_loop() -> None:
+def shifted(x: Tensor, taps: Tensor) -> Tensor:
+    """As on an accelerator."""
+    return sum_of_shifted(pad(x, (0, 0, taps.shape[1] - 1, 0)), taps)
+
+
+@pytest.mark.parametrize("form", [short_convolution, shifted])
+def test_a_short_convolution_is_its_loop(form: Callable[[Tensor, Tensor], Tensor]) -> None:
     x, taps = drawn((2, 11, 3), (3, 4))
-    y = short_convolution(x, taps)
+    y = form(x, taps)
     expected = torch.stack([convolved(row, taps) for row in x])
     same(y * y.sigmoid(), expected, [x, taps])

@@ -15,15 +15,21 @@ SHORT = 16  # positions in a chunk where every mode has a matrix of its own
 
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     """sum_l weight[:, -1 - l] x_{i + later - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
-    taps, length = weight.shape[1], x.shape[1]
-    x = pad(x, (0, 0, taps - 1 - later, later))
-    if x.device.type == "cuda":  # cuDNN's deterministic kernels of one channel a group take seconds
-        y = x[:, :length] * weight[:, 0]
-        for tap in range(1, taps):
-            y = torch.addcmul(y, x[:, tap : tap + length], weight[:, tap])
-        return y
+    x = pad(x, (0, 0, weight.shape[1] - 1 - later, later))
+    if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel a group take seconds
+        return sum_of_shifted(x, weight)
     rows = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, L] with channels last: oneDNN's fastest layout, and no copy
     return conv2d(rows, weight[:, None, None], groups=len(weight)).squeeze(2).transpose(1, 2)
+
+
+def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
+    """sum_t weight[:, t] x_{i + t}; x [B, L + taps - 1, C], weight [C, taps] -> [B, L, C]."""
+    taps = weight.shape[1]
+    length = x.shape[1] - taps + 1
+    y = x[:, :length] * weight[:, 0]
+    for tap in range(1, taps):
+        y = torch.addcmul(y, x[:, tap : tap + length], weight[:, tap])
+    return y
 
 
 def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
