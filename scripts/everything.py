@@ -37,7 +37,10 @@ PARTS = {
     "lowest": "bash scripts/versions.sh lowest",
     "newest": "bash scripts/versions.sh newest",
 }
-READ_BY = {  # these parts alone read it; every part reads all other files
+CODE_ALONE = {"oracles", "launchers", "demo", "faults"}
+READ_BY = {  # these parts alone read it, or what is in the folder; every part reads all other files
+    "results/": PARTS.keys() - CODE_ALONE - {"ten_minutes"},
+    "docs/": PARTS.keys() - CODE_ALONE,
     "scripts/everything.py": {"suite", "package"},
     "scripts/everything.sh": {"suite", "package"},
     "tests/test_everything.py": {"suite", "package"},
@@ -79,7 +82,11 @@ def folder_of(part: str) -> Path:
 
 
 def reads(part: str, path: str) -> bool:
-    return path != str(PAGE) and part in READ_BY.get(path, {part})
+    """Whether a part reads a file: by the first of READ_BY that is the file or its folder."""
+    readers = (
+        parts for place, parts in READ_BY.items() if path == place or (place[-1] == "/" and path.startswith(place))
+    )
+    return path != str(PAGE) and part in next(readers, {part})
 
 
 def uncommitted() -> list[str]:

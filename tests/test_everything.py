@@ -87,10 +87,13 @@ def test_what_passed_is_run_again_only_for_another_tree(everything) -> None:
     assert "| bad | `" in Path("results/everything.md").read_text().partition("| not run |")[0]
 
 
-def test_what_other_parts_alone_read_sends_no_part_back(everything, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["folder/", "folder/script.py"])
+def test_what_other_parts_alone_read_sends_no_part_back(
+    place: str, everything, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["scripts_everything"], "READ_BY", {place: {"last"}})
     everything("good", "last")
-    monkeypatch.setattr(sys.modules["scripts_everything"], "READ_BY", {"script.py": {"last"}})
-    committed("script.py", "other = 1")
+    committed("folder/script.py", "other = 1")
     assert everything("good", "last") == 0
     assert ran() == ["good", "last", "last"]
     first, other = (line.split(" | ")[-1] for line in page_rows("good", "last"))
