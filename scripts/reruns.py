@@ -26,7 +26,15 @@ from lra.records.names import RECEIPTS, RECORD
 
 COUNT = 12
 DRIFT = 5.0  # points of accuracy, percent of perplexity
-ENVIRONMENT = ("packages", "python", "threads", "cpu", "instructions", "device")  # what decides the last bits
+ENVIRONMENT = (  # what decides the last bits
+    "packages",
+    "python",
+    "threads",
+    "cpu",
+    "cpu_model",
+    "instructions",
+    "device",
+)
 GIVEN = ("config", "task", "parameters", "tokens.real", "status")
 
 

@@ -77,6 +77,25 @@ def test_the_commit_is_that_of_this_code(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert provenance._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
 
 
+@pytest.mark.parametrize(
+    ("text", "cpu", "model"),
+    [
+        (
+            "model name\t: A\ncpu family\t: 25\nmodel\t\t: 17\nstepping\t: 1\n\nmodel name\t: B\nmodel\t: 3\n",
+            "A",
+            "25/17/1",
+        ),
+        ("processor\t: 0\n", "the platform's", None),
+    ],
+)
+def test_a_record_tells_processors_of_one_name_apart(
+    text: str, cpu: str, model: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    monkeypatch.setattr("platform.processor", lambda: "the platform's")
+    assert provenance._cpu() == {"cpu": cpu, "cpu_model": model}
+
+
 def test_the_same_seed_twice_is_the_same_to_the_byte(cli: Commands) -> None:
     for out in ("one", "two"):
         assert cli(train.main, "experiment=smoke", f"out={out}")[0] == 0

@@ -52,7 +52,7 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
+        **_cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "device": _device(device),
@@ -81,9 +81,16 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
-def _cpu() -> str:
+def _cpu() -> dict[str, str | None]:
+    """The processor's name, and its family, model and stepping where the system tells them: of one name there are
+    several, which round differently."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+        lines = []
+    facts = dict(reversed([(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]))
+    numbers = [facts.get(key) for key in ("cpu family", "model", "stepping")]
+    return {
+        "cpu": facts.get("model name") or platform.processor() or "unknown",
+        "cpu_model": "/".join(map(str, numbers)) if any(numbers) else None,
+    }

@@ -24,7 +24,7 @@ from lra.runs.folder import run
 from lra.runs.status import complete
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
-MACHINE = ("python", "threads", "cpu", "instructions", "device", "backend", "precision")
+MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
 ONCE = {"backend": "torch"}  # where a record does not say: before there was another
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
