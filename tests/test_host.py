@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.bench import host, instant, page
 from lra.bench.settings import BenchSettings, settings_of
-from lra.bench.steps import random_split
 from lra.cli.bench import main
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
 from lra.records import checkpoint
 from lra.runs.build import assemble
+from lra.runs.stand_in import stand_in
 from lra.training.batches import micro_batches
 
 TINY = ("task=text", "task.max_length=101", "model.dim=14", "model.heads=7", "model.depth=2", "model.mlp_dim=10")
@@ -116,7 +116,7 @@ def test_the_small_model_asks_for_the_operations_of_the_full_one(task: str, syst
     given = settings_of(composed(f"task={task}", f"system={system}", config="bench"))
     small = BenchSettings(**{**vars(given), "model": instant.shrunk(given.model)})
     facts, names = assemble(given).builder.facts, []
-    split = random_split(facts, 2, 1)
+    split = stand_in(facts, 2, 1)
     (part,) = micro_batches(assemble(small).model(facts), split, np.arange(2), 2)
     for device, sizes in (("meta", given), ("cpu", small)):
         with torch.device(device):

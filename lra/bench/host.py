@@ -25,7 +25,6 @@ from torch import Tensor
 from lra.bench.instant import cpu_as_accelerator, shorten, shrunk
 from lra.bench.measure import Result
 from lra.bench.settings import BenchSettings
-from lra.bench.steps import random_split
 from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose
@@ -38,6 +37,7 @@ from lra.records.checkpoint import Generation
 from lra.runs.build import Job, assemble
 from lra.runs.device import keep_memory, reproducible, set_back
 from lra.runs.loggers import LoggedRun, Loggers
+from lra.runs.stand_in import stand_in
 from lra.runs.trainer import Trainer
 from lra.training.batches import ahead
 from lra.training.evaluate import Score
@@ -163,7 +163,7 @@ def _task(settings: BenchSettings) -> Task:
         raise UserError(f"what=host shortens documents: expected a task that classifies, {facts.name} is another")
     if settings.data == "real":
         return builder.build(Place.of(settings))
-    split = random_split(facts, STEPS * settings.train["batch_size"], settings.seed)
+    split = stand_in(facts, STEPS * settings.train["batch_size"], settings.seed)
     return Task(
         **asdict(facts), train=split, val=split, test=split, baselines={}, digest="", folder=Path(), source="random"
     )

@@ -18,10 +18,10 @@ from lra.core.console import Preparation
 from lra.core.errors import UserError
 from lra.data import Place as Data
 from lra.data import Split, TaskSpec
-from lra.data.splits import PositionLabels
 from lra.runs.build import System, assemble
 from lra.runs.device import keep_memory, reproducible
 from lra.runs.initial_weights import initial
+from lra.runs.stand_in import stand_in
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
 from lra.training.update import Update, adamw, compile_blocks, update
@@ -209,7 +209,7 @@ def _given(settings: BenchSettings, length: int | None) -> tuple[System, TaskSpe
         facts = system.builder.facts
         if length is not None:
             facts = replace(facts, max_len=length)
-        return system, facts, random_split(facts, recipe.batch_size, settings.seed), [np.arange(recipe.batch_size)]
+        return system, facts, stand_in(facts, recipe.batch_size, settings.seed), [np.arange(recipe.batch_size)]
     task = system.builder.build(Data.of(settings, lambda done, total: None))
     steps = settings.rounds if settings.what == "epoch" else 1
     return (
@@ -226,22 +226,3 @@ def _facts(model: torch.nn.Module, split: Split, batches: int, tokens: Tokens) -
 
 
 SUBJECTS = {"straightforward": textbook, "lra": ours}
-
-
-def random_split(facts: TaskSpec, examples: int, seed: int) -> Split:
-    """Documents of full length; all positions are scored where any are."""
-    rng = np.random.default_rng(seed)
-    documents = examples * facts.documents
-    known = {
-        "tokens": rng.integers(1, facts.vocab_size, size=documents * facts.max_len).astype(np.uint16),
-        "offsets": np.arange(documents + 1) * facts.max_len,
-        "index": np.arange(documents),
-    }
-    if facts.objective == "classify":
-        return Split(**known, labels=rng.integers(0, facts.classes, size=examples).astype(np.uint8))
-    return PositionLabels(
-        **known,
-        labels=rng.integers(0, facts.classes, size=examples * facts.max_len).astype(np.uint16),
-        ends=known["offsets"],
-        places=np.tile(np.arange(facts.max_len), examples),
-    )
