@@ -226,6 +226,7 @@ def test_a_pickle_is_not_read(cli: Commands) -> None:
 def test_options_stand_anywhere_and_the_version_is_ours(cli: Commands) -> None:
     code, out, _ = cli(train.main, "experiment=smoke", "--multirun", "seed=1,2", "describe=true")
     assert (code, out.count('"run_folder"')) == (0, 2)
+    assert not Path("runs").exists()
     assert cli(train.main, "--version")[1].startswith("lra ")
     assert "only lra-train has sweeps" in one_line(cli, "--multirun", "task=listops", main=prepare.main)
 

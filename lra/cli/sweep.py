@@ -5,13 +5,14 @@ from collections import Counter
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 
 from lra.cli.command import FAILED
 from lra.cli.workers import saved_first
@@ -44,7 +45,10 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     if full:
         say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
     if plan.rows[0].settings.describe:
-        _launch(config, task, plan, [run for row in plan.rows for run in row.runs])
+        with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
+            config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes
+            runs = [run for row in plan.rows for run in row.runs]
+            _launch(config, task, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
     for row in plan.rows:
         check_memory(row.system)
@@ -87,11 +91,12 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     return broken
 
 
-def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun]) -> None:
-    """Let the launcher do the runs: all at once, or one by one where it works in this process."""
+def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun], *overrides: str) -> None:
+    """Let the launcher do the runs, with these overrides besides their own: all at once, or one by one where it works
+    in this process."""
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
-    shared = [f"sweep.varied=[{','.join(plan.varied)}]", f"sweep.jobs={len(runs)}"]
+    shared = [f"sweep.varied=[{','.join(plan.varied)}]", f"sweep.jobs={len(runs)}", *overrides]
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
