@@ -13,7 +13,7 @@ import pytest
 from lra.core.errors import UserError
 from lra.data import readers
 from lra.tasks import Place, Split
-from lra.tasks.listops import ListOps, ListOpsFiles
+from lra.tasks.listops import ListOps, ListOpsFiles, by_start
 from lra.tasks.listops.files import evaluate, export, nested, read_tsv, words
 from lra.tasks.listops.trees import WORDS, chunk, generate
 
@@ -176,20 +176,30 @@ def test_trivial_baselines_of_full_length_data(lra_sample: tuple[np.ndarray, ...
     assert abs(found["root operator"] - 36.2) < 4 * error
 
 
-def test_baselines_by_hand() -> None:
-    def split(rows: list[tuple[str, int]]) -> Split:
-        tokens = [[WORDS.index(word) + 1 for word in row.split()] for row, _ in rows]
-        return Split(
-            tokens=np.array([token for row in tokens for token in row], dtype=np.uint8),
-            offsets=np.cumsum([0, *map(len, tokens)]),
-            index=np.arange(len(tokens)),
-            labels=np.array([label for _, label in rows], dtype=np.uint8),
-        )
+def expressions(rows: list[tuple[str, int]]) -> Split:
+    tokens = [[WORDS.index(word) + 1 for word in row.split()] for row, _ in rows]
+    return Split(
+        tokens=np.array([token for row in tokens for token in row], dtype=np.uint8),
+        offsets=np.cumsum([0, *map(len, tokens)]),
+        index=np.arange(len(tokens)),
+        labels=np.array([label for _, label in rows], dtype=np.uint8),
+    )
 
-    train = split([("[MIN 1 2 ]", 1), ("[MIN 1 3 ]", 1), ("[MAX 9 2 ]", 9), ("[MAX 1 2 ]", 2), ("[MAX 9 9 ]", 9)])
-    test = split([("[MIN 1 5 ]", 1), ("[MAX 9 1 ]", 9), ("[MAX 3 1 ]", 3), ("[SM 1 0 ]", 1)])
+
+def test_baselines_by_hand() -> None:
+    starts = [("[MIN 1 2 ]", 1), ("[MIN 1 3 ]", 1), ("[MAX 9 2 ]", 9), ("[MAX 1 2 ]", 2), ("[MAX 9 9 ]", 9)]
+    train = expressions(starts)
+    test = expressions([("[MIN 1 5 ]", 1), ("[MAX 9 1 ]", 9), ("[MAX 3 1 ]", 3), ("[SM 1 0 ]", 1), ("[MAX 1 2 5 ]", 2)])
     # The majority class of train is 1 (a tie with 9, the smaller wins); MIN -> 1, MAX -> 9, SM was never seen.
-    assert small().baselines({"train": train, "test": test}) == {"majority class": 50.0, "root operator": 50.0}
+    # After [MAX 1 2 comes 2; [MIN 1 5, [MAX 9 1 and [MAX 3 1 were never seen: as [MIN 1, [MAX 9 and [MAX.
+    expected = {"majority class": 40.0, "root operator": 40.0, "first three tokens": 60.0}
+    assert small().baselines({"train": train, "test": test}) == pytest.approx(expected)
+
+
+def test_the_end_of_an_expression_is_a_token_of_its_start() -> None:
+    """A digit alone is not one with something after it."""
+    train = expressions([("3", 3), ("3", 3), ("[MIN 1 2 ]", 1)])
+    assert by_start(train, expressions([("3", 3), ("[MIN 1 ]", 1), ("4", 4)]), 3).tolist() == [3, 1, 0]
 
 
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
         "resumes": 0,
     }
     assert found["task"] == "listops (length 10-60, depth 5, args 5, 200/50/70 examples)"
-    assert found["baselines"].keys() == {"majority class", "root operator"}
+    assert found["baselines"].keys() == {"majority class", "root operator", "first three tokens"}
     assert found["test"].keys() == {"last", "best_val"}
     for entry in found["test"].values():
         assert entry["examples"] == 70
