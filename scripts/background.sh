@@ -20,12 +20,10 @@ queue() { # what a reader learns most from first: whoever stops it at any hour h
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
     local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed task
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
-    local text="experiment=table1_narrow max_hours=null task=text"
-    local listops="experiment=table1_narrow max_hours=null task=listops model.pooling=cls out=results/table1_narrow_cls"
+    local narrow="experiment=table1_narrow max_hours=null"
     cat <<END
-$(for seed in 1 2 3; do echo "$text seed=$seed"; echo "$listops seed=$seed"; done)
-$listops seed=4,5
-$text seed=4,5
+$(for seed in 1 2 3; do for task in text listops; do echo "$narrow task=$task seed=$seed"; done; done)
+$(for task in listops text; do echo "$narrow task=$task seed=4,5"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
