@@ -251,8 +251,8 @@ def _ask(item: Item, run: Run) -> dict:
 
 
 def _waited(children: list[subprocess.Popen], end: float) -> int:
-    """The exit code of processes that share a sweep: 0 where one saw it finished, else that of
-    one that failed, else 75."""
+    """The exit code of processes that share a sweep: 0 where one saw it finished, else that of one that failed, else
+    75."""
     codes = [child.wait(max(end - time.monotonic(), 0)) for child in children]
     return min(codes, key=lambda code: (code != 0, code == PAUSED))
 

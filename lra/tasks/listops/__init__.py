@@ -216,7 +216,7 @@ def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, se
 
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
     """For each expression of test [n] the most frequent class of train among those with the same first `count` tokens;
-    where there is none, with the same first token, and so on; 0 for a root never seen."""
+    where there is none, with one token less, and so on; 0 for a root never seen."""
     known = _starts(train, count)
     counts = np.bincount(known * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
     starts = _starts(test, count)
