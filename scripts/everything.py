@@ -1,12 +1,11 @@
 """The parts of scripts/everything.sh: each is run, its time and counts are kept, and a page sums them up.
 
 A part that passed is not run again while the files that it reads are the same in HEAD. That is every file but the page,
-so that it can be committed, and those that READ_BY gives to other parts. State and logs: runs/everything/TREE/PART.json
-and .log.
+so that it can be committed, and those that READ_BY gives to other parts. State and logs: runs/everything/PART.json and
+.log.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -41,6 +40,8 @@ CODE_ALONE = {"oracles", "launchers", "demo", "faults"}
 READ_BY = {  # these parts alone read it, or what is in the folder; every part reads all other files
     "results/": PARTS.keys() - CODE_ALONE - {"ten_minutes"},
     "docs/": PARTS.keys() - CODE_ALONE,
+    "CHANGELOG.md": {"suite", "package", "site"},
+    "README.md": PARTS.keys() - CODE_ALONE,
     "scripts/everything.py": {"suite", "package"},
     "scripts/everything.sh": {"suite", "package"},
     "tests/test_everything.py": {"suite", "package"},
@@ -75,10 +76,9 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
 
 
-def folder_of(part: str) -> Path:
-    """Where the state of a part lies, by a digest of all files of HEAD that it reads."""
-    lines = [line for line in git("ls-tree", "-r", "HEAD").splitlines() if reads(part, line.split("\t")[1])]
-    return STATE / hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+def changed(part: str, commit: str) -> list[str]:
+    """The files that a part reads and that are others in HEAD than they were at a commit."""
+    return [path for path in git("diff", "--name-only", commit, "HEAD").splitlines() if reads(part, path)]
 
 
 def reads(part: str, path: str) -> bool:
@@ -110,9 +110,8 @@ def counts(log: str) -> str:
 
 def perform(part: str, command: str, commit: str) -> Ran:
     """Run a part, and keep what it says and gives."""
-    folder = folder_of(part)
-    folder.mkdir(parents=True, exist_ok=True)
-    start, log = time.monotonic(), folder / f"{part}.log"
+    STATE.mkdir(parents=True, exist_ok=True)
+    start, log = time.monotonic(), STATE / f"{part}.log"
     with open(log, "w") as file:
         arguments = ["bash", "-c", command]
         code = subprocess.run(
@@ -120,40 +119,48 @@ def perform(part: str, command: str, commit: str) -> Ran:
         ).returncode
     said = counts(log.read_text(errors="replace"))
     ran = Ran(part, command, code, said, time.monotonic() - start, commit, now())
-    write_atomic(folder / f"{part}.json", json.dumps(asdict(ran), indent=1).encode())
+    write_atomic(STATE / f"{part}.json", json.dumps(asdict(ran), indent=1).encode())
     return ran
 
 
 def kept(part: str) -> Ran | None:
-    """What a part gave here before, with the same files."""
-    path = folder_of(part) / f"{part}.json"
+    """What a part gave when it last ran here."""
+    path = STATE / f"{part}.json"
     return Ran(**json.loads(path.read_text())) if path.exists() else None
 
 
+def since(part: str, commit: str) -> str:
+    """How many files that it reads have changed since a commit, and in which folders."""
+    paths = changed(part, commit)
+    folders = sorted({path.split("/")[0] for path in paths})
+    return f"{len(paths)} in {', '.join(folders)}" if paths else ""
+
+
 def page() -> str:
-    """The summary of what ran with the files of HEAD."""
+    """The summary of what ran, and of what changed since."""
     ran = {part: kept(part) for part in PARTS}
     known = sorted((one for one in ran.values() if one is not None), key=lambda one: one.ended)
     passed, seconds = sum(one.code == 0 for one in known), sum(one.seconds for one in known)
     machine = provenance({}, None, "cpu", "fp32", now())
     data = "at hand" if os.environ.get("LRA_DATA") else "not at hand, so tests of them are skipped"
     rows = [
-        f"| {part} | `{one.command}` | {one.result} | {one.counts.replace('|', '/')} | {one.took} | {one.commit[:9]} |"
+        f"| {part} | `{one.command}` | {one.result} | {one.counts.replace('|', '/')} | {one.took} | {one.commit[:9]} | "
+        f"{since(part, one.commit)} |"
         if one
-        else f"| {part} | `{PARTS[part]}` | not run | | | |"
+        else f"| {part} | `{PARTS[part]}` | not run | | | | |"
         for part, one in ran.items()
     ]
     lines = [
         "# Everything that checks this repository\n",
         f"By `bash scripts/everything.sh`: {passed} of {len(PARTS)} parts passed, in {seconds / 60:.0f} minutes.\n",
-        "- What passed at a commit holds while the files that the part reads are the same: all but this page and "
-        "those that `READ_BY` in `scripts/everything.py` gives to other parts.",
+        "- What passed at a commit holds while no file has changed that the part reads: any but this page and what "
+        "`READ_BY` in `scripts/everything.py` gives to other parts.",
         f"- Last part ended: {known[-1].ended if known else 'never'}.",
         f"- Machine: {machine['cpu']}, {os.cpu_count()} cores; Python {machine['python']}, "
         f"torch {machine['packages']['torch']}.",
         f"- Raw data: {data}.\n",
-        "| part | command | result | counts | time | at commit |",
-        "|---|---|---|---|---:|---|",
+        "| part | command | result | counts | time | at commit | files changed since |",
+        "|---|---|---|---|---:|---|---|",
         *rows,
     ]
     return "\n".join(lines) + "\n"
@@ -187,10 +194,11 @@ def main() -> int:
     failed = 0
     for part in arguments.parts or PARTS:
         before = kept(part)
-        holds = before is not None and before.code == 0 and before.command == commands[part]
+        passed = before is not None and before.code == 0 and before.command == commands[part]
+        holds = passed and not changed(part, before.commit)
         ran = before if holds else perform(part, commands[part], commit)
         failed += ran.code != 0
-        note = " (before)" if holds else "" if ran.code == 0 else f" ({folder_of(part) / part}.log)"
+        note = " (before)" if holds else "" if ran.code == 0 else f" ({STATE / part}.log)"
         print(f"{part}: {ran.result}; {ran.counts}; {ran.took}{note}", flush=True)
     write_atomic(PAGE, page().encode())
     return 1 if failed else 0
