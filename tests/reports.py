@@ -49,6 +49,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
             "python": "3.11",
             "device": "cpu",
             "cpu": "one",
+            "cpu_model": "25/17/1",
             "threads": 2,
             "precision": "fp32",
             **MACHINE,

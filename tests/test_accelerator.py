@@ -344,7 +344,8 @@ def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
 @pytest.mark.parametrize("name", WITH_KERNELS)
 def test_a_gpu_is_not_waited_for_by_kernels(name: str) -> None:
     pytest.importorskip("fla.ops")
-    unwaited(name)
+    model, _ = unwaited(name)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def unwaited(name: str, *overrides: str) -> tuple[Model, Task]:

@@ -54,10 +54,12 @@ class Scan:
             return "fla"
         if self.backend is None:
             return "torch"
+        found = f"{device}, {str(dtype).removeprefix('torch.')}"
+        if lacks:
+            found += f" and {lacks}"
         raise UserError(
-            "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
-            f"{device}, {str(dtype).removeprefix('torch.')}{lacks and f' and {lacks}'}; pip install 'lra[fla]' and use "
-            "device=cuda, or use attention.backend=null"
+            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
+            "'lra[fla]' and use device=cuda, or use attention.backend=null"
         )
 
     def told(self, device: str) -> str:

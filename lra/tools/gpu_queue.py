@@ -186,6 +186,9 @@ class Run:
 def go_on(run: Run) -> int:
     """Answer what is unanswered until the time is over, and last what failed in an earlier call; returns the exit code:
     0, or 75 where something is left."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored, as behind `&`, it would be ignored by commands too
     answers = _kept(run)
     known = {item.name: answers.get(item.name, {}).get("status") for item in ITEMS}
     for item in sorted(ITEMS, key=lambda item: known[item.name] == FAILED):

@@ -174,6 +174,7 @@ def _write(folder: Path, task: str, protocol: str, system: str, seed: int, resul
             "python": "3.11.7",
             "device": "cpu",
             "cpu": "a processor",
+            "cpu_model": "1/2/3",
             "threads": 2,
             "precision": "fp32",
             **MACHINE,
