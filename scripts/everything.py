@@ -41,6 +41,7 @@ READ_BY = {  # these parts alone read it, or what is in the folder; every part r
     "results/": PARTS.keys() - CODE_ALONE - {"ten_minutes"},
     "docs/": PARTS.keys() - CODE_ALONE,
     "CHANGELOG.md": {"suite", "package", "site"},
+    "CONTRIBUTING.md": {"suite", "package", "site"},
     "README.md": PARTS.keys() - CODE_ALONE,
     "scripts/everything.py": {"suite", "package"},
     "scripts/everything.sh": {"suite", "package"},
