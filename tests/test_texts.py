@@ -48,6 +48,22 @@ def test_the_readme_fits_on_a_few_screens() -> None:
     assert len((CHECKOUT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_as_many_published_systems_are_below_three_tokens_as_the_texts_say() -> None:
+    """Of SimpleTRON's Table 1, its row of random guesses aside."""
+    kept = (CHECKOUT / "results/listops_local/README.md").read_text()
+    baseline = float(re.search(r"baseline: first three tokens\* \|  \| ([\d.]+) \|", kept)[1])
+    sources = yaml.safe_load((CHECKOUT / "lra/report/published.yaml").read_text())["sources"]
+    [rows] = [source["best"] for source in sources if source["name"] == "SimpleTRON v4"]
+    scores = [row["listops"] for name, row in rows.items() if name != "Random" and "listops" in row]
+    below = sum(score < baseline for score in scores)
+    for place in ("README.md", "results/findings.md"):
+        text = " ".join((CHECKOUT / place).read_text().split())
+        assert (
+            f"{below} of the {len(scores)} systems" in text
+            or f"{len(scores)} systems of the published table {below} are" in text
+        )
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_every_link_leads_to_a_file(path: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
