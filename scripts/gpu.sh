@@ -40,8 +40,4 @@ else
     bash scripts/install.sh
     python=.venv/bin/python
 fi
-if command -v nvidia-cuda-mps-control >/dev/null; then # for processes that share the accelerator (lra/tools/gpu_queue.py)
-    mkdir -p runs/mps
-    CUDA_MPS_PIPE_DIRECTORY=$PWD/runs/mps CUDA_MPS_LOG_DIRECTORY=$PWD/runs/mps nvidia-cuda-mps-control -d || true
-fi
 exec $python -m lra.tools.gpu_queue run "${arguments[@]}"

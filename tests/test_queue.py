@@ -178,3 +178,18 @@ def test_shell_words_of_the_page_are_those_that_run() -> None:
     assert len(lines) == len(gpu_queue.ITEMS)
     for one, line in zip(gpu_queue.ITEMS, lines, strict=True):
         assert len(shlex.split(line.split("`")[1])) == len(one.command) + 2
+
+
+def test_the_server_for_several_processes_ends_with_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(
+        f'#!/bin/bash\necho "$* $([ -n "$1" ] || cat) ${{CUDA_MPS_PIPE_DIRECTORY##*/}}" >>{tmp_path}/told\n'
+    )
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(gpu_queue, "MPS", tmp_path / "pipes")
+    with pytest.raises(SystemExit), gpu_queue.overlapping():
+        assert (tmp_path / "pipes").is_dir()
+        sys.exit(PAUSED)
+    assert (tmp_path / "told").read_text().split() == ["-d", "pipes", "quit", "pipes"]
+    assert not (tmp_path / "pipes").exists()

@@ -12,13 +12,14 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -32,7 +33,8 @@ from lra.core.paths import CHECKOUT
 ANSWERED, FAILED, UNDER_WAY, NEEDS = "answered", "failed", "under way", "needs an accelerator"
 PAUSED = 75  # the exit code of a run or a sweep whose time is over; the same command goes on
 MOST = 15 * 2**20  # bytes of a file that comes back
-MPS = CHECKOUT / "runs" / "mps"  # where scripts/gpu.sh starts NVIDIA's server, which lets kernels of processes overlap
+MPS = CHECKOUT / "runs" / "mps"  # of NVIDIA's server, which lets kernels of several processes overlap
+MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 SHOWN = 40  # lines of an answer
 RESERVE, PATIENCE = 20.0, 15.0  # seconds to write the answers, and for a command to save what it has
 MODEL = ("model.dim=16", "model.heads=2", "model.depth=2", "model.mlp_dim=32")
@@ -229,7 +231,7 @@ def _ask(item: Item, run: Run) -> dict:
     begun = time.monotonic()
     with log.open("w") as file:
         start = partial(subprocess.Popen, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-        shared = {"CUDA_MPS_PIPE_DIRECTORY": str(MPS)} if item.processes > 1 and MPS.exists() else {}
+        shared = {MPS_FOLDERS[0]: str(MPS)} if item.processes > 1 and MPS.exists() else {}
         number = min(item.processes, 2) if run.dry else item.processes
         children = [start(words, env=os.environ | shared) for _ in range(number)]
         try:
@@ -251,6 +253,23 @@ def _ask(item: Item, run: Run) -> dict:
         "text": text,
         "command": shlex.join(words[1:]),
     }
+
+
+@contextmanager
+def overlapping() -> Iterator[None]:
+    """While NVIDIA's server runs, where there is one."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield
+        return
+    MPS.mkdir(parents=True, exist_ok=True)
+    tell = partial(subprocess.run, env=os.environ | dict.fromkeys(MPS_FOLDERS, str(MPS)), check=False)
+    tell([control, "-d"])
+    try:
+        yield
+    finally:
+        tell([control], input=b"quit\n")
+        shutil.rmtree(MPS, ignore_errors=True)
 
 
 def _waited(children: list[subprocess.Popen], end: float) -> int:
@@ -344,7 +363,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(PAUSED))  # and the command that is at work is stopped, too
     run = Run(work=work, folder=given.folder, end=time.monotonic() + 60 * given.minutes, dry=given.dry_run)
-    return go_on(run)
+    with overlapping():
+        return go_on(run)
 
 
 if __name__ == "__main__":
