@@ -26,7 +26,6 @@ from lra.report import Report, write_report
 from lra.report.read import records
 from lra.report.render import drawing, figures
 from lra.report.render.drawing import DrawnSystem, shade
-from lra.report.render.layout import SHOWS
 from lra.report.statistics import columns
 from lra.report.statistics.table import Column
 
@@ -46,14 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> list[Path]:
-    return figures.write_figures(folder, Report(folder).sections)
+    return figures.write_figures(folder, Report(folder).named)
 
 
 def drawn(
     folder: Path, name: str, task: str = "listops", protocol: str = "paper"
 ) -> tuple[Figure, Column, list[DrawnSystem]]:
     """The figure of a column, and its column and systems."""
-    columns = {column.key: column for section in Report(folder).sections for column in section.columns}
+    columns = {column.key: column for column in Report(folder).columns}
     column = columns[protocol, "best_val", task]
     systems = figures.drawn(column)
     return figures.DRAWINGS[name](column, systems), column, systems
@@ -61,7 +60,7 @@ def drawn(
 
 def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
     stems = {path.stem for path in written}
-    assert {*SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
+    assert {*figures.SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
     assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
         "depth", "difficulty", *figures.BATCH_DRAWINGS,
     }  # fmt: skip
@@ -91,7 +90,7 @@ def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path
     shutil.copytree(folder / "books", copy / "books")  # the column with all figures
     program = (
         "import sys; from pathlib import Path; from lra.report import Report; from lra.report.render import figures\n"
-        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).sections)\n"
+        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).named)\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules)"
     )
     environment = {"PYTHONHASHSEED": "7", "MATPLOTLIBRC": str(tmp_path), "PATH": "", "HOME": str(Path.home())}
@@ -112,7 +111,7 @@ def test_a_report_written_again_leaves_no_figure_of_the_earlier_one(
     (place / "mine.svg").write_text("")
 
     def write(names: tuple[str, ...]) -> set[str]:
-        def draw(folder: Path, sections: list) -> list[Path]:
+        def draw(folder: Path, named: list) -> list[Path]:
             for name in names:
                 (folder / "figures" / name).write_text(name)
             return [Path("figures", name) for name in names]

@@ -26,8 +26,9 @@ from lra.report.check.overview import results_folders
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey
-from lra.report.render import latex, markup
-from lra.report.render.layout import Grid, TableText, address, stem
+from lra.report.render import markup, pages
+from lra.report.render.figures import stem
+from lra.report.render.layout import Grid, TableText, address
 from lra.report.render.markup import markdown
 
 FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
@@ -327,7 +328,7 @@ def test_latex_compiles_and_fits_the_page(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
 @pytest.mark.parametrize("folder", results_folders(CHECKOUT / "results"), ids=lambda folder: folder.name)
 def test_the_latex_of_every_kept_folder_compiles(folder: Path, tmp_path: Path) -> None:
-    typeset(tmp_path, latex.table_tex(Report(folder).sections))
+    typeset(tmp_path, pages.table_tex(Report(folder).sections))
 
 
 def typeset(folder: Path, tables: str, more: str = "") -> None:

@@ -291,7 +291,7 @@ def test_names_are_no_formulas_in_figures(tmp_path: Path, monkeypatch: pytest.Mo
     folder = named(tmp_path, r" $\frac{$ _")
     two = {name: figures.DRAWINGS[name] for name in ("seeds", "diagnostics")}
     monkeypatch.setattr(figures, "DRAWINGS", two)
-    drawn = figures.write_figures(folder, Report(folder).sections)
+    drawn = figures.write_figures(folder, Report(folder).named)
     assert {path.name.split("_")[0] for path in drawn} == {*two}
     assert drawing.plain("_a$b$") == r" _a\$b\$"
     assert len(drawing.plain(500 * "x")) < 70

@@ -106,7 +106,7 @@ def _of_report(report: Report, how: report.Built | None) -> Iterator[str]:
         yield from _of_figures(report.folder, figures, drawn)
         texts = {**report.files(figures), PAGE: report.page(figures)}
     if (report.folder / CARDS).exists():
-        texts[CARDS] = cards.page(report.sections, report.folder)
+        texts[CARDS] = cards.page(report)
     for name, text in texts.items():
         yield from differences(report.folder / name, text)
 
@@ -211,7 +211,7 @@ def _of_predictions(files: RunFiles, run: Record) -> Iterator[str]:
 def _drawn(report: Report) -> dict[str, str]:
     """The figures that the records make on this machine: by path their SHA-256."""
     with tempfile.TemporaryDirectory() as place:
-        paths = write_figures(Path(place), report.sections)
+        paths = write_figures(Path(place), report.named)
         return record.sha256(Path(place), *(path.as_posix() for path in paths))
 
 

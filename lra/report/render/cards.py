@@ -11,9 +11,10 @@ from lra.core.errors import UserError
 from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
-from lra.report.render.layout import Grid, texts
+from lra.report.render.layout import Grid
 from lra.report.render.markup import escape, markdown
-from lra.report.statistics import columns, formats
+from lra.report.statistics import columns, words
+from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow
 
@@ -68,10 +69,10 @@ class Attentions(schema.Checked):
         return sorted({length for row in self.rows.values() for length in row.lengths}, key=int)
 
 
-def page(sections: Sequence[Section], folder: Path) -> str:
+def page(tables: Tables) -> str:
     """The text of the page of a results folder. Raises UserError where no task has an accuracy and a trivial
     baseline."""
-    return "\n".join(_page(sections, _attentions(folder)))
+    return "\n".join(_page(tables.sections, _attentions(tables.folder)))
 
 
 def _attentions(folder: Path) -> Attentions:
@@ -144,17 +145,17 @@ def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentio
             cost = _cost(first, length, known)
             line += [f"{cost.ratio[0]:.2f}", f"{cost.memory:.2f}"] if cost else [NOT_MEASURED] * 2
         flags = _flags(found, known)
-        rows.append(texts(*line, *(_said(flags.get(name)) for name in FLAGS)))
+        rows.append([*line, *(_said(flags.get(name)) for name in FLAGS)])
     return Grid([*header, *FLAGS], rows, numbers=2)
 
 
 def _ability(column: Column, row: TableRow) -> str:
     summary = row.summary
     if summary.mean is None:
-        return formats.count(summary)
-    parts = [_word(column, row), formats.decimals(summary.mean), formats.interval(summary.interval)]
+        return words.count(summary)
+    parts = [_word(column, row), words.decimals(summary.mean), words.interval(summary.interval)]
     parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
-    parts.append("" if row.cell.complete else f"({formats.count(summary)})")
+    parts.append("" if row.cell.complete else f"({words.count(summary)})")
     return " ".join(filter(None, parts))
 
 

@@ -1,7 +1,10 @@
 """The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn."""
 
 import io
+import re
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -31,9 +34,9 @@ from lra.report.render.drawing import (
     plain,
     unit,
 )
-from lra.report.render.layout import stem
+from lra.report.render.layout import Named
 from lra.report.statistics import columns
-from lra.report.statistics.table import Column, Section
+from lra.report.statistics.table import Column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -404,19 +407,18 @@ DIFFICULTY_DRAWINGS = {"difficulty": over_difficulty}
 FEW = 10  # predictions whose accuracy says little
 
 
-def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
+def write_figures(folder: Path, named: Named) -> list[Path]:
     """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
     try:
         import matplotlib
     except ValueError as error:  # of what MPLBACKEND says
         raise UserError(f"no figures: matplotlib: {error}") from None
-    columns = [column for section in sections for column in section.columns]
     written = []
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
-        for column, title in zip(columns, layout.headings(sections), strict=True):
+        for title, column in named:
             systems = drawn(column)
             for name, draw in DRAWINGS.items():
                 figure = draw(column, systems)
@@ -583,3 +585,47 @@ DRAWINGS = {
     **BATCH_DRAWINGS,
     **DIFFICULTY_DRAWINGS,
 }
+
+
+# What stands below a figure: what it shows, of which task, and the caveats of the systems in it.
+
+
+SHOWS = {
+    "forest": "differences to the reference",
+    "seeds": "every seed",
+    "cost": "score and cost",
+    "curves": "learning curves",
+    "depth": "accuracy and number of blocks",
+    "diagnostics": "accuracy by kind of example",
+    "calibration": "confidence and accuracy",
+    **{probe: f"{what} in each block" for probe, what in PROBES.items()},
+    "blocks": "all measurements in the blocks",
+    "batches": "cost of every batch",
+    "batches_each": "cost of every batch, by system",
+    "difficulty": "accuracy and difficulty",
+}
+"""By the name of a drawing."""
+
+
+@dataclass(frozen=True)
+class Caption:
+    """`title`: the task and what is shown; `caveats`: those of all its systems, then those of some."""
+
+    title: str
+    caveats: str = ""
+
+
+def stem(drawing: str, heading: str) -> str:
+    """The name of the file of a figure."""
+    return re.sub(r"[^\w-]+", "_", f"{drawing} {heading}")
+
+
+def captions(named: Named, paths: Sequence[Path]) -> dict[Path, Caption]:
+    """Of those of these figures that are SVG."""
+    known = {
+        stem(drawing, heading): Caption(f"{heading}: {shows}", layout.caveats(column))
+        for heading, column in named
+        for drawing, shows in SHOWS.items()
+    }
+    other = {path: Caption(path.stem.replace("_", " ")) for path in paths if path.suffix == ".svg"}
+    return {path: known.get(path.stem, caption) for path, caption in other.items()}

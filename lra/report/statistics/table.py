@@ -7,10 +7,11 @@ column.answer  the verdicts of a column in words, which a page opens with
 """
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
-from lra.report.statistics.race import Race, race_of
+
+if TYPE_CHECKING:
+    from scipy.stats import CensoredData
 
 T = TypeVar("T")
 
@@ -60,6 +63,114 @@ class Verdict:
     needed: int | None = None
     of_means: float | None = None
     reason: str = ""
+
+
+# Who learns a task, in how many seeds, and how soon: of runs that end where they have solved it (`train.goal`).
+#
+# A run that did not reach the goal is censored: it would have taken more steps than it had.
+
+
+GAP = 20.0  # points between neighbours that make the seeds of a cell two groups
+
+
+@dataclass(frozen=True)
+class Race:
+    """The runs of a cell. `steps`: by seed those to the goal, or all that it had; `solved`: the seeds that reached it;
+    `stuck`: those that ended for want of progress; `seconds`: by solved seed, of training and evaluation."""
+
+    goal: float
+    steps: dict[int, int]
+    solved: frozenset[int]
+    stuck: frozenset[int]
+    seconds: dict[int, float]
+
+    @property
+    def word(self) -> str:
+        """The verdict."""
+        if not self.solved:
+            return f"did not learn it in {max(self.steps.values()):,} steps"
+        if len(self.solved) == len(self.steps):
+            return "learns it"
+        return f"learns it in {len(self.solved)} of {len(self.steps)} seeds"
+
+    @property
+    def median(self) -> int | None:
+        """The steps in which half of all runs would solve it, by Kaplan and Meier's estimate; None where fewer do."""
+        from scipy.stats import ecdf
+
+        estimate = ecdf(self.censored()).sf
+        steps = zip(estimate.quantiles, estimate.probabilities, strict=True)
+        return next((int(step) for step, left in steps if left <= 0.5), None)
+
+    def censored(self) -> "CensoredData":
+        """The steps as scipy's CensoredData."""
+        from scipy.stats import CensoredData
+
+        reached = [float(steps) for seed, steps in self.steps.items() if seed in self.solved]
+        more = [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
+        return CensoredData(uncensored=reached, right=more)
+
+
+def race_of(cell: RecordedCell) -> Race | None:
+    """None where its runs had no goal, or none came to an end."""
+    runs = {seed: run for seed, run in sorted(cell.runs.items()) if cell.status(seed) in ("finished", "diverged")}
+    goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
+    if goal is None:
+        return None
+    solved, stuck = (
+        frozenset(seed for seed, run in runs.items() if run.get("ended") == end) for end in ("solved", "no progress")
+    )
+    return Race(
+        goal=goal,
+        steps={seed: run["steps"] for seed, run in runs.items()},
+        solved=solved,
+        stuck=stuck,
+        seconds={seed: runs[seed]["seconds"]["train"] + runs[seed]["seconds"]["evaluate"] for seed in solved},
+    )
+
+
+def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
+    """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where the
+    seeds cannot say: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
+    from scipy.stats import logrank
+
+    with np.errstate(invalid="ignore"):  # 0 / 0 then
+        test = logrank(race.censored(), other.censored())
+    return None if np.isnan(test.pvalue) else (bool(test.statistic > 0), float(test.pvalue))
+
+
+def groups(scores: Mapping[int, float]) -> list[list[float]]:
+    """The scores of the seeds, ascending, in one group, or in several between which lie `GAP` points or more."""
+    parts: list[list[float]] = []
+    for score in sorted(scores.values()):
+        if parts and score - parts[-1][-1] < GAP:
+            parts[-1].append(score)
+        else:
+            parts.append([score])
+    return parts
+
+
+def grouped(scores: Mapping[int, float]) -> str:
+    """As in `2 at 25 to 32, 3 at 77 to 91`; empty where the seeds are one group."""
+    parts = groups(scores)
+    return ", ".join(f"{len(part)} at {_range(part)}" for part in parts) if len(parts) > 1 else ""
+
+
+def _range(part: Sequence[float]) -> str:
+    low, high = (f"{end:.0f}" for end in (part[0], part[-1]))
+    return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True)
+class RaceTest:
+    """A row beside its reference, on the way to the goal of their task. `p`: of the log-rank test; `holm`: corrected
+    over the rows of the column."""
+
+    row: "TableRow"
+    reference: str
+    quicker: bool
+    p: float
+    holm: float
 
 
 # What Table 1 says: a summary of each cell, the comparisons in each column, and which row may be bold.
@@ -253,10 +364,27 @@ class Column:
     def task(self) -> str:
         return self.key[2]
 
+    @cached_property
+    def by_order(self) -> dict[tuple[Any, ...], TableRow]:
+        """The rows by their places in tables."""
+        return {row.order: row for row in self.rows}
+
     @property
     def goal(self) -> float | None:
         """The validation accuracy at which runs ended, solved; None where there was none."""
         return next((row.race.goal for row in self.rows if row.race), None)
+
+    @cached_property
+    def race_tests(self) -> list[RaceTest]:
+        """Of the rows that have a reference, where one of the two reached the goal."""
+        by_name = {row.name: row for row in self.rows}
+        tested = []
+        for row in self.rows:
+            other = by_name.get(row.verdict.reference) if row.verdict else None
+            if other and row.race and other.race and (result := quicker(row.race, other.race)) is not None:
+                tested.append((row, other.name, *result))
+        corrected = inference.holm([p for *_, p in tested])
+        return [RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)]
 
     @property
     def strongest(self) -> tuple[str, float] | None:
@@ -372,6 +500,11 @@ class Section:
     @property
     def name(self) -> str:
         return f"protocol {self.protocol}, selection {self.selection}"
+
+
+def systems(columns: Iterable[Column]) -> dict[tuple[Any, ...], TableRow]:
+    """A row of each system of these columns, by its place in tables, in order."""
+    return dict(sorted({row.order: row for column in columns for row in column.rows}.items()))
 
 
 def compare(first: TableRow, other: TableRow) -> Comparison:

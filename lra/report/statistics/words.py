@@ -1,13 +1,23 @@
-"""What the runs of a column say of its question, in words: in a sentence that needs no statistics, and in full."""
+"""What the runs of a column say of its question, in words: in a sentence that needs no statistics, and in full; and
+numbers as text."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from lra.report.statistics import formats
-from lra.report.statistics.comparison import race_tests
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.race import Race, grouped
-from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
+from lra.report.statistics.table import (
+    BETTER,
+    EQUIVALENT,
+    UNDECIDED,
+    UNTESTED,
+    WORSE,
+    Column,
+    Race,
+    Summary,
+    TableRow,
+    grouped,
+    p_text,
+)
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -22,7 +32,7 @@ def plain(column: Column) -> str:
     if not done:
         return "No run is finished."
     if not rows:
-        alone = "; ".join(f"{row.name} has {formats.mean_sd(row.summary)}" for row in done[:NAMED])
+        alone = "; ".join(f"{row.name} has {mean_sd(row.summary)}" for row in done[:NAMED])
         return f"{alone}; nothing is compared.{_trivial(column)}"
     if all(row.verdict.word == UNTESTED for row in rows):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
@@ -33,7 +43,7 @@ def _told_apart(column: Column, rows: list[TableRow]) -> str:
     """Who is better or worse than the reference, and who is not."""
     names = list(dict.fromkeys(row.verdict.reference for row in rows))
     mean = next((row.summary.mean for row in column.rows if row.name == names[0]), None)
-    reference, again = f"{names[0]} ({formats.decimals(mean)})", "it"
+    reference, again = f"{names[0]} ({decimals(mean)})", "it"
     if len(names) > 1:
         reference = again = "the reference of its settings"
     first, *more = _relations({word: [row for row in rows if firm(row) == word] for word in RELATIONS})
@@ -146,9 +156,7 @@ def _race(column: Column) -> str:
     groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
     for row, race in _raced(column):
         if not race.solved:
-            groups["do not"].append(
-                f"{row.name} {formats.decimals(row.summary.mean)} after {max(race.steps.values()):,}"
-            )
+            groups["do not"].append(f"{row.name} {decimals(row.summary.mean)} after {max(race.steps.values()):,}")
         elif len(race.solved) < len(race.steps):
             groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
         else:
@@ -159,7 +167,7 @@ def _race(column: Column) -> str:
 
 def _quicker(column: Column) -> str:
     """Whose steps to the goal differ from those of the reference."""
-    tests = race_tests(column.rows)
+    tests = column.race_tests
     if not tests:
         return ""
     words = {
@@ -182,7 +190,7 @@ def _against(column: Column, judged: list[TableRow]) -> str:
         own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
         return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
     known = [row for row in column.rows if row.name == names[0]]
-    return f"Against {names[0]} ({', '.join([formats.mean_sd(row.summary) for row in known] + [margin])})"
+    return f"Against {names[0]} ({', '.join([mean_sd(row.summary) for row in known] + [margin])})"
 
 
 def _parts(judged: list[TableRow]) -> list[str]:
@@ -211,7 +219,7 @@ def _untested(row: TableRow) -> str:
 
 def _number(row: TableRow) -> str:
     known = row.verdict
-    text = f"{row.name} {formats.signed(known.estimate)} {formats.interval(known.interval)}"
+    text = f"{row.name} {signed(known.estimate)} {interval(known.interval)}"
     return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
 
 
@@ -246,3 +254,41 @@ def _below(column: Column) -> tuple[int, int]:
     """How many systems have a finished run, and how many of these are below the strongest baseline."""
     done = [row for row in column.rows if row.summary.done]
     return len(done), sum(any(badge.code == "B" for badge in row.badges) for row in done)
+
+
+# Numbers as text.
+
+
+def plural(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+
+
+def mean_sd(summary: Summary) -> str:
+    return decimals(summary.mean) + ("" if summary.sd is None else f" ± {summary.sd:.2f}")
+
+
+def count(summary: Summary) -> str:
+    """Seeds done of seeds declared, and what became of the others."""
+    done = str(summary.done) if summary.declared is None else f"{summary.done}/{summary.declared}"
+    return done + "".join(f", {number} {state}" for state, number in summary.problems.items())
+
+
+def whole(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def short_p(p: float | None) -> str:
+    return "" if p is None else p_text(p).removeprefix("p = ").removeprefix("p ")
