@@ -146,20 +146,6 @@ def test_more_systems_than_can_be_told_apart_have_a_panel_each(folder: Path, mon
     assert [panel.get_title() for panel in figure.axes] == [system.name for system in systems]
 
 
-def test_seed_strips_show_every_seed_and_students_interval(folder: Path) -> None:
-    figure, column, systems = drawn(folder, "seeds")
-    rings = [line for line in figure.axes[0].lines if line.get_fillstyle() == "none" and len(line.get_xdata())]
-    assert [sorted(line.get_xdata()) for line in rings] == [sorted(s.row.cell.scores().values()) for s in systems]
-    intervals = [line for line in figure.axes[0].lines if "interval" in line.get_label()]
-    for system, line in zip(systems, intervals, strict=True):
-        values = list(system.row.cell.scores().values())
-        expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-        np.testing.assert_allclose(line.get_xdata(), expected)
-    labels = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    for name, value in column.baselines.items():
-        assert f"baseline: {name}, {value:.2f}" in labels
-
-
 def test_costs_are_those_of_the_records(folder: Path) -> None:
     """Costs that are the same for all are not drawn."""
     figure, _, systems = drawn(folder, "cost")
@@ -181,15 +167,6 @@ def test_the_front_has_what_no_other_beats_for_less(folder: Path) -> None:
     assert figures._front(points, lower=False) == expected
 
 
-def test_the_forest_shows_the_numbers_of_the_verdicts(folder: Path) -> None:
-    figure, _, systems = drawn(folder, "forest")
-    panel = figure.axes[0]
-    verdicts = [system.row.verdict for system in systems if system.row.verdict and system.row.verdict.interval]
-    thick = [tuple(line.get_xdata()) for line in panel.lines if line.get_linewidth() == 2.2]
-    assert thick == [verdict.interval for verdict in verdicts]
-    assert [text.get_text() for text in panel.texts] == [f"{v.estimate:+.2f} {v.word}" for v in verdicts]
-
-
 def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(folder: Path) -> None:
     """Also where other systems stand beside it."""
     _, column, systems = drawn(folder, "cost")
@@ -198,13 +175,6 @@ def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(fo
     shades = [shade("#009E73", place, 3) for place in range(3)]
     assert shades[-1] == "#009e73"
     assert sorted(shades, key=lambda colour: -sum(to_rgb(colour))) == shades
-
-
-@pytest.mark.parametrize(("correct", "examples"), [(0, 7), (3, 7), (7, 7), (410, 1013)])
-def test_intervals_of_calibration_are_wilsons(correct: int, examples: int) -> None:
-    expected = stats.binomtest(correct, examples).proportion_ci(method="wilson")
-    found = columns.wilson(100 * correct / examples, examples)
-    np.testing.assert_allclose(found, [100 * expected.low, 100 * expected.high], atol=1e-4)
 
 
 def test_calibration_error_by_hand() -> None:

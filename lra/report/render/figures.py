@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -137,7 +136,7 @@ def scale(means: list[np.ndarray]) -> "Normalize":
 BLOCK_DRAWINGS = {**{probe: partial(by_block, probe) for probe in PROBES}, "blocks": heat_map}
 
 
-# Figures that set the systems of a column beside each other: differences, seeds, and scores against costs.
+# Scores against costs.
 
 
 COSTS = {
@@ -145,75 +144,6 @@ COSTS = {
     "training time (s)": training_seconds,
     "tokens computed": computed_tokens,
 }
-
-
-def _forest(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """Every row minus its reference: what the verdicts rest on."""
-    shown = [system for system in systems if system.runs and system.row.verdict and system.row.verdict.interval]
-    if not shown:
-        return None
-    figure, [panel] = new_figure(1, 0.7 + 0.2 * len(shown), across=1)
-    margin = shown[0].row.verdict.margin
-    panel.axvspan(-margin, margin, color="0.9", zorder=0, label=f"margin: {margin:g}")
-    panel.axvline(0, color="0.5", linewidth=0.8)
-    for place, system in enumerate(shown):
-        verdict = system.row.verdict
-        if verdict.crossed is not None:
-            panel.plot(verdict.crossed, [place] * 2, color=system.colour, linewidth=0.7)
-        panel.plot(verdict.interval, [place] * 2, color=system.colour, linewidth=2.2)
-        panel.plot(verdict.estimate, place, system.marker, color=system.colour)
-        said = f"{verdict.estimate:+.2f} {verdict.word}"
-        panel.text(1.01, place, said, transform=panel.get_yaxis_transform(), va="center", fontsize=7)
-    reference = {system.row.verdict.reference for system in shown}
-    panel.set(xlabel=f"difference to {plain(reference.pop()) if len(reference) == 1 else 'the reference'} (points)")
-    panel.set_yticks(range(len(shown)), [system.name for system in shown])
-    panel.set_ylim(len(shown) - 0.4, -0.6)
-    panel.grid(axis="y", visible=False)
-    legend(figure, panel, "thick: 95 % interval over seeds; thin: over seeds and examples")
-    return figure
-
-
-def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """Every seed a ring; below the rings the mean and its interval."""
-    shown = [system for system in systems if system.runs]
-    if not shown:
-        return None
-    figure, [panel] = new_figure(1, 1.1 + 0.3 * len(shown), across=1)
-    panel.plot([], [], "o", color="0.4", fillstyle="none", label="one seed")
-    for row, system in enumerate(shown):
-        values = list(system.row.scores.values())
-        panel.plot(values, [row - 0.15] * len(values), "o", color=system.colour, fillstyle="none")
-        summary = system.row.summary
-        if summary.interval is not None:
-            panel.plot(summary.interval, [row + 0.2] * 2, color="black", linewidth=1, label="95 % interval of the mean")
-        panel.plot(summary.mean, row + 0.2, "D", color="black", markersize=3.5, label="mean")
-        if summary.published_best is not None:
-            panel.plot(summary.published_best, row - 0.15, "*", color="black", markersize=7, label="published")
-    panel.set(xlabel=f"test {unit(column)}", ylim=(len(shown) - 0.4, -0.6))
-    panel.set_yticks(range(len(shown)), [system.name for system in shown])
-    panel.grid(axis="y", visible=False)
-    low, high = panel.get_xlim()
-    off = []
-    for (name, value), dash in zip(column.baselines.items(), cycle(DASHES[1:])):
-        label = plain(f"baseline: {name}, {value:.2f}")
-        if 2 * low - high <= value <= 2 * high - low:
-            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=label)
-        else:
-            off.append((label, value > high))
-    _off_the_axis(panel, off)
-    legend(figure, panel)
-    return figure
-
-
-def _off_the_axis(panel: "Axes", labels: list[tuple[str, bool]]) -> None:
-    """Arrows to baselines that lie beyond the left or the right end, above the panel."""
-    for right in (False, True):
-        said = "; ".join(label for label, beyond in labels if beyond == right)
-        if said:
-            text, side = (f"{said} →", "right") if right else (f"← {said}", "left")
-            panel.text(
-                float(right), 1.01, text, transform=panel.transAxes, ha=side, va="bottom", color="0.3", fontsize=7
-            )
 
 
 def _cost(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
@@ -285,9 +215,6 @@ def _scale(panel: "Axes", spent: list[float]) -> None:
         panel.set_xmargin(0.15)
         panel.xaxis.set_major_locator(MaxNLocator(4))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-COMPARED_DRAWINGS = {"forest": _forest, "seeds": _seed_strips, "cost": _cost}
 
 
 # The Extractor paper's Figures 4 to 8: the training cost of every batch, as quartiles over each 100 of them.
@@ -554,6 +481,8 @@ def _diagnostics(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
 
 def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """How often a prediction of a given confidence is right, all seeds together, and how many there are."""
+    from scipy.stats import binomtest
+
     shown = [(system, points) for system in systems if (points := columns.reliability(system.runs))]
     if not shown:
         return None
@@ -562,9 +491,10 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     for panel, (system, points) in zip(panels, shown, strict=True):
         panel.plot([0, 100], [0, 100], color="0.6", linestyle=":", linewidth=1)
         for point in points:
-            low, high = columns.wilson(point["accuracy"], point["examples"])
+            right = binomtest(round(point["accuracy"] * point["examples"] / 100), int(point["examples"]))
+            low, high = right.proportion_ci(method="wilson")
             panel.bar(point["confidence"], 25 * point["examples"] / most, width=6, color="0.85", zorder=0)
-            panel.plot([point["confidence"]] * 2, [low, high], color=system.colour, linewidth=1)
+            panel.plot([point["confidence"]] * 2, [100 * low, 100 * high], color=system.colour, linewidth=1)
             fill = "full" if point["examples"] >= FEW else "none"
             panel.plot(point["confidence"], point["accuracy"], system.marker, color=system.colour, fillstyle=fill)
         panel.set_title(f"{system.title}\nECE {columns.calibration_error(points):.1f}")
@@ -576,7 +506,7 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
 
 
 DRAWINGS = {
-    **COMPARED_DRAWINGS,
+    "cost": _cost,
     "curves": _learning_curves,
     "depth": _by_depth,
     "diagnostics": _diagnostics,
@@ -591,8 +521,6 @@ DRAWINGS = {
 
 
 SHOWS = {
-    "forest": "differences to the reference",
-    "seeds": "every seed",
     "cost": "score and cost",
     "curves": "learning curves",
     "depth": "accuracy and number of blocks",

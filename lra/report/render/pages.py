@@ -74,7 +74,7 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
     for column in tables.columns:
         if column.source:
             by_task.setdefault(column.task, []).append(column)
-    published = tables.published
+    published, drawn = tables.published, captions(tables.named, figures)
     return rendered(
         "details.md.j2",
         name=tables.title,
@@ -88,9 +88,7 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
             for task in sorted(by_task, key=published.task_order)
         ],
         sources=[source for source in published.sources if any(source.covers(task) for task in by_task)],
-        figures=[
-            (layout.address(path.as_posix()), caption) for path, caption in captions(tables.named, figures).items()
-        ],
+        figures=[(layout.address(path.as_posix()), caption) for path, caption in drawn.items()],
         made=_made(tables.runs),
         RULES=SELECTION,
         **{"FULL_PATTERN": FULL_PATTERN, "ALPHA": ALPHA, "POWER": POWER, "DRAWS": DRAWS},

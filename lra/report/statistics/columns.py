@@ -298,14 +298,6 @@ def reliability(runs: Iterable[Record]) -> list[dict[str, float]]:
     return points
 
 
-def wilson(accuracy: float, examples: int) -> tuple[float, float]:
-    """Wilson's (1927) 95 % interval of an accuracy in percent, over examples."""
-    share, z = accuracy / 100, 1.959964
-    middle = (share + z * z / (2 * examples)) / (1 + z * z / examples)
-    half = z * math.sqrt(share * (1 - share) / examples + z * z / (4 * examples**2)) / (1 + z * z / examples)
-    return 100 * (middle - half), 100 * (middle + half)
-
-
 def calibration_error(points: list[dict[str, float]]) -> float:
     """The mean distance of confidence and accuracy in percent, by predictions (expected calibration error)."""
     total = sum(point["examples"] for point in points)

@@ -83,17 +83,18 @@ def _list(names: list[str]) -> str:
 
 def _learners(column: Column) -> str:
     """Who reaches the goal, the quickest first, and who does not."""
-    every, some, none = ([(row, race) for row, race in _raced(column) if kind(race)] for kind in KINDS)
+    every, some, none = _raced(column)
     parts = []
     if every:
-        steps = "" if len(every) > 1 else f", in {every[0][1].median:,} steps"
-        order = f", {every[0][0].name} first (in {every[0][1].median:,} steps)" if len(every) > 1 else steps
-        parts.append(f"{_list([row.name for row, _ in every])} {_verb(every, 'learn')} it in every seed{order}")
-    parts += [f"{row.name} in {len(race.solved)} of {len(race.steps)} seeds ({_scores(row)})" for row, race in some]
+        steps = f"in {every[0].race.median:,} steps"
+        order = f", {every[0].name} first ({steps})" if len(every) > 1 else f", {steps}"
+        learn = "learn" if len(every) > 1 else "learns"
+        parts.append(f"{_list([row.name for row in every])} {learn} it in every seed{order}")
+    parts += [f"{row.name} in {_solved(row.race)} seeds ({_scores(row)})" for row in some]
     if none:
-        parts.append(f"{_list([f'{row.name} ({_scores(row)})' for row, _ in none])} {_verb(none, 'do')} not")
-    text = "; ".join(parts)
-    return ("Learned: " if not every and some else "") + text + "."
+        names = _list([f"{row.name} ({_scores(row)})" for row in none])
+        parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not")
+    return "Learned: " * (not every and bool(some)) + "; ".join(parts) + "."
 
 
 def _scores(row: TableRow) -> str:
@@ -101,26 +102,21 @@ def _scores(row: TableRow) -> str:
     return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
-def _verb(rows: list, verb: str) -> str:
-    return verb if len(rows) > 1 else {"learn": "learns", "do": "does"}[verb]
+def _solved(race: Race) -> str:
+    return f"{len(race.solved)} of {len(race.steps)}"
 
 
-KINDS = (
-    lambda race: len(race.solved) == len(race.steps),
-    lambda race: 0 < len(race.solved) < len(race.steps),
-    lambda race: not race.solved,
-)
-"""Learned in every seed, in some, in none."""
+def _raced(column: Column) -> tuple[list[TableRow], list[TableRow], list[TableRow]]:
+    """The rows that learned the task in every seed, in some and in none: those of most solved seeds first, then the
+    quickest, then those of the best mean."""
 
+    def weight(row: TableRow) -> tuple[float, ...]:
+        return -len(row.race.solved) / len(row.race.steps), row.race.median or math.inf, -(row.summary.mean or 0)
 
-def _raced(column: Column) -> list[tuple]:
-    """Rows with their races: those of most solved seeds first, then the quickest, then those of the best mean."""
-
-    def weight(pair: tuple[TableRow, Race]) -> tuple[float, ...]:
-        row, race = pair
-        return -len(race.solved) / len(race.steps), race.median or math.inf, -(row.summary.mean or 0)
-
-    return sorted(((row, row.race) for row in column.rows if row.race is not None), key=weight)
+    groups: tuple[list[TableRow], list[TableRow], list[TableRow]] = ([], [], [])
+    for row in sorted((row for row in column.rows if row.race is not None), key=weight):
+        groups[0 if len(row.race.solved) == len(row.race.steps) else 1 if row.race.solved else 2].append(row)
+    return groups
 
 
 def _trivial(column: Column) -> str:
@@ -153,15 +149,13 @@ def answer(column: Column) -> str:
 
 def _race(column: Column) -> str:
     """Who learns a task with a goal, and who is quicker or slower than the reference."""
-    groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
-    for row, race in _raced(column):
-        if not race.solved:
-            groups["do not"].append(f"{row.name} {decimals(row.summary.mean)} after {max(race.steps.values()):,}")
-        elif len(race.solved) < len(race.steps):
-            groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
-        else:
-            groups["learn it"].append(f"{row.name} in {race.median:,}")
-    parts = [f"{len(rows)} {what} ({', '.join(rows[:NAMED] + _more(rows))})" for what, rows in groups.items() if rows]
+    every, some, none = _raced(column)
+    groups = {
+        "learn it": [f"{row.name} in {row.race.median:,}" for row in every],
+        "learn it in some seeds": [f"{row.name} {_solved(row.race)}" for row in some],
+        "do not": [f"{row.name} {decimals(row.summary.mean)} after {max(row.race.steps.values()):,}" for row in none],
+    }
+    parts = [f"{len(rows)} {what} ({_some(rows)})" for what, rows in groups.items() if rows]
     return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
 
 
@@ -174,12 +168,12 @@ def _quicker(column: Column) -> str:
         word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
         for word, first in (("quicker", True), ("slower", False))
     }
-    said = "; ".join(f"{word}: {', '.join(rows[:NAMED] + _more(rows))}" for word, rows in words.items() if rows)
+    said = "; ".join(f"{word}: {_some(rows)}" for word, rows in words.items() if rows)
     return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
 
 
-def _more(rows: list[str]) -> list[str]:
-    return [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+def _some(rows: list[str]) -> str:
+    return ", ".join(rows[:NAMED] + [f"{len(rows) - NAMED} more"] * (len(rows) > NAMED))
 
 
 def _against(column: Column, judged: list[TableRow]) -> str:
@@ -199,9 +193,8 @@ def _parts(judged: list[TableRow]) -> list[str]:
         rows = [row for row in judged if row.verdict.word == word]
         if rows:
             rows.sort(key=_weight)
-            shown = [_untested(row) if word == UNTESTED else _number(row) for row in rows[:NAMED]]
-            more = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
-            parts.append(f"{len(rows)} {word} ({', '.join(shown + more)})")
+            shown = [f"{row.name}: {row.verdict.reason}" if word == UNTESTED else _number(row) for row in rows]
+            parts.append(f"{len(rows)} {word} ({_some(shown)})")
     return parts
 
 
@@ -211,10 +204,6 @@ def _weight(row: TableRow) -> tuple[float, float]:
     if known.word in (EQUIVALENT, UNDECIDED):
         return -known.seeds, known.needed
     return 0, -abs(known.estimate or 0)
-
-
-def _untested(row: TableRow) -> str:
-    return f"{row.name}: {row.verdict.reason}"
 
 
 def _number(row: TableRow) -> str:
