@@ -42,7 +42,7 @@ from lra.report.report import Report
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import UNDECIDED, Column, Race, TableRow, Verdict
+from lra.report.statistics.table import UNDECIDED, Column, Race, TableRow, Verdict, paired
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -217,10 +217,8 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
     one, two = _one(column, first), _one(column, other)
-    ours, theirs = one.scores, two.scores
-    seeds = [seed for seed in ours if seed in theirs]
-    values = [ours[seed] - theirs[seed] for seed in seeds]
-    known = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    seeds, known = paired(one, two)
+    values = [one.scores[seed] - two.scores[seed] for seed in seeds]
     judged = one.verdict
     if judged is None or judged.reference != other:
         judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)

@@ -16,7 +16,18 @@ from lra.report.render.markup import escape, markdown
 from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow
+from lra.report.statistics.table import (
+    BETTER,
+    EQUIVALENT,
+    SIGNS,
+    UNDECIDED,
+    UNTESTED,
+    WORSE,
+    Column,
+    Section,
+    TableRow,
+    by_system,
+)
 
 ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
@@ -112,8 +123,7 @@ def _page(sections: Sequence[Section], known: Attentions) -> Iterator[str]:
         yield f"No cost stands here, because there is no `{ATTENTIONS}` beside this folder.\n"
     for section, columns in tables:
         yield f"## In one table{f': {escape(section.name)}' * (len(tables) > 1)}\n"
-        systems = {row.order: row for column in columns for row in column.rows}
-        cells = {order: _cells(columns, order) for order in sorted(systems)}
+        cells = by_system(columns)
         yield markdown(_table(columns, cells, known))
         if section is tables[0][0]:
             yield LEGEND
@@ -127,10 +137,6 @@ def _page(sections: Sequence[Section], known: Attentions) -> Iterator[str]:
 
 Cells = list[tuple[Column, TableRow]]
 """The columns that have a row of one system, with that row."""
-
-
-def _cells(columns: Sequence[Column], order: tuple) -> Cells:
-    return [(column, row) for column in columns for row in column.rows if row.order == order]
 
 
 def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentions) -> Grid:

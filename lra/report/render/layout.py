@@ -22,8 +22,8 @@ from lra.report.statistics.table import (
     Comparison,
     Section,
     TableRow,
+    by_system,
     grouped,
-    systems,
 )
 from lra.report.statistics.words import count, decimals, interval, mean_sd, short_p, signed, whole
 
@@ -298,7 +298,7 @@ def matrix(named: Named, most: int | None = None) -> Grid:
     `most`: so many systems at most."""
     names = sorted({name for _, column in named for name in column.baselines})
     lines = [[baseline(name), "", *(decimals(column.baselines.get(name)) for _, column in named)] for name in names]
-    return _matrix(named, lines, [*systems(column for _, column in named)][:most])
+    return _matrix(named, lines, [*by_system(column for _, column in named)][:most])
 
 
 def excerpt(named: Named, orders: Sequence[tuple]) -> Grid:
@@ -308,12 +308,13 @@ def excerpt(named: Named, orders: Sequence[tuple]) -> Grid:
 
 
 def _matrix(named: Named, baselines: Sequence[Line], orders: Sequence[tuple]) -> Grid:
-    known = systems(column for _, column in named)
+    known = by_system(column for _, column in named)
     rows: list[Line] = []
     for order in orders:
         cells = [(column.by_order.get(order), column) for _, column in named]
         shown = [_short(row, column, column.shared) if row else "" for row, column in cells]
-        rows.append([known[order].name, known[order].complexity, *shown])
+        _, first = known[order][0]
+        rows.append([first.name, first.complexity, *shown])
     header = ["system", "complexity", *(with_caveats(column, name) for name, column in named)]
     return Grid(header, [*baselines, *rows], 2, len(baselines))
 
@@ -407,7 +408,7 @@ def field(columns: list[Column], published: Published) -> Grid:
     task = columns[0].task
     sources = [source for source in published.sources if source.covers(task)]
     known = list(published.systems(task))
-    others = [row.name for row in systems(columns).values() if row.name not in known]
+    others = [row.name for [(_, row), *_] in by_system(columns).values() if row.name not in known]
     rows = []
     for name in [*known, *others]:
         ours = [next((_short(row, column) for row in column.rows if row.name == name), "") for column in columns]
@@ -445,17 +446,16 @@ def arena(section: Section, published: Published) -> Grid | None:
     columns = {column.task: column for column in section.columns if column.task in published.arena}
     if not sources or not columns:
         return None
-    tasks = [columns.get(task) for task in published.arena]
     local, others = [], []
-    for order in systems(columns.values()):
-        rows = [column.by_order.get(order) if column else None for column in tasks]
-        done = [row for row in rows if row and row.summary.done]
-        if done:
-            numbers = [row.summary.mean if row else None for row in rows]
-            is_local = published.is_local(done[0].cell.key)
-            name = f"{done[0].name}: no long range" if is_local else done[0].name
-            (local if is_local else others).append(_averaged(name, "here", numbers, italic=is_local))
-    trivial = [column.strongest[1] if column and column.strongest else None for column in tasks]
+    for found in by_system(columns.values()).values():
+        row, means = found[0][1], {column.task: each.summary.mean for column, each in found}
+        if any(mean is not None for mean in means.values()):
+            is_local = published.is_local(row.cell.key)
+            name = f"{row.name}: no long range" if is_local else row.name
+            line = _averaged(name, "here", [means.get(task) for task in published.arena], italic=is_local)
+            (local if is_local else others).append(line)
+    strongest = {task: column.strongest[1] for task, column in columns.items() if column.strongest}
+    trivial = [strongest.get(task) for task in published.arena]
     theirs = [
         _averaged(name, source.name, [source.number(name, task) for task in published.arena])
         for source in sources

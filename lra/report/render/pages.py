@@ -26,7 +26,7 @@ from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.comparison import DRAWS
 from lra.report.statistics.inference import ALPHA, ENOUGH, LEVEL, OUTLIERS, POINTS, POWER
-from lra.report.statistics.table import FULL_PATTERN, Column, Section, TableRow, systems
+from lra.report.statistics.table import FULL_PATTERN, Column, Section, TableRow, by_system
 
 MOST = 28  # systems in the matrix and the pictures of README.md
 TASKS = 8  # tasks and sections that are named one by one
@@ -56,7 +56,7 @@ def readme(tables: Tables, *, files: bool) -> dict[str, str]:
         summed=list(_summed(tables)),
         rules=list(dict.fromkeys(section.selection for section in tables.sections)),
         matrix=layout.matrix(tables.named, MOST),
-        hidden=len(systems(tables.columns)) - MOST,
+        hidden=len(by_system(tables.columns)) - MOST,
         pictures=drawn,
         tables=files,
         packed=any(run["packed"] for run in tables.runs),
@@ -257,7 +257,7 @@ def _systems(tables: Tables) -> list[tuple[TableRow, list[tuple[Column, TableRow
     """A line for each system: one of its rows, and for each column its row and the number of its cell."""
     numbers = {id(row): number for number, (_, row) in enumerate(tables.rows)}
     lines = []
-    for order, first in systems(tables.columns).items():
+    for order, [(_, first), *_] in by_system(tables.columns).items():
         found = [(column, column.by_order.get(order)) for column in tables.columns]
         lines.append((first, [(column, row, numbers.get(id(row), -1)) for column, row in found]))
     return lines

@@ -17,7 +17,19 @@ from lra.report.read.records import RecordedCell
 from lra.report.read.schema import Question
 from lra.report.statistics import inference
 from lra.report.statistics.inference import ENOUGH, LEVEL
-from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Badge, Column, TableRow, Verdict
+from lra.report.statistics.table import (
+    BETTER,
+    EQUIVALENT,
+    UNDECIDED,
+    UNTESTED,
+    WORSE,
+    Badge,
+    Column,
+    TableRow,
+    Verdict,
+    by_system,
+    paired,
+)
 
 SAME = 0.005  # two numbers that print alike
 
@@ -78,9 +90,7 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     if other is None:
         name = question.reference or "Transformer"
         return Verdict(name, UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
-    ours, theirs = row.scores, other.scores
-    seeds = [seed for seed in ours if seed in theirs]
-    difference = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    seeds, difference = paired(row, other)
     means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
     apart = means is not None and seeds and abs(means - difference.mean) > SAME
     known = Verdict(
@@ -230,19 +240,20 @@ class Across:
 def across(columns: Sequence[Column]) -> list[Across]:
     """The systems that have runs in each of these columns; none where there are not two columns of accuracies."""
     columns = [column for column in columns if column.metric == "accuracy" and column.baselines]
-    orders = [{row.order: row for row in column.rows if row.summary.done} for column in columns]
-    shared = sorted(set.intersection(*map(set, orders))) if len(columns) > 1 else []
-    if len(shared) < 2:
+    found = [[row for _, row in line if row.summary.done] for line in by_system(columns).values()]
+    rows = [tasks for tasks in found if len(tasks) == len(columns)]
+    if len(columns) < 2 or len(rows) < 2:
         return []
-    rows = [[by_order[order] for by_order in orders] for order in shared]
     scores = [[np.array(list(row.scores.values())) for row in tasks] for tasks in rows]
     rng = np.random.default_rng(SEED)
     drawn = [[runs[rng.integers(0, len(runs), (DRAWS, len(runs)))] for runs in tasks] for tasks in scores]
-    found = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
+    measured = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
     again = _measures(drawn, columns, rows)
     return [
         Across(tasks[0].name, *(None if one is None else (float(one[0]), _ends(many)) for one, many in parts))
-        for tasks, parts in zip(rows, (zip(*pair, strict=True) for pair in zip(found, again, strict=True)), strict=True)
+        for tasks, parts in zip(
+            rows, (zip(*pair, strict=True) for pair in zip(measured, again, strict=True)), strict=True
+        )
     ]
 
 

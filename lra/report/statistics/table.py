@@ -502,20 +502,29 @@ class Section:
         return f"protocol {self.protocol}, selection {self.selection}"
 
 
-def systems(columns: Iterable[Column]) -> dict[tuple[Any, ...], TableRow]:
-    """A row of each system of these columns, by its place in tables, in order."""
-    return dict(sorted({row.order: row for column in columns for row in column.rows}.items()))
+def by_system(columns: Iterable[Column]) -> dict[tuple[Any, ...], list[tuple[Column, TableRow]]]:
+    """The rows of each system with their columns, by its place in tables, in order."""
+    found: dict[tuple[Any, ...], list[tuple[Column, TableRow]]] = {}
+    for column in columns:
+        for row in column.rows:
+            found.setdefault(row.order, []).append((column, row))
+    return dict(sorted(found.items()))
+
+
+def paired(first: TableRow, other: TableRow) -> tuple[list[int], Difference]:
+    """The seeds that both have, and the difference over these."""
+    ours, theirs = first.scores, other.scores
+    seeds = [seed for seed in ours if seed in theirs]
+    return seeds, inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
 
 
 def compare(first: TableRow, other: TableRow) -> Comparison:
-    scores, other_scores = first.scores, other.scores
-    seeds = [seed for seed in scores if seed in other_scores]
+    seeds, difference = paired(first, other)
     discordant = {
         seed: inference.mcnemar(first.correct(seed), other.correct(seed))
         for seed in seeds
         if seed in first.predictions and seed in other.predictions
     }
-    difference = inference.difference([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
     return Comparison(first.name, other.name, False, difference, discordant)
 
 
