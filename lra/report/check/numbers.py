@@ -42,7 +42,7 @@ from lra.report.report import Report
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import UNDECIDED, Column, Race, TableRow, Verdict, paired
+from lra.report.statistics.table import Column, Race, TableRow, Verdict, Word, paired
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -231,7 +231,7 @@ def _quicker(column: Column, first: str, other: str) -> Quantity:
     test = tests.get((first, other))
     if test is None:
         return Quantity([], "")
-    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else UNDECIDED], "{}")
+    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else Word.UNDECIDED], "{}")
 
 
 def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:

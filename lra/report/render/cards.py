@@ -16,28 +16,17 @@ from lra.report.render.markup import escape, markdown
 from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.table import (
-    BETTER,
-    EQUIVALENT,
-    SIGNS,
-    UNDECIDED,
-    UNTESTED,
-    WORSE,
-    Column,
-    Section,
-    TableRow,
-    by_system,
-)
+from lra.report.statistics.table import SIGNS, Column, Section, TableRow, Word, by_system
 
 ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
 SOLVED, ABOVE = 95.0, 5.0  # percent; points above the strongest baseline
 VERDICTS = {
-    BETTER: "Better than",
-    WORSE: "Worse than",
-    EQUIVALENT: "Equivalent to",
-    UNDECIDED: "Not told apart from",
-    UNTESTED: "Not tested against",
+    Word.BETTER: "Better than",
+    Word.WORSE: "Worse than",
+    Word.EQUIVALENT: "Equivalent to",
+    Word.UNDECIDED: "Not told apart from",
+    Word.UNTESTED: "Not tested against",
 }
 FLAGS = ("order", "mask", "causal")
 NOT_MEASURED = "not measured"

@@ -11,7 +11,7 @@ from lra.report.render.markup import markup, rendered
 from lra.report.render.pictures import kinds, plain_rows
 from lra.report.statistics import words
 from lra.report.statistics.columns import Tables
-from lra.report.statistics.table import COLLAPSED, UNTESTED, Column, TableRow
+from lra.report.statistics.table import COLLAPSED, Column, TableRow, Word
 
 LONGEST = 4  # answers of one result that are shown
 BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
@@ -139,7 +139,7 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
 def _at_chance(column: Column) -> bool:
     """Whether nobody was compared, for want of anything learned."""
     return all(
-        row.verdict is None or row.verdict.word == UNTESTED or any(badge.code == "U" for badge in row.badges)
+        row.verdict is None or row.verdict.word == Word.UNTESTED or any(badge.code == "U" for badge in row.badges)
         for row in column.rows
     ) and any(COLLAPSED in flags for row in column.rows for flags in row.flags.values())
 

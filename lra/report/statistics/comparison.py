@@ -17,19 +17,7 @@ from lra.report.read.records import RecordedCell
 from lra.report.read.schema import Question
 from lra.report.statistics import inference
 from lra.report.statistics.inference import ENOUGH, LEVEL
-from lra.report.statistics.table import (
-    BETTER,
-    EQUIVALENT,
-    UNDECIDED,
-    UNTESTED,
-    WORSE,
-    Badge,
-    Column,
-    TableRow,
-    Verdict,
-    by_system,
-    paired,
-)
+from lra.report.statistics.table import Badge, Column, TableRow, Verdict, Word, by_system, paired
 
 SAME = 0.005  # two numbers that print alike
 
@@ -89,12 +77,12 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
         return None
     if other is None:
         name = question.reference or "Transformer"
-        return Verdict(name, UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
+        return Verdict(name, Word.UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
     seeds, difference = paired(row, other)
     means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
     apart = means is not None and seeds and abs(means - difference.mean) > SAME
     known = Verdict(
-        other.name, UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
+        other.name, Word.UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
     )
     reason = _untested(row, other, difference)
     if reason:
@@ -102,7 +90,7 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     equivalence = difference.equivalence(question.margin)
     word = _word(difference, equivalence, lower=metric == "perplexity")
     stuck = next((system.name for system in (other, row) if system.collapsed == system.summary.done), None)
-    if stuck and word in (EQUIVALENT, UNDECIDED):
+    if stuck and word in (Word.EQUIVALENT, Word.UNDECIDED):
         return replace(known, reason=f"{stuck} collapsed in every seed")
     return replace(
         known,
@@ -126,10 +114,10 @@ def _untested(row: TableRow, other: TableRow, difference: inference.Difference) 
 def _word(difference: inference.Difference, equivalence: float, lower: bool) -> str:
     """What does not matter is equivalent, even where it is sure."""
     if equivalence < inference.ALPHA:
-        return EQUIVALENT
+        return Word.EQUIVALENT
     if difference.p >= inference.ALPHA:
-        return UNDECIDED
-    return BETTER if (difference.mean < 0) == lower else WORSE
+        return Word.UNDECIDED
+    return Word.BETTER if (difference.mean < 0) == lower else Word.WORSE
 
 
 def _crossed(row: TableRow, other: TableRow, seeds: list[int]) -> tuple[float, float] | None:
@@ -176,7 +164,7 @@ def badges(
         "C": bool(row.collapsed),
         "B": bool(done) and _below(row, baselines, metric),
         "n": done < ENOUGH,
-        "U": row.verdict is not None and row.verdict.word == UNTESTED,
+        "U": row.verdict is not None and row.verdict.word == Word.UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
         "N": published is not None and _narrow(row, published),
         "W": row.pretrained or any(run["config"].get("init") for run in runs),
@@ -247,13 +235,10 @@ def across(columns: Sequence[Column]) -> list[Across]:
     scores = [[np.array(list(row.scores.values())) for row in tasks] for tasks in rows]
     rng = np.random.default_rng(SEED)
     drawn = [[runs[rng.integers(0, len(runs), (DRAWS, len(runs)))] for runs in tasks] for tasks in scores]
-    measured = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
+    once = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
     again = _measures(drawn, columns, rows)
     return [
-        Across(tasks[0].name, *(None if one is None else (float(one[0]), _ends(many)) for one, many in parts))
-        for tasks, parts in zip(
-            rows, (zip(*pair, strict=True) for pair in zip(measured, again, strict=True)), strict=True
-        )
+        Across(tasks[0].name, *map(_with_ends, one, many)) for tasks, one, many in zip(rows, once, again, strict=True)
     ]
 
 
@@ -285,6 +270,8 @@ def _better(place: int, drawn: list[list[np.ndarray]], rows: list[list[TableRow]
     return np.mean(wins, axis=0)
 
 
-def _ends(values: np.ndarray) -> Ends:
-    low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return float(low), float(high)
+def _with_ends(value: np.ndarray | None, drawn: np.ndarray) -> tuple[float, Ends] | None:
+    if value is None:
+        return None
+    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(value[0]), (float(low), float(high))

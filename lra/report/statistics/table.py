@@ -9,6 +9,7 @@ column.answer  the verdicts of a column in words, which a page opens with
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,9 +27,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BETTER, WORSE, EQUIVALENT = "better", "worse", "equivalent"
-UNDECIDED, UNTESTED = "undecided", "untested"
-SIGNS = {BETTER: "+", WORSE: "−", EQUIVALENT: "=", UNDECIDED: "?"}  # in a crowded table
+
+class Word(StrEnum):
+    """A verdict in one word."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    UNDECIDED = "undecided"
+    UNTESTED = "untested"
+
+
+SIGNS = {Word.BETTER: "+", Word.WORSE: "−", Word.EQUIVALENT: "=", Word.UNDECIDED: "?"}  # in a crowded table
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Verdict:
     """
 
     reference: str
-    word: str
+    word: Word
     margin: float
     seeds: int
     estimate: float | None = None

@@ -5,19 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import (
-    BETTER,
-    EQUIVALENT,
-    UNDECIDED,
-    UNTESTED,
-    WORSE,
-    Column,
-    Race,
-    Summary,
-    TableRow,
-    grouped,
-    p_text,
-)
+from lra.report.statistics.table import Column, Race, Summary, TableRow, Word, grouped, p_text
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -34,7 +22,7 @@ def plain(column: Column) -> str:
     if not rows:
         alone = "; ".join(f"{row.name} has {mean_sd(row.summary)}" for row in done[:NAMED])
         return f"{alone}; nothing is compared.{_trivial(column)}"
-    if all(row.verdict.word == UNTESTED for row in rows):
+    if all(row.verdict.word == Word.UNTESTED for row in rows):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
     return f"{_told_apart(column, rows)}.{_trivial(column)}"
 
@@ -51,10 +39,10 @@ def _told_apart(column: Column, rows: list[TableRow]) -> str:
 
 
 RELATIONS = {
-    BETTER: "better than {}",
-    WORSE: "worse than {}",
-    EQUIVALENT: "as good as {}",
-    UNDECIDED: "not told apart from {} by these seeds",
+    Word.BETTER: "better than {}",
+    Word.WORSE: "worse than {}",
+    Word.EQUIVALENT: "as good as {}",
+    Word.UNDECIDED: "not told apart from {} by these seeds",
 }
 
 
@@ -62,7 +50,7 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
     """A text for each verdict that rows have, the largest differences first, with a field for the reference."""
     for word, alike in rows.items():
         if alike:
-            if word in (BETTER, WORSE):
+            if word in (Word.BETTER, Word.WORSE):
                 alike = sorted(alike, key=lambda row: -abs(row.verdict.estimate))
             subject = f"{_list([row.name for row in alike])} {'is' if len(alike) == 1 else 'are'}"
             yield f"{subject.replace('{', '{{').replace('}', '}}')} {RELATIONS[word]}"
@@ -71,8 +59,8 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
 def firm(row: TableRow) -> str:
     """The word of its verdict, after Holm's correction over the rows: what it takes away is undecided."""
     known = row.verdict
-    lost = known.word in (BETTER, WORSE) and known.holm is not None and known.holm >= ALPHA
-    return UNDECIDED if lost else known.word
+    lost = known.word in (Word.BETTER, Word.WORSE) and known.holm is not None and known.holm >= ALPHA
+    return Word.UNDECIDED if lost else known.word
 
 
 def _list(names: list[str]) -> str:
@@ -189,11 +177,11 @@ def _against(column: Column, judged: list[TableRow]) -> str:
 
 def _parts(judged: list[TableRow]) -> list[str]:
     parts = []
-    for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED):
+    for word in Word:
         rows = [row for row in judged if row.verdict.word == word]
         if rows:
             rows.sort(key=_weight)
-            shown = [f"{row.name}: {row.verdict.reason}" if word == UNTESTED else _number(row) for row in rows]
+            shown = [f"{row.name}: {row.verdict.reason}" if word == Word.UNTESTED else _number(row) for row in rows]
             parts.append(f"{len(rows)} {word} ({_some(shown)})")
     return parts
 
@@ -201,7 +189,7 @@ def _parts(judged: list[TableRow]) -> list[str]:
 def _weight(row: TableRow) -> tuple[float, float]:
     """Of what is not told apart, that of most seeds first; else large differences before small ones."""
     known = row.verdict
-    if known.word in (EQUIVALENT, UNDECIDED):
+    if known.word in (Word.EQUIVALENT, Word.UNDECIDED):
         return -known.seeds, known.needed
     return 0, -abs(known.estimate or 0)
 
@@ -209,7 +197,7 @@ def _weight(row: TableRow) -> tuple[float, float]:
 def _number(row: TableRow) -> str:
     known = row.verdict
     text = f"{row.name} {signed(known.estimate)} {interval(known.interval)}"
-    return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
+    return text + f", {known.needed:,} seeds each would decide" * (known.word == Word.UNDECIDED)
 
 
 def _means(judged: list[TableRow]) -> str:
@@ -222,7 +210,7 @@ def _means(judged: list[TableRow]) -> str:
 
 def _holm(judged: list[TableRow]) -> str:
     """Which differences stand when all rows are held against the reference at once."""
-    claimed = [row for row in judged if row.verdict.word in (BETTER, WORSE)]
+    claimed = [row for row in judged if row.verdict.word in (Word.BETTER, Word.WORSE)]
     tested = sum(row.verdict.holm is not None for row in judged)
     if not claimed or tested < 2:
         return ""
