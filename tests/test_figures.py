@@ -195,19 +195,6 @@ def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place
         assert line.get_ydata()[0] == pytest.approx(np.mean([(place + 1) * (block + 1) / (1 + seed) for seed in seeds]))
 
 
-def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) -> None:
-    figure, _, systems = drawn(folder, "blocks")
-    probes = list(records.PROBES)
-    maps = np.array([panel.collections[0] for panel in figure.axes[: len(probes) * len(systems)]])
-    for system, row in zip(systems, maps.reshape(len(systems), len(probes)), strict=True):
-        for probe, mesh, first in zip(probes, row, maps, strict=False):
-            values = np.ma.filled(mesh.get_array().reshape(BLOCKS, EVALUATIONS), np.nan)
-            seeds = [[evaluation(seed, number)[probe] for number in (1, 50)] for seed in system.row.curves]
-            np.testing.assert_allclose(values[:, [0, 49]], np.array(seeds, dtype=float).mean(axis=0).T)
-            assert (mesh.norm.vmin, mesh.norm.vmax) == (first.norm.vmin, first.norm.vmax)
-    assert figure.axes[0].get_ylim() == (0.5, BLOCKS + 0.5)
-
-
 def test_quartiles_are_of_whole_windows_of_all_seeds() -> None:
     places, (low, middle, high) = figures.quartiles([np.arange(250.0), np.arange(250.0)])
     assert places.tolist() == [100, 200]

@@ -124,6 +124,4 @@ class Built(schema.Checked):
 
 def read_built(folder: Path) -> Built:
     """Raises OSError, and ValueError where it is not readable."""
-    value = read_json(folder / JSON)
-    schema.check(Built, value)
-    return Built.model_validate(value)
+    return schema.check(Built, read_json(folder / JSON))

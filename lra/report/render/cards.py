@@ -79,13 +79,11 @@ def _attentions(folder: Path) -> Attentions:
     """What lies beside the results folder; nothing where there is no such file."""
     path = folder.resolve().parent / ATTENTIONS
     try:
-        value = read_json(path)
-        schema.check(Attentions, value)
+        return schema.check(Attentions, read_json(path))
     except FileNotFoundError:
         return Attentions(rows={}, flags={})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}; bash scripts/attentions.sh --measure writes it anew") from None
-    return Attentions.model_validate(value)
 
 
 def word(mean: float, interval: tuple[float, float] | None, baseline: float) -> str:

@@ -19,45 +19,81 @@ from lra.report.read import records
 from lra.report.read.records import PROBES, computed_tokens, training_seconds
 from lra.report.render import layout
 from lra.report.render.drawing import (
-    COLOURS,
     DASHES,
-    LINE,
     LOOK,
     MARKERS,
     TOGETHER,
-    WIDTH,
     DrawnSystem,
     course,
+    drawn,
     legend,
     new_figure,
     plain,
     unit,
 )
 from lra.report.render.layout import Named
+from lra.report.render.pictures import COLOURS
 from lra.report.statistics import columns
 from lra.report.statistics.table import Column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-Found = list[tuple[DrawnSystem, np.ndarray, np.ndarray]]
-"""Systems with steps [n] and means over the seeds [n, blocks]."""
+
+def write_figures(folder: Path, named: Named) -> list[Path]:
+    """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
+    try:
+        import matplotlib
+    except ValueError as error:  # of what MPLBACKEND says
+        raise UserError(f"no figures: matplotlib: {error}") from None
+    written = []
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        for title, column in named:
+            systems = drawn(column)
+            for name, draw in DRAWINGS.items():
+                figure = draw(column, systems)
+                if figure is not None:
+                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
+                    for kind, data in rendered(figure).items():
+                        written.append(Path(FOLDER, f"{stem(name, title)}.{kind}"))
+                        write_atomic(folder / written[-1], data)
+    return written
 
 
-def found(systems: list[DrawnSystem], probe: str) -> Found:
-    """Of the systems that measured it."""
-    measured = [(system, *records.over_seeds(system.curves, probe)) for system in systems]
-    means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
-    return [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
+def rendered(figure: "Figure") -> dict[str, bytes]:
+    """A figure as svg and as png, the same bytes for the same figure."""
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return {"svg": svg.getvalue(), "png": _reduced(png)}
+
+
+def _reduced(png: io.BytesIO) -> bytes:
+    """The same picture in 256 colours: a quarter of the bytes."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    picture = Image.open(png).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    picture.save(data, format="png", optimize=True)
+    return data.getvalue()
+
+
+# What happens in the blocks.
 
 
 def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """A panel for each system, a line for each block."""
     import matplotlib
 
-    shown = found(systems, probe)
+    measured = [(system, *records.over_seeds(system.curves, probe)) for system in systems]
+    means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
+    shown = [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
     if not shown:
         return None
     across = 4 if len(shown) == 4 else 3
@@ -75,65 +111,14 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
                 label=f"block {block + 1}",
             )
         panel.set_title(system.title)
-    if wide([mean for _, _, mean in shown]):
+    values = np.concatenate([mean[np.isfinite(mean)] for _, _, mean in shown])
+    if values.min() > 0 and values.max() > 10 * values.min():
         panels[0].set_yscale("log")
     for panel in panels[-across:]:
         panel.set_xlabel("step")
     figure.supylabel(PROBES[probe], fontsize=8)
     legend(figure, max(panels, key=lambda panel: len(panel.lines)), "mean over seeds")
     return figure
-
-
-def heat_map(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """A row for each system, a column for each probe, with one scale of colours; a cell reaches back to the last step
-    that was measured."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
-
-    probes = {probe: known for probe in PROBES if (known := found(systems, probe))}
-    if not probes:
-        return None
-    rows = [system for system in systems if any(system is other for known in probes.values() for other, _, _ in known)]
-    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
-    panels = figure.subplots(len(rows), len(probes), squeeze=False, sharex=True, sharey="row")
-    for place, (probe, known) in enumerate(probes.items()):
-        norm = scale([mean for _, _, mean in known])
-        for system, steps, mean in known:
-            edges, blocks = np.concatenate([[0], steps]), np.arange(mean.shape[1] + 1) + 0.5
-            panel = panels[rows.index(system), place]
-            panel.pcolormesh(edges, blocks, mean.T, norm=norm, cmap="viridis", rasterized=True)
-            panel.set_yticks(range(1, mean.shape[1] + 1, -(-mean.shape[1] // 4)))
-            panel.grid(visible=False)
-        bar = figure.colorbar(ScalarMappable(norm, "viridis"), ax=panels[:, place], location="top", aspect=12)
-        bar.set_label(PROBES[probe])
-        bar.ax.tick_params(labelsize=6)
-        bar.ax.xaxis.set_minor_formatter(NullFormatter())
-        panels[-1, place].set_xlabel("step")
-        panels[-1, place].locator_params(axis="x", nbins=3)
-    for row, system in zip(panels, rows, strict=True):
-        row[0].set_title(system.name, loc="left", fontsize=7)
-        for panel in row:
-            if not panel.collections:
-                panel.set_axis_off()
-    figure.supylabel("block", fontsize=8)
-    return figure
-
-
-def wide(means: list[np.ndarray]) -> bool:
-    """Values that differ by more than a factor of ten are for a logarithmic scale."""
-    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
-    return values.min() > 0 and values.max() > 10 * values.min()
-
-
-def scale(means: list[np.ndarray]) -> "Normalize":
-    from matplotlib.colors import LogNorm, Normalize
-
-    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
-    return (LogNorm if wide(means) else Normalize)(values.min(), values.max())
-
-
-BLOCK_DRAWINGS = {**{probe: partial(by_block, probe) for probe in PROBES}, "blocks": heat_map}
 
 
 # Scores against costs.
@@ -286,9 +271,6 @@ HARDER = {
 }
 """Groups whose values are in an order, with the label of the axis; of several that a task has, the first is drawn."""
 
-Course = dict[str, list[float]]
-"""By a value of the group, the accuracy (percent) of every seed."""
-
 
 def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Mean and range over the seeds, by the first of the groups that the records have."""
@@ -315,8 +297,8 @@ def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | Non
     return figure
 
 
-def _course(system: DrawnSystem, group: str) -> Course:
-    """Of the values that all seeds of the system have."""
+def _course(system: DrawnSystem, group: str) -> dict[str, list[float]]:
+    """The accuracy (percent) of every seed, by the values of the group that all seeds of the system have."""
     seeds = [columns.accuracy_by([run]).get(group, {}) for run in system.runs]
     return {
         value: [seed[value]["accuracy"] for seed in seeds]
@@ -325,68 +307,10 @@ def _course(system: DrawnSystem, group: str) -> Course:
     }
 
 
-DIFFICULTY_DRAWINGS = {"difficulty": over_difficulty}
-
-
-# The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn.
+# Curves, depths, kinds of examples, confidence.
 
 
 FEW = 10  # predictions whose accuracy says little
-
-
-def write_figures(folder: Path, named: Named) -> list[Path]:
-    """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
-    try:
-        import matplotlib
-    except ValueError as error:  # of what MPLBACKEND says
-        raise UserError(f"no figures: matplotlib: {error}") from None
-    written = []
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
-        for title, column in named:
-            systems = drawn(column)
-            for name, draw in DRAWINGS.items():
-                figure = draw(column, systems)
-                if figure is not None:
-                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
-                    written += _save(figure, folder, stem(name, title))
-    return written
-
-
-def drawn(column: Column) -> list[DrawnSystem]:
-    """The rows of a column, those of one system in one colour."""
-    bases = [row.base for row in column.rows]
-    places = [bases[:number].count(base) for number, base in enumerate(bases)]
-    return [DrawnSystem.of(row, place, bases.count(row.base)) for row, place in zip(column.rows, places, strict=True)]
-
-
-def _save(figure: "Figure", folder: Path, stem: str) -> list[Path]:
-    pictures = {Path(FOLDER, f"{stem}.{kind}"): data for kind, data in rendered(figure).items()}
-    for path, data in pictures.items():
-        write_atomic(folder / path, data)
-    return [*pictures]
-
-
-def rendered(figure: "Figure") -> dict[str, bytes]:
-    """A figure as svg and as png, the same bytes for the same figure."""
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")
-    svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return {"svg": svg.getvalue(), "png": _reduced(png)}
-
-
-def _reduced(png: io.BytesIO) -> bytes:
-    """The same picture in 256 colours: a quarter of the bytes."""
-    from PIL import Image
-
-    data = io.BytesIO()
-    picture = Image.open(png).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    picture.save(data, format="png", optimize=True)
-    return data.getvalue()
 
 
 def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
@@ -511,9 +435,9 @@ DRAWINGS = {
     "depth": _by_depth,
     "diagnostics": _diagnostics,
     "calibration": _calibration,
-    **BLOCK_DRAWINGS,
+    **{probe: partial(by_block, probe) for probe in PROBES},
     **BATCH_DRAWINGS,
-    **DIFFICULTY_DRAWINGS,
+    "difficulty": over_difficulty,
 }
 
 
@@ -527,7 +451,6 @@ SHOWS = {
     "diagnostics": "accuracy by kind of example",
     "calibration": "confidence and accuracy",
     **{probe: f"{what} in each block" for probe, what in PROBES.items()},
-    "blocks": "all measurements in the blocks",
     "batches": "cost of every batch",
     "batches_each": "cost of every batch, by system",
     "difficulty": "accuracy and difficulty",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lra.core.errors import printable
 from lra.report.render import layout, pictures
-from lra.report.render.drawing import colour_number
 from lra.report.render.layout import Grid, TableText
+from lra.report.render.pictures import colour_number
 from lra.report.statistics import words
 from lra.report.statistics.table import SIGNS
 

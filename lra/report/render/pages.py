@@ -18,10 +18,10 @@ from lra.report.read import records
 from lra.report.read.records import PROBES, Record, anchor
 from lra.report.read.schema import RULES, cleaned
 from lra.report.render import layout, pictures
-from lra.report.render.drawing import colour_number
 from lra.report.render.figures import captions
 from lra.report.render.layout import MEAN, facts
 from lra.report.render.markup import data_block, rendered
+from lra.report.render.pictures import colour_number
 from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.comparison import DRAWS

@@ -9,16 +9,34 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
-from lra.report.render.drawing import colour_number
 from lra.report.render.layout import Named
 from lra.report.statistics import words
 from lra.report.statistics.table import VANILLA, Column, TableRow
 
 Pixels = dict[str, Any]
 """What a template draws."""
+
+# A system has the same colour (of Okabe and Ito, safe for the colour-blind), dash and marker in every picture of every
+# folder.
+
+
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+
+
+def system_number(row: TableRow) -> int:
+    """Of the system, whatever its settings: its row in Table 1, or a number that its name gives; the same in every
+    folder."""
+    own_name = f"{row.cell.key.attention}, {row.cell.key.variant}"  # of a system that no table lists
+    return crc32(own_name.encode()) if row.base == own_name else row.order[0]
+
+
+def colour_number(row: TableRow) -> int:
+    """Where its colour stands in COLOURS."""
+    return system_number(row) % len(COLOURS)
 
 
 def scale(low: float, high: float, start: float, width: float) -> Callable[[float], str]:
