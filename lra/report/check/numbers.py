@@ -214,7 +214,7 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
         return _quicker(column, first, other)
     read, form = _known(name, OF_A_PAIR)
     if other in column.baselines:
-        values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
+        values = [value - column.baselines[other] for row in _rows(column, first) for value in row.scores.values()]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
     one, two = _one(column, first), _one(column, other)
     seeds, known = paired(one, two)
@@ -237,14 +237,6 @@ def _quicker(column: Column, first: str, other: str) -> Quantity:
 def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
     [one], [two] = read(first).values, read(other).values
     return Quantity([one / two], "{:.2f}")
-
-
-def _scores(row: TableRow) -> list[float]:
-    return list(row.scores.values())
-
-
-def _finished(row: TableRow) -> list[dict[str, Any]]:
-    return [row.cell.runs[seed] for seed in row.scores]
 
 
 def _mean(values: list[float]) -> list[float]:
@@ -287,13 +279,13 @@ def _with_ends(value: float | None, ends: tuple[float, float] | None) -> list[fl
 
 
 SPANS: dict[str, Callable[[TableRow], list[float]]] = {
-    "runs": _scores,
+    "runs": lambda row: list(row.scores.values()),
     "means": lambda row: [row.summary.mean],
     "sds": lambda row: [row.summary.sd],
     "gains of best": lambda row: [row.summary.gain_of_best],
     "selected minus last": lambda row: [
         run["test"][row.cell.key.selection][row.cell.metric] - run["test"]["last"][row.cell.metric]
-        for run in _finished(row)
+        for run in row.finished
     ],
 }
 """By name, what one or several systems have: written from the smallest to the largest."""
@@ -311,12 +303,12 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "best": (lambda row: [row.summary.best], "{:.2f}"),
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
-    "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
+    "parameters": (lambda row: [run["parameters"] for run in row.finished][:1], "{:,}"),
     "pretraining perplexity": (lambda row: _mean(layout.pretrained_to(row, "perplexity")), "{:.2f}"),
     "median steps": (lambda row: [row.race and row.race.median], "{:,}"),
-    "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
+    "training time": (lambda row: [median(training_seconds(run) for run in row.finished)], "{:,.0f}"),
     "frozen": (
-        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],
+        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in row.finished)],
         "{:.0%}",
     ),
 }

@@ -163,7 +163,7 @@ def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
 
 def _flags(found: Cells, known: Attentions) -> dict[str, bool]:
     flags = dict(known.flags.get(found[0][1].cell.key.attention, {}))
-    tasks = [run["config"].get("task") for _, row in found for run in row.cell.runs.values()]
+    tasks = [run["config"].get("task") for _, row in found for run in row.runs]
     if any(isinstance(task, dict) and task.get("causal") is True for task in tasks):
         flags["causal"] = True
     return flags
@@ -201,7 +201,7 @@ def _compared(done: Cells) -> Iterator[str]:
 
 def _course(column: Column, row: TableRow) -> str | None:
     """Its accuracy at the first and the last value of what makes the task harder."""
-    known = columns.accuracy_by(row.cell.runs.values())
+    known = columns.accuracy_by(row.runs)
     group = next((name for name in HARDER if len(known.get(name, {})) > 1), None)
     if group is None:
         return None

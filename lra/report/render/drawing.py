@@ -58,7 +58,7 @@ class DrawnSystem:
         number = system_number(row) + setting
         return cls(
             row=row,
-            runs=[row.cell.runs[seed] for seed in row.scores],
+            runs=row.finished,
             curves=list(row.curves.values()),
             costs=list(row.costs.values()),
             colour=shade(COLOURS[colour_number(row)], setting, settings),

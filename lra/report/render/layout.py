@@ -79,7 +79,7 @@ def baseline(name: str) -> TableText:
 def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
     """By heading, the number that sorts it, if one does, and the text."""
     summary, key = row.summary, row.cell.key
-    runs = [row.cell.runs[seed] for seed in row.scores]
+    runs = row.finished
     strongest = column.strongest[1] if column.strongest else None
     parameters = next((run["parameters"] for run in runs if "parameters" in run), None)
     minutes = fmean(sum(run["seconds"].values()) for run in runs) / 60 if runs else None
@@ -274,7 +274,7 @@ def pretraining_table(column: Column) -> Grid | None:
 
 def pretrained_to(row: TableRow, measure: str) -> list[float]:
     """Where the weights were taken, by seed; of the finished runs that have it."""
-    phases = [row.cell.runs[seed].get("pretrain", {}) for seed in sorted(row.scores)]
+    phases = [run.get("pretrain", {}) for run in row.finished]
     best = [phase.get("validation", {}).get("best", {}) for phase in phases]
     return [known[measure] for known in best if known.get(measure) is not None]
 

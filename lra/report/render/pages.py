@@ -110,7 +110,7 @@ def _summed(tables: Tables) -> Iterator[str]:
 
 def _other_rules(section: Section) -> list[str]:
     """The runs' own rule of selection, in a list, where it is not the section's."""
-    runs = [run for column in section.columns for row in column.rows for run in row.cell.runs.values()]
+    runs = [run for column in section.columns for row in column.rows for run in row.runs]
     rules = sorted({run["selection"] for run in runs} - {section.selection})
     return ["`, `".join(rules)] if rules else []
 
@@ -273,9 +273,8 @@ def _quantiles(seeds: int) -> list[float]:
 def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps, number: int) -> dict[str, Any]:
     """A cell of the column of this number; what all its runs share stands once."""
     key = row.cell.key
-    runs = list(row.cell.runs.values())
-    finished = [row.cell.runs[seed] for seed in row.scores]
-    first, *others = [run["provenance"] for run in runs] or [{}]
+    config = next((run["config"] for run in row.runs), {})
+    first, *others = [run["provenance"] for run in row.runs] or [{}]
     shared = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     baselines = {f"baseline: {name}": words.decimals(value) for name, value in sorted(column.baselines.items())}
     return {
@@ -293,9 +292,9 @@ def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps, number: 
         "metric": column.metric,
         "facts": {name: text for name, (_, text) in facts(column, row).items() if name not in FILTERS}
         | {"complexity": row.complexity, **baselines},
-        "diagnostics": columns.accuracy_by(finished),
-        "calibration": columns.reliability(finished),
-        "config": cleaned({name: value for name, value in runs[0]["config"].items() if name != "seed"}) if runs else {},
+        "diagnostics": columns.accuracy_by(row.finished),
+        "calibration": columns.reliability(row.finished),
+        "config": {name: value for name, value in cleaned(config).items() if name != "seed"},
         "provenance": shared,
         "runs": [_run(files, row, seed, shared, steps) for seed in row.cell.seeds()],
     }
@@ -343,7 +342,7 @@ def _rounded(value: Any) -> Any:
 
 def _packed(tables: Tables) -> Iterator[dict[str, Any]]:
     """Where each packed record lies, in a line that links lead to."""
-    for number, row in ((tables.columns.index(column), row) for column, row in tables.rows):
+    for number, (_, row) in enumerate(tables.rows):
         for seed, run in row.cell.runs.items():
             if run["packed"]:
                 receipts, member = tables.run_files.member(run["path"])

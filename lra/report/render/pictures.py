@@ -227,8 +227,7 @@ def cost_points(columns: Iterable[Column]) -> list[Point]:
 
 def step_seconds(row: TableRow) -> float | None:
     """Of training, the median over its runs; None or 0 where these do not say it."""
-    runs = [row.cell.runs[seed] for seed in row.scores]
-    times = [run["seconds"]["train"] / run["steps"] for run in runs if "seconds" in run and run["steps"] > 0]
+    times = [run["seconds"]["train"] / run["steps"] for run in row.finished if "seconds" in run and run["steps"] > 0]
     return median(times) if times else None
 
 

@@ -157,8 +157,7 @@ def badges(
 ) -> tuple[Badge, ...]:
     """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
     done, selection = row.summary.done, row.cell.key.selection
-    runs = [row.cell.runs[seed] for seed in row.scores]
-    on_test = selection == "best_val" and any("best_test" in run["test"] for run in runs)
+    on_test = selection == "best_val" and any("best_test" in run["test"] for run in row.finished)
     shown = {
         "T": on_test or selection == "best_test",
         "C": bool(row.collapsed),
@@ -167,7 +166,7 @@ def badges(
         "U": row.verdict is not None and row.verdict.word == Word.UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
         "N": published is not None and _narrow(row, published),
-        "W": row.pretrained or any(run["config"].get("init") for run in runs),
+        "W": row.pretrained or any(run["config"].get("init") for run in row.finished),
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
     found = []
@@ -179,7 +178,7 @@ def badges(
 
 def _narrow(row: TableRow, published: PublishedTable) -> bool:
     theirs = published.settings.get(row.cell.key.task, {}).get("model.dim")
-    widths = [run["config"].get("model", {}).get("dim") for run in row.cell.runs.values()]
+    widths = [run["config"].get("model", {}).get("dim") for run in row.runs]
     return theirs is not None and any(width is not None and width < theirs for width in widths)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from lra.core.errors import printable
 from lra.report.read.published import PublishedTable
-from lra.report.read.records import Curve, RecordedCell
+from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
 
@@ -262,18 +262,27 @@ class TableRow:
     badges: tuple[Badge, ...] = ()
 
     @property
-    def is_vanilla(self) -> bool:
-        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
-        if self.system != VANILLA or self.pretrained:
-            return False
-        configs = [run["config"] for run in self.cell.runs.values()]
-        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
-        return bool(configs) and not helped
+    def runs(self) -> list[Record]:
+        return list(self.cell.runs.values())
 
     @cached_property
     def scores(self) -> dict[int, float]:
         """By seed, as its cell says: every pair of rows asks for them."""
         return self.cell.scores()
+
+    @property
+    def finished(self) -> list[Record]:
+        """The runs that have a score."""
+        return [self.cell.runs[seed] for seed in self.scores]
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
+        if self.system != VANILLA or self.pretrained:
+            return False
+        configs = [run["config"] for run in self.runs]
+        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
+        return bool(configs) and not helped
 
     @property
     def system(self) -> tuple[str, str]:
@@ -283,18 +292,18 @@ class TableRow:
     @property
     def pretrained(self) -> bool:
         """Whether a phase on the inputs alone came before its training."""
-        return any(run["config"].get("pretrain") for run in self.cell.runs.values())
+        return any(run["config"].get("pretrain") for run in self.runs)
 
     @property
     def full_pattern(self) -> bool:
         """Whether its mechanism left out no pair of positions, though it is meant to; records before that was kept
         do not say."""
-        return any(run.get("full_pattern") for run in self.cell.runs.values())
+        return any(run.get("full_pattern") for run in self.runs)
 
     @property
     def sizes(self) -> str:
         """The windows, blocks and the like that its attention ran with, as in `stride 16, summary 3`."""
-        attention: dict[str, Any] = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
+        attention: dict[str, Any] = next((run["config"].get("attention", {}) for run in self.runs), {})
         return ", ".join(f"{name} {attention[name]}" for name in SIZES if attention.get(name))
 
     @property
@@ -314,7 +323,7 @@ class TableRow:
 
     def reached(self, percent: int) -> int | None:
         """The steps at which half of its seeds had first reached a validation accuracy; None where fewer did."""
-        runs = [run.get("reached", {}).get(str(percent)) for run in self.cell.runs.values()]
+        runs = [run.get("reached", {}).get(str(percent)) for run in self.runs]
         known = sorted(at["step"] for at in runs if at)
         half = (len(runs) - 1) // 2
         return known[half] if len(known) > half else None
@@ -433,7 +442,7 @@ class Column:
         """What the published numbers are, and which settings of our runs are not theirs; empty where there are none."""
         if self.source is None:
             return ""
-        configs = [run["config"] for row in self.rows for run in row.cell.runs.values()]
+        configs = [run["config"] for row in self.rows for run in row.runs]
         others = []
         for key, theirs in self.source.settings.get(self.task, {}).items():
             group, name = key.split(".")
