@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
-
-if TYPE_CHECKING:
-    from scipy.stats import CensoredData
 
 T = TypeVar("T")
 
@@ -106,19 +103,13 @@ class Race:
     @property
     def median(self) -> int | None:
         """The steps in which half of all runs would solve it, by Kaplan and Meier's estimate; None where fewer do."""
-        from scipy.stats import ecdf
+        return inference.median_time(*self.times)
 
-        estimate = ecdf(self.censored()).sf
-        steps = zip(estimate.quantiles, estimate.probabilities, strict=True)
-        return next((int(step) for step, left in steps if left <= 0.5), None)
-
-    def censored(self) -> "CensoredData":
-        """The steps as scipy's CensoredData."""
-        from scipy.stats import CensoredData
-
+    @property
+    def times(self) -> tuple[list[float], list[float]]:
+        """The steps to the goal, and those that did not suffice."""
         reached = [float(steps) for seed, steps in self.steps.items() if seed in self.solved]
-        more = [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
-        return CensoredData(uncensored=reached, right=more)
+        return reached, [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
 
 
 def race_of(cell: RecordedCell) -> Race | None:
@@ -142,11 +133,7 @@ def race_of(cell: RecordedCell) -> Race | None:
 def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
     """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where the
     seeds cannot say: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
-    from scipy.stats import logrank
-
-    with np.errstate(invalid="ignore"):  # 0 / 0 then
-        test = logrank(race.censored(), other.censored())
-    return None if np.isnan(test.pvalue) else (bool(test.statistic > 0), float(test.pvalue))
+    return inference.log_rank(race.times, other.times)
 
 
 def groups(scores: Mapping[int, float]) -> list[list[float]]:
