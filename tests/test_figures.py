@@ -78,7 +78,7 @@ def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path
 
 
 def test_what_the_records_do_not_hold_is_not_drawn(folder: Path) -> None:
-    _, column, systems = drawn(folder, "seeds")
+    _, column, systems = drawn(folder, "cost")
     bare = [replace(system, runs=[], curves=[]) for system in systems]
     assert [draw(column, bare) for draw in figures.DRAWINGS.values()] == [None] * len(figures.DRAWINGS)
 
