@@ -22,10 +22,9 @@ from lra.report.render.figures import captions
 from lra.report.render.layout import MEAN, facts
 from lra.report.render.markup import data_block, rendered
 from lra.report.render.pictures import colour_number
-from lra.report.statistics import columns, words
+from lra.report.statistics import columns, inference, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.comparison import DRAWS
-from lra.report.statistics.inference import ALPHA, ENOUGH, LEVEL, OUTLIERS, POINTS, POWER
 from lra.report.statistics.table import FULL_PATTERN, Column, Section, TableRow, by_system
 
 MOST = 28  # systems in the matrix and the pictures of README.md
@@ -46,19 +45,16 @@ def readme(tables: Tables, *, files: bool) -> dict[str, str]:
     drawn = {name: rendered(f"{name}.j2", **picture) for name, picture in known.items() if picture}
     text = rendered(
         "readme.md.j2",
-        title=tables.title,
-        left_out=tables.left_out,
+        of=tables,
         done=states["finished"],
         declared=states.total(),
         not_done=[f"{number} {state}" for state, number in sorted(states.items()) if state != "finished"],
-        columns=tables.columns,
-        named=tables.named,
         summed=list(_summed(tables)),
         rules=list(dict.fromkeys(section.selection for section in tables.sections)),
         matrix=layout.matrix(tables.named, MOST),
         hidden=len(by_system(tables.columns)) - MOST,
         pictures=drawn,
-        tables=files,
+        files=files,
         packed=any(run["packed"] for run in tables.runs),
         made=_made(tables.runs),
         names=names,
@@ -77,11 +73,7 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
     published, drawn = tables.published, captions(tables.named, figures)
     return rendered(
         "details.md.j2",
-        name=tables.title,
-        left_out=tables.left_out,
-        sections=tables.sections,
-        published=published,
-        across=tables.across,
+        of=tables,
         other_rules=_other_rules,
         field=[
             (published.title(task), layout.field(by_task[task], published))
@@ -91,8 +83,9 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
         figures=[(layout.address(path.as_posix()), caption) for path, caption in drawn.items()],
         made=_made(tables.runs),
         RULES=SELECTION,
-        **{"FULL_PATTERN": FULL_PATTERN, "ALPHA": ALPHA, "POWER": POWER, "DRAWS": DRAWS},
-        **{"POINTS": POINTS, "ENOUGH": ENOUGH, "OUTLIERS": OUTLIERS},
+        FULL_PATTERN=FULL_PATTERN,
+        DRAWS=DRAWS,
+        inference=inference,
     )
 
 
@@ -219,12 +212,10 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
     kept = kept_headings(facts_of)
     return rendered(
         "page.html.j2",
-        name=tables.title,
+        of=tables,
         facts="; ".join([f"{words.plural(len(cells), 'cell')}, {words.plural(len(tables.runs), 'run')}", *common]),
-        columns=tables.columns,
-        named=tables.named,
         systems=_systems(tables),
-        tables=files,
+        files=files,
         filters=[(name, values) for name, values in choices.items() if len(values) > 1],
         headings=["system", *kept],
         lines=[
@@ -267,7 +258,7 @@ def _quantiles(seeds: int) -> list[float]:
     """Student's t of a two-sided interval for 1, 2, ... degrees of freedom."""
     from scipy.stats import t
 
-    return [float(t.ppf((1 + LEVEL) / 2, freedom)) for freedom in range(1, seeds)]
+    return [float(t.ppf((1 + inference.LEVEL) / 2, freedom)) for freedom in range(1, seeds)]
 
 
 def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps, number: int) -> dict[str, Any]:
