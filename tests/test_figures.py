@@ -26,7 +26,6 @@ from lra.report import Report, write_report
 from lra.report.read import records
 from lra.report.render import drawing, figures
 from lra.report.render.drawing import DrawnSystem, shade
-from lra.report.render.layout import SHOWS
 from lra.report.statistics import columns
 from lra.report.statistics.table import Column
 
@@ -46,14 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> list[Path]:
-    return figures.write_figures(folder, Report(folder).sections)
+    return figures.write_figures(folder, Report(folder).named)
 
 
 def drawn(
     folder: Path, name: str, task: str = "listops", protocol: str = "paper"
 ) -> tuple[Figure, Column, list[DrawnSystem]]:
     """The figure of a column, and its column and systems."""
-    columns = {column.key: column for section in Report(folder).sections for column in section.columns}
+    columns = {column.key: column for column in Report(folder).columns}
     column = columns[protocol, "best_val", task]
     systems = figures.drawn(column)
     return figures.DRAWINGS[name](column, systems), column, systems
@@ -61,7 +60,7 @@ def drawn(
 
 def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path]) -> None:
     stems = {path.stem for path in written}
-    assert {*SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
+    assert {*figures.SHOWS} == {*figures.DRAWINGS}  # each has words for its caption
     assert {name for name in figures.DRAWINGS if f"{name}_{LISTOPS}" in stems} == {*figures.DRAWINGS} - {
         "depth", "difficulty", *figures.BATCH_DRAWINGS,
     }  # fmt: skip
@@ -79,7 +78,7 @@ def test_all_figures_of_all_columns_are_written(folder: Path, written: list[Path
 
 
 def test_what_the_records_do_not_hold_is_not_drawn(folder: Path) -> None:
-    _, column, systems = drawn(folder, "seeds")
+    _, column, systems = drawn(folder, "cost")
     bare = [replace(system, runs=[], curves=[]) for system in systems]
     assert [draw(column, bare) for draw in figures.DRAWINGS.values()] == [None] * len(figures.DRAWINGS)
 
@@ -91,7 +90,7 @@ def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path
     shutil.copytree(folder / "books", copy / "books")  # the column with all figures
     program = (
         "import sys; from pathlib import Path; from lra.report import Report; from lra.report.render import figures\n"
-        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).sections)\n"
+        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).named)\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules)"
     )
     environment = {"PYTHONHASHSEED": "7", "MATPLOTLIBRC": str(tmp_path), "PATH": "", "HOME": str(Path.home())}
@@ -112,7 +111,7 @@ def test_a_report_written_again_leaves_no_figure_of_the_earlier_one(
     (place / "mine.svg").write_text("")
 
     def write(names: tuple[str, ...]) -> set[str]:
-        def draw(folder: Path, sections: list) -> list[Path]:
+        def draw(folder: Path, named: list) -> list[Path]:
             for name in names:
                 (folder / "figures" / name).write_text(name)
             return [Path("figures", name) for name in names]
@@ -147,20 +146,6 @@ def test_more_systems_than_can_be_told_apart_have_a_panel_each(folder: Path, mon
     assert [panel.get_title() for panel in figure.axes] == [system.name for system in systems]
 
 
-def test_seed_strips_show_every_seed_and_students_interval(folder: Path) -> None:
-    figure, column, systems = drawn(folder, "seeds")
-    rings = [line for line in figure.axes[0].lines if line.get_fillstyle() == "none" and len(line.get_xdata())]
-    assert [sorted(line.get_xdata()) for line in rings] == [sorted(s.row.cell.scores().values()) for s in systems]
-    intervals = [line for line in figure.axes[0].lines if "interval" in line.get_label()]
-    for system, line in zip(systems, intervals, strict=True):
-        values = list(system.row.cell.scores().values())
-        expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-        np.testing.assert_allclose(line.get_xdata(), expected)
-    labels = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    for name, value in column.baselines.items():
-        assert f"baseline: {name}, {value:.2f}" in labels
-
-
 def test_costs_are_those_of_the_records(folder: Path) -> None:
     """Costs that are the same for all are not drawn."""
     figure, _, systems = drawn(folder, "cost")
@@ -182,15 +167,6 @@ def test_the_front_has_what_no_other_beats_for_less(folder: Path) -> None:
     assert figures._front(points, lower=False) == expected
 
 
-def test_the_forest_shows_the_numbers_of_the_verdicts(folder: Path) -> None:
-    figure, _, systems = drawn(folder, "forest")
-    panel = figure.axes[0]
-    verdicts = [system.row.verdict for system in systems if system.row.verdict and system.row.verdict.interval]
-    thick = [tuple(line.get_xdata()) for line in panel.lines if line.get_linewidth() == 2.2]
-    assert thick == [verdict.interval for verdict in verdicts]
-    assert [text.get_text() for text in panel.texts] == [f"{v.estimate:+.2f} {v.word}" for v in verdicts]
-
-
 def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(folder: Path) -> None:
     """Also where other systems stand beside it."""
     _, column, systems = drawn(folder, "cost")
@@ -199,13 +175,6 @@ def test_a_system_has_one_colour_in_every_folder_and_its_settings_have_shades(fo
     shades = [shade("#009E73", place, 3) for place in range(3)]
     assert shades[-1] == "#009e73"
     assert sorted(shades, key=lambda colour: -sum(to_rgb(colour))) == shades
-
-
-@pytest.mark.parametrize(("correct", "examples"), [(0, 7), (3, 7), (7, 7), (410, 1013)])
-def test_intervals_of_calibration_are_wilsons(correct: int, examples: int) -> None:
-    expected = stats.binomtest(correct, examples).proportion_ci(method="wilson")
-    found = columns.wilson(100 * correct / examples, examples)
-    np.testing.assert_allclose(found, [100 * expected.low, 100 * expected.high], atol=1e-4)
 
 
 def test_calibration_error_by_hand() -> None:
@@ -224,19 +193,6 @@ def test_probes_have_a_line_for_each_block_that_was_measured(folder: Path, place
     for block, line in zip(measured, figure.axes[0].lines, strict=True):
         assert line.get_label() == f"block {block + 1}"
         assert line.get_ydata()[0] == pytest.approx(np.mean([(place + 1) * (block + 1) / (1 + seed) for seed in seeds]))
-
-
-def test_heat_maps_are_the_means_by_block_and_step_on_one_scale(folder: Path) -> None:
-    figure, _, systems = drawn(folder, "blocks")
-    probes = list(records.PROBES)
-    maps = np.array([panel.collections[0] for panel in figure.axes[: len(probes) * len(systems)]])
-    for system, row in zip(systems, maps.reshape(len(systems), len(probes)), strict=True):
-        for probe, mesh, first in zip(probes, row, maps, strict=False):
-            values = np.ma.filled(mesh.get_array().reshape(BLOCKS, EVALUATIONS), np.nan)
-            seeds = [[evaluation(seed, number)[probe] for number in (1, 50)] for seed in system.row.curves]
-            np.testing.assert_allclose(values[:, [0, 49]], np.array(seeds, dtype=float).mean(axis=0).T)
-            assert (mesh.norm.vmin, mesh.norm.vmax) == (first.norm.vmin, first.norm.vmax)
-    assert figure.axes[0].get_ylim() == (0.5, BLOCKS + 0.5)
 
 
 def test_quartiles_are_of_whole_windows_of_all_seeds() -> None:

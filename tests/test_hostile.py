@@ -81,7 +81,7 @@ def test_every_text_stands_in_reports_as_text(tmp_path: Path) -> None:
     for name, content in {
         **report_of.files({}),
         PAGE: report_of.page([]),
-        "cards.md": cards(report_of.sections, report_of.folder),
+        "cards.md": cards(report_of),
     }.items():
         (out / name).write_text(content)
     assert (out / README).stat().st_size > 1_000
@@ -245,7 +245,7 @@ def test_letters_that_a_font_lacks_are_no_warnings(tmp_path: Path) -> None:
     """pytest makes an error of each."""
     put(tmp_path, 1, 30.0, attention="注意", diagnostics={"種類" * 90: {"長さ" * 90: {"examples": 9, "correct": 3}}})
     put(tmp_path, 1, 31.0)
-    assert write_figures(tmp_path, Report(tmp_path).sections)
+    assert write_figures(tmp_path, Report(tmp_path).named)
 
 
 def test_a_backend_that_is_none_is_named(tmp_path: Path) -> None:

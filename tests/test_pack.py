@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import re
 import shutil
 import stat
@@ -117,6 +118,19 @@ class Anchors(HTMLParser):
 
     def handle_data(self, text: str) -> None:
         self.ids[self._row] = self.ids.get(self._row, "") + text
+
+
+def test_the_row_of_a_packed_record_opens_the_cell_that_it_is_of(done: Path) -> None:
+    pack(done)
+    write_report(done)
+    page = (done / "index.html").read_text()
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    cells = json.loads(data)["cells"]
+    rows = re.findall(r'<tr id="run/(.*?)">.*?<a href="#cell/(\d+)">', page)
+    assert len(rows) == 5
+    assert len({place for _, place in rows}) > 1
+    for folder, place in rows:
+        assert f"{folder}/record.json" in [run.get("path") for run in cells[int(place)]["runs"]]
 
 
 def test_a_link_from_every_number_ends_at_its_record(done: Path) -> None:

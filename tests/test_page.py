@@ -18,15 +18,11 @@ from golden.folder import make
 from scipy import stats
 
 from lra.records import record
-from lra.records.run_files import RunFiles
 from lra.report import Report
-from lra.report.read.published import Published
 from lra.report.read.records import PROBES
-from lra.report.render import page as html
 from lra.report.render.figures import write_figures
-from lra.report.render.page import POINTS
-from lra.report.render.templates import ASSETS
-from lra.report.statistics.table import Section
+from lra.report.render.markup import ASSETS
+from lra.report.render.pages import POINTS_OF_A_CURVE
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> Path:
     report = Report(folder)
-    return write_page(folder, report.sections, write_figures(folder, report.sections[-1:]))
+    return write_page(report, write_figures(folder, report.named[-1:]))
 
 
-def write_page(folder: Path, sections: list[Section], figures: list[Path]) -> Path:
-    path = folder / "index.html"
-    path.write_text(html.page(RunFiles(folder), folder.name, sections, Published(), figures))
+def write_page(report: Report, figures: list[Path]) -> Path:
+    path = report.folder / "index.html"
+    path.write_text(report.page(map(str, figures)))
     return path
 
 
@@ -119,7 +115,7 @@ def test_curves_keep_their_ends_and_shape(page: Path) -> None:
     data = data_of(page)
     run = cell_of(data, "listops", "Simple")["runs"][0]
     steps = data["steps"][run["curve"]["step"]]
-    assert len(steps) == POINTS < EVALUATIONS
+    assert len(steps) == POINTS_OF_A_CURVE < EVALUATIONS
     assert (steps[0], steps[-1]) == (EVERY, EVERY * EVALUATIONS)
     assert {b - a for a, b in pairwise(steps)} == {EVERY, 2 * EVERY}
     expected = [evaluation(1, step // EVERY)["val_accuracy"] for step in steps]
@@ -161,7 +157,7 @@ def test_the_licence_of_the_library_is_in_the_page(page: Path) -> None:
 def test_same_bytes_when_built_again(folder: Path, page: Path) -> None:
     before = page.read_bytes()
     report = Report(folder)
-    write_page(folder, report.sections, write_figures(folder, report.sections[-1:]))
+    write_page(report, write_figures(folder, report.named[-1:]))
     assert page.read_bytes() == before
 
 
@@ -172,7 +168,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
         run = record.read(path)
         record.write(path.parent, run | {"attention": run["attention"] + evil, "task": evil + run["task"]})
     plain, report = tmp_path / "golden", Report(tmp_path / "golden")
-    found = Parts(write_page(plain, report.sections, []))
+    found = Parts(write_page(report, []))
     assert len(found.scripts) == 3
     assert "b" not in found.tags
     assert evil in found.text
@@ -265,7 +261,7 @@ def test_charts_have_their_numbers_as_tables(visit: Visit, page: Path) -> None:
     open_cell(visit, page, "listops", "Simple")
     visit.click("dialog figure summary")
     lines = [line.split() for line in visit.texts("dialog figure details[open] tbody tr")]
-    assert len(lines) == POINTS
+    assert len(lines) == POINTS_OF_A_CURVE
     assert [float(number) for number in lines[0]] == pytest.approx(
         [EVERY, *(evaluation(seed, 1)["val_accuracy"] for seed in (1, 2, 3, 4, 5))], rel=1e-4
     )

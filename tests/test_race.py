@@ -13,7 +13,7 @@ from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report.read.records import load
 from lra.report.render import layout
-from lra.report.statistics.race import Race, grouped, quicker, race_of
+from lra.report.statistics.table import Race, grouped, quicker, race_of
 
 
 def race(*steps: int, solved: int) -> Race:

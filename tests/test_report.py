@@ -1,15 +1,13 @@
-"""The report: numbers by hand, missing and failed cells, what it refuses to pool, how names and texts stand in it."""
+"""The report: numbers by hand, missing and failed cells, the command, its size."""
 
 import hashlib
 import itertools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,16 +17,11 @@ from support import Commands
 
 from lra.cli import report as command
 from lra.core.errors import UserError
-from lra.core.paths import CHECKOUT
 from lra.records import record
 from lra.report import Report, write_report
-from lra.report.check.overview import results_folders
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey
-from lra.report.render import latex, markup
-from lra.report.render.layout import Grid, TableText, address, stem
-from lra.report.render.markup import markdown
 
 FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
 
@@ -210,9 +203,6 @@ def test_collapsed_runs_and_outliers_are_flagged(whole: Path) -> None:
     assert flagged() == {("text", "3"): "collapsed outlier", ("listops", "3"): "outlier"}
 
 
-# What is refused
-
-
 def test_a_row_says_its_window_and_where_it_is_softmax(tmp_path: Path) -> None:
     """In the README, the LaTeX and the page; records from before that was kept have no mark."""
     sizes = {"longformer": {"window": 512}, "sparse": {"stride": 16, "summary": 3}, "linear": {"eps": 1e-6}}
@@ -233,121 +223,6 @@ def test_a_row_says_its_window_and_where_it_is_softmax(tmp_path: Path) -> None:
     assert sum(line.startswith("`= softmax here`:") for line in lines) == 1
     assert files["table1.tex"].count("= softmax here") == 4  # two cells, two captions
     assert "<td>= softmax here</td>" in Report(tmp_path).page([])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"config": {"model": {"depth": 5}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}, "seed": 9}},
-            "differ in config.model.depth: 6 and 5",
-        ),
-        (
-            {"config": {"model": {}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}, "seed": 9}},
-            "differ in config.model.depth: 6 and None",
-        ),
-        ({"task_version": 2}, "share a cell of the table but differ in task_version: 1 and 2"),
-        ({"task_version": 2, "attention": "other"}, "share a column of the table but differ in task_version: 1 and 2"),
-        (
-            {"config": {"protocol": {"scale": "valid"}}, "attention": "other"},
-            "share a column of the table but differ in config.protocol.scale: length and valid",
-        ),
-        ({"baselines": {"majority class": 3.0}}, "baseline 'majority class' is 3.0, elsewhere 17.05"),
-    ],
-)
-def test_hidden_differences_are_not_pooled(small: Path, changes: dict, message: str) -> None:
-    put(small, 9, 37.0, **changes)
-    with pytest.raises(UserError, match=message):
-        page_of(small)
-
-
-def test_a_protocol_that_a_sweep_varies_is_no_hidden_difference(small: Path) -> None:
-    varied = {"config": {"protocol": {"scale": "valid"}}, "settings": {"protocol.scale": "valid"}}
-    put(small, 9, 37.0, **varied)
-    assert "| Simple (protocol.scale=valid) |" in page_of(small)
-
-
-def test_other_data_are_not_pooled_in_a_column(small: Path) -> None:
-    change(put(small, 9, 37.0), provenance={"data_sha256": "d2"})
-    with pytest.raises(UserError, match="column 'listops': .* were run on different data"):
-        page_of(small)
-
-
-def test_a_seed_that_stands_twice_is_refused_by_both_names(whole: Path) -> None:
-    shutil.copytree(whole / "text/paper/simple/simple/seed2", whole / "text/copy/seed2")
-    with pytest.raises(UserError) as caught:
-        page_of(whole)
-    assert "text/paper/simple/simple/seed2/record.json" in str(caught.value)
-    assert "text/copy/seed2/record.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 7}', '{"schema": 1}'])
-def test_a_damaged_record_is_named(small: Path, text: str) -> None:
-    path = put(small, 9, 37.0)
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"seed9/record.json: not a"):
-        page_of(small)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"cells": [{"folder": "x"}]}'])
-def test_a_damaged_sweep_is_named(small: Path, text: str) -> None:
-    (small / "sweep.json").write_text(text)
-    with pytest.raises(UserError, match=r"sweep.json: not what a sweep declares"):
-        page_of(small)
-
-
-# Names are text, not markup
-
-
-HOSTILE = r"a|b *c* `d` <script> \e_f^g~h 50% & #1 {x} $y$ α"
-
-
-def test_markdown_of_names(tmp_path: Path) -> None:
-    shown = markdown(Grid(["x"], [[TableText(HOSTILE)], [TableText("n", bold=True, link=address("a b(c).json"))]]))
-    assert shown.splitlines()[2].startswith(r"| a\|b \*c\* \`d\` \<script> \\e_f^g\~h 50%")
-    assert shown.splitlines()[3] == "| [**n**](a%20b%28c%29.json) |"
-
-
-def test_latex_of_names() -> None:
-    shown = markup.tex(HOSTILE)
-    assert markup.tex("-1.5 [-2.0, 3-4] x-1") == "$-$1.5 [$-$2.0, 3-4] x-1"
-    assert shown == (
-        r"a$|$b *c* `d` $<$script$>$ \textbackslash{}e\_f\textasciicircum{}g\textasciitilde{}h 50\% \& \#1 "
-        r"\{x\} \$y\$ U+03B1"
-    )
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
-def test_latex_compiles_and_fits_the_page(whole: Path, tmp_path: Path) -> None:
-    put(whole, 1, 36.0, attention=HOSTILE.replace("/", ""), task="Ümläut – 50% <task>", baselines={})
-    typeset(tmp_path, files_of(whole)["table1.tex"], r"\ref{tab:listops-strict-best-val}")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
-@pytest.mark.parametrize("folder", results_folders(CHECKOUT / "results"), ids=lambda folder: folder.name)
-def test_the_latex_of_every_kept_folder_compiles(folder: Path, tmp_path: Path) -> None:
-    typeset(tmp_path, latex.table_tex(Report(folder).sections))
-
-
-def typeset(folder: Path, tables: str, more: str = "") -> None:
-    """As the only thing in a paper, with a log that complains of nothing."""
-    (folder / "table1.tex").write_text(tables)
-    (folder / "paper.tex").write_text(
-        r"\documentclass[a4paper]{article}\usepackage[margin=2cm]{geometry}\usepackage{booktabs,graphicx}"
-        rf"\begin{{document}}\input{{table1}}{more}\end{{document}}"
-    )
-    for _ in range(2):
-        done = subprocess.run(
-            ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper"],
-            cwd=folder, capture_output=True, text=True, errors="replace",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-2000:]
-    assert (folder / "paper.pdf").exists()
-    assert not re.search(r"Overfull|undefined|Missing character|multiply", (folder / "paper.log").read_text("latin-1"))
-
-
-# The command
 
 
 def test_the_command(cli: Commands, small: Path) -> None:
@@ -394,9 +269,6 @@ def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path, tmp_pa
     first = built()
     assert {*FILES} < {*first}
     assert built() == first
-
-
-# What the papers' further experiments ask for
 
 
 def put_curve(path: Path, accuracies: list[float | None]) -> None:
@@ -451,130 +323,6 @@ def test_the_layout_of_table_2(tmp_path: Path) -> None:
     assert "| 10 | 91.50 ± 0.71 (2) [n2] | 91.50 ± 0.71 (2) ? [n2] |  |  |" in page
 
 
-def test_texts_are_quoted_as_text(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        path = put(tmp_path, seed, 30.0)
-        path.with_name("sample.txt").write_text(f"Once {seed}\n\n<b>upon</b> | a\n# time *\n")
-    assert "\nSimple, seed 1:\n\n> Once 1 \\<b>upon\\</b> \\| a # time \\*\n" in page_of(tmp_path)
-    change(path, files={"sample.txt": "0"})
-    with pytest.raises(UserError, match=r"seed2/sample.txt: its SHA-256 is not that of its record"):
-        Report(tmp_path)
-
-
-# The answer comes first
-
-
-def put_systems(root: Path, runs: dict[str, dict[int, float]], **changes: object) -> None:
-    """Cells that a sweep declared, from accuracies by seed; `softmax` is the Transformer."""
-    cells = []
-    for attention, scores in runs.items():
-        variant = "simple" if attention == "simple" else "transformer"
-        for seed, accuracy in scores.items():
-            put(root, seed, accuracy, attention=attention, variant=variant, **changes)
-        cells.append({"attention": attention, "variant": variant, "seeds": list(scores)})
-    declare(root, *cells)
-
-
-VANILLA = {1: 37.0, 2: 37.5, 3: 36.5, 4: 39.0, 5: 39.5}
-ALIKE = {1: 37.1, 2: 37.4, 3: 36.6, 4: 38.9, 5: 39.4}
-FAR = {1: 41.0, 2: 41.5, 3: 42.0}
-
-
-def rows_of(folder: Path) -> dict[str, dict[str, str]]:
-    return {row["system"]: row for row in lines_of(files_of(folder)["table1.csv"])}
-
-
-def test_verdicts_are_over_the_seeds_that_both_have(tmp_path: Path) -> None:
-    """Linear minus the Transformer is 4.5 over seeds 1 to 3, though the means differ by 3.6; the page says so."""
-    put_systems(tmp_path, {"softmax": VANILLA, "linear": FAR, "simple": {seed: 30.0 + seed / 10 for seed in VANILLA}})
-    rows = rows_of(tmp_path)
-    assert rows["Transformer"]["verdict"] == rows["Transformer"]["reference"] == ""
-    linear, simple = rows["Linear ELU"], rows["Simple"]
-    assert (linear["verdict"], linear["common_seeds"], linear["reference"]) == ("better", "3", "Transformer")
-    assert float(linear["difference"]) == pytest.approx(4.5)
-    assert simple["verdict"] == "worse"
-    page = files_of(tmp_path)["README.md"]
-    assert "1 better (Linear ELU +4.50 [" in page
-    assert "up to 0.90 from those of the printed means" in page
-    assert "+4.50 (means: +3.60)" in page_of(tmp_path)
-
-
-def test_what_is_within_the_margin_is_equivalent_where_the_seeds_can_tell(tmp_path: Path) -> None:
-    put_systems(
-        tmp_path, {"softmax": {seed: 37 + seed / 10 for seed in VANILLA}, "simple": {s: 37 + s / 9 for s in VANILLA}}
-    )
-    assert rows_of(tmp_path)["Simple"]["verdict"] == "equivalent"
-
-
-def test_what_cannot_be_told_is_undecided_with_the_seeds_that_would_decide(tmp_path: Path) -> None:
-    put_systems(tmp_path, {"softmax": VANILLA, "simple": ALIKE})
-    row = rows_of(tmp_path)["Simple"]
-    assert row["verdict"] == "undecided"
-    assert f", {row['seeds_to_decide']} seeds each would decide" in files_of(tmp_path)["README.md"]
-    assert int(row["seeds_to_decide"]) > 5
-
-
-def test_a_sweep_says_its_reference_and_its_margin(tmp_path: Path) -> None:
-    put_systems(tmp_path, {"softmax": VANILLA, "simple": ALIKE, "linear": FAR})
-    path = tmp_path / "sweep.json"
-    cells = json.loads(path.read_text())["cells"]
-    record.declare(path, [{**cell, "reference": "Linear ELU", "margin": 9.0} for cell in cells])
-    rows = rows_of(tmp_path)
-    assert {name: row["reference"] for name, row in rows.items()} == {
-        "Transformer": "Linear ELU", "Simple": "Linear ELU", "Linear ELU": "",
-    }  # fmt: skip
-    assert rows["Simple"]["verdict"] == "equivalent"
-    record.declare(path, [{**cell, "margin": margin} for margin, cell in enumerate(cells, start=1)])
-    with pytest.raises(UserError, match="give sweep.reference and sweep.margin once"):
-        files_of(tmp_path)
-
-
-def test_both_collapsed_is_no_equivalence(tmp_path: Path) -> None:
-    """Also where one system alone gives one answer in every seed."""
-    at_majority = {seed: 17.05 for seed in VANILLA}
-    put_systems(tmp_path, {"softmax": at_majority, "simple": at_majority, "linear": {1: 17.0, 2: 17.1, 3: 17.05}})
-    rows = rows_of(tmp_path)
-    assert {rows[name]["verdict"] for name in ("Simple", "Linear ELU")} == {"untested"}
-    assert rows["Simple"]["caveats"] == "collapsed 5/5; below baseline; untested"
-    assert "Simple: both collapsed in every seed" in files_of(tmp_path)["README.md"]
-
-
-@pytest.mark.parametrize(("width", "task", "is_narrow"), [
-    (64, "listops", True), (512, "listops", False), (64, "listops (limit 7)", False),
-])  # fmt: skip
-def test_a_model_that_is_narrower_than_the_published_one_says_so(
-    tmp_path: Path, width: int, task: str, is_narrow: bool
-) -> None:
-    """Table 3 of SimpleTRON has 512 for ListOps; other data have no published number to stand beside."""
-    put_systems(tmp_path, {"softmax": FAR, "simple": ALIKE}, task=task)
-    for path in tmp_path.rglob("record.json"):
-        change(path, config={"model": {"dim": width}})
-    assert ("narrow" in rows_of(tmp_path)["Simple"]["caveats"].split("; ")) == is_narrow
-
-
-def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
-    """In the README, all tables, the data and LaTeX."""
-    put_systems(tmp_path, {"softmax": FAR, "simple": {1: 30.0, 2: 30.5, 3: 31.0}}, task="listops (limit 7)")
-    for path in tmp_path.rglob("record.json"):
-        change(path, test={"best_test": record.read(path)["test"]["best_val"]}, config={"init": {"sha256": "0"}})
-    files = files_of(tmp_path)
-    labels = ["selected on test", "below baseline", "n = 3", "partial data", "pretrained"]
-    assert rows_of(tmp_path)["Simple"]["caveats"] == "; ".join(labels)
-    assert "listops-small [T n3 P W] |" in files["README.md"]
-    assert "(3) − [B] |" in files["README.md"].replace("(3/3)", "(3)")
-    assert f"| {', '.join(labels)} |" in files["details.md"]
-    every, own = "selected on test, n = 3, partial data, pretrained", "below baseline"
-    assert f"Every row: {every}." in files["table1.tex"]
-    assert rf"& {own} \\" in files["table1.tex"]
-    path = Path("figures", f"{stem('seeds', 'listops-small')}.svg")
-    said = f"listops-small: every seed. Every row: {every}. {own}: Simple."
-    report = Report(tmp_path)
-    assert f"({path})\n\n{said}\n" in report.files({path.as_posix(): ""})["details.md"]
-    shown = re.sub("<[^>]+>", "", report.page([path.as_posix()]))
-    assert said.replace("seed.", "seed (SVG, PNG).") in shown
-    assert "T selected on test" not in files["table1.tex"]  # one task has no matrix
-
-
 def test_the_page_has_eighty_lines_at_most(tmp_path: Path) -> None:
     for number in range(50):
         for task in range(12):
@@ -582,36 +330,6 @@ def test_the_page_has_eighty_lines_at_most(tmp_path: Path) -> None:
     lines = files_of(tmp_path)["README.md"].splitlines()
     assert len(lines) <= 80
     assert "22 more systems in the page." in lines
-
-
-def test_systems_over_tasks_by_hand(tmp_path: Path) -> None:
-    """The Transformer's baseline is 36.2 in both tasks: (37.9 - 36.2) / 63.8 and (41.5 - 36.2) / 63.8."""
-    for task, (one, other) in {"text": (VANILLA, FAR), "listops": (FAR, VANILLA)}.items():
-        for attention, scores in {"softmax": one, "linear": other}.items():
-            for seed, accuracy in scores.items():
-                put(tmp_path / task, seed, accuracy, attention=attention, variant="transformer", task=task)
-    [found] = Report(tmp_path).across.values()
-    assert [known.system for known in found] == ["Transformer", "Linear ELU"]
-    for known in found:
-        assert known.score[0] == pytest.approx(((37.9 + 41.5) / 2 - 36.2) / 63.8)
-        assert known.rank[0] == 1.5
-        assert known.score[1][0] < known.score[0] < known.score[1][1]
-    assert found[0].better is None
-    assert found[1].better[0] == 0.5  # all of its runs win one task, none the other
-    assert "### Over the tasks" in page_of(tmp_path)
-
-
-def test_the_picture_has_a_dot_for_every_verdict(whole: Path) -> None:
-    """At the place of its estimate between the ends of its interval, in a panel for each task that was tested."""
-    picture = ElementTree.fromstring(files_of(whole)["verdicts.svg"])
-    space = {"svg": "http://www.w3.org/2000/svg"}
-    rows = picture.findall("svg:g", space)
-    expected = [row for row in lines_of(files_of(whole)["table1.csv"]) if row["difference_low"]]
-    assert sorted(row.get("class") for row in rows) == sorted(row["verdict"] for row in expected)
-    assert len(picture.findall("svg:rect", space)) == len({(row["task"], row["protocol"]) for row in expected})
-    for row in rows:
-        [line] = [line for line in row.findall("svg:line", space) if line.get("class") == "i"]
-        assert float(line.get("x1")) <= float(row.find("svg:circle", space).get("cx")) <= float(line.get("x2"))
 
 
 @pytest.mark.slow

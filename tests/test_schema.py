@@ -289,10 +289,9 @@ def test_names_are_text_in_every_format(tmp_path: Path) -> None:
 def test_names_are_no_formulas_in_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do they vanish from a legend, as names that begin with an underscore do; long ones leave room for panels."""
     folder = named(tmp_path, r" $\frac{$ _")
-    two = {name: figures.DRAWINGS[name] for name in ("seeds", "diagnostics")}
-    monkeypatch.setattr(figures, "DRAWINGS", two)
-    drawn = figures.write_figures(folder, Report(folder).sections)
-    assert {path.name.split("_")[0] for path in drawn} == {*two}
+    monkeypatch.setattr(figures, "DRAWINGS", {"diagnostics": figures.DRAWINGS["diagnostics"]})
+    drawn = figures.write_figures(folder, Report(folder).named)
+    assert {path.name.split("_")[0] for path in drawn} == {"diagnostics"}
     assert drawing.plain("_a$b$") == r" _a\$b\$"
     assert len(drawing.plain(500 * "x")) < 70
 

@@ -19,7 +19,7 @@ from lra.report.render import cards
 
 
 def page_of(folder: Path) -> str:
-    return cards.page(Report(folder).sections, folder)
+    return cards.page(Report(folder))
 
 
 COSTS = {

@@ -9,11 +9,11 @@ from jinja2 import Environment, FileSystemLoader
 
 from lra.report import Report
 from lra.report.check.overview import results_folders
-from lra.report.render.cost import plain_rows
 from lra.report.render.markup import escape
-from lra.report.statistics import formats
-from lra.report.statistics.answers import firm
+from lra.report.render.pictures import plain_rows
+from lra.report.statistics import words
 from lra.report.statistics.table import Column, TableRow
+from lra.report.statistics.words import firm
 
 WIDTH, HEIGHT = 170, 110  # of a panel
 LEFT, SPACE, ABOVE, BELOW = 28, 12, 18, 16  # around its curves
@@ -34,7 +34,7 @@ def trained(top: Path) -> dict[str, list[Trained]]:
     """By attention, the systems without settings of their own."""
     known: dict[str, list[Trained]] = defaultdict(list)
     for folder in results_folders(top / "results"):
-        for column in (column for section in Report(folder).sections for column in section.columns):
+        for column in Report(folder).columns:
             rows = {row.name: row for row in plain_rows(column)}
             for row in rows.values():
                 reference = rows.get(row.verdict.reference) if row.verdict else None
@@ -56,7 +56,7 @@ def section(runs: Sequence[Trained]) -> Iterator[str]:
     yield "| results | task | system | result | seeds | |\n|---|---|---|---:|---:|---|"
     for run in runs:
         cells = [f"[{run.folder}](../results/{run.folder}/README.md)", escape(_task(run.column)), escape(run.row.name)]
-        cells += [formats.mean_sd(run.row.summary), str(run.row.summary.done), _said(run.row)]
+        cells += [words.mean_sd(run.row.summary), str(run.row.summary.done), _said(run.row)]
         yield f"| {' | '.join(cells)} |"
     yield "\n</details>\n"
 

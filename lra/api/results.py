@@ -27,17 +27,17 @@ class Results:
 
     def __init__(self, path: Path, selection: Rule | None) -> None:
         self._report = Report(path, selection, tell=_warn)
-        self._rows = list(exports.rows_of(self._report.sections))
+        self._rows = self._report.rows
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A line for each system of each task: what the tables of the report show."""
-        return self._frame(exports.cell_lines(self._report.sections))
+        return self._frame(exports.cells(self._report))
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
         """A line for each run, those that are missing included."""
-        lines = exports.seed_lines(self._report.run_files, self._report.sections)
+        lines = exports.seeds(self._report)
         scores = [row.scores.get(seed) for _, row in self._rows for seed in row.cell.seeds()]
         frame = self._frame(lines).rename(columns={"flags": "flag"})  # `frame.flags` is something else in pandas
         return frame.assign(score=pd.Series(scores, dtype=float))

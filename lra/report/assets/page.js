@@ -20,6 +20,9 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+/** An element without attributes: h.p("text"). */
+const h = new Proxy({}, {get: (_, tag) => (...children) => make(tag, null, ...children)});
+
 const number = (value, digits = 2) => (value == null ? MISSING : value.toFixed(digits));
 const signed = (value) => (value < 0 ? "" : "+") + value.toFixed(2);
 const whole = (value) => (value == null ? MISSING : Math.round(value).toLocaleString("en"));
@@ -32,38 +35,15 @@ function grid(caption, headings, lines) {
     if (place === 0) return make("th", {scope: "row"}, value);
     return make("td", {class: typeof value === "string" && /^[+\d–-]/.test(value) ? "number" : null}, value);
   };
-  return make(
-    "section",
-    {class: "scroll", tabindex: "0", "aria-label": caption},
-    make(
-      "table",
-      null,
-      make("caption", null, caption),
-      make(
-        "thead",
-        null,
-        make(
-          "tr",
-          null,
-          headings.map((heading) => make("th", {scope: "col"}, heading)),
-        ),
-      ),
-      make(
-        "tbody",
-        null,
-        lines.map((line) => make("tr", null, line.map(cell))),
-      ),
-    ),
-  );
+  const head = h.tr(headings.map((heading) => make("th", {scope: "col"}, heading)));
+  const body = lines.map((line) => h.tr(line.map(cell)));
+  const table = h.table(h.caption(caption), h.thead(head), h.tbody(body));
+  return make("section", {class: "scroll", tabindex: "0", "aria-label": caption}, table);
 }
 
-function list(entries) {
-  return make(
-    "dl",
-    null,
-    entries.map(([term, value]) => make("div", null, make("dt", null, term), make("dd", null, value))),
-  );
-}
+/** A table of keys and values. */
+const pairs = (caption, headings, entries) =>
+  grid(caption, headings, entries.map(([name, ...values]) => [name, ...values.map((value) => h.span(text(value)))]));
 
 /** Nested objects as {"model.depth": 6}. */
 function flat(value, prefix = "") {
@@ -140,22 +120,14 @@ function ordered(place, count) {
  * Lines [{label, x, y, dash}] over the steps, and their numbers as a table. A `band` [[low], [high]] lies around a line.
  */
 function chart(title, lines) {
-  const host = make("div");
-  const figure = make("figure", null, make("figcaption", null, title), host);
-  const tables = [],
-    series = [{label: "step"}],
-    bands = [];
+  const host = h.div();
+  const figure = h.figure(h.figcaption(title), host);
+  const [tables, series, bands] = [[], [{label: "step"}], []];
   lines.forEach(({label, x, y, band, shade, dash}) => {
     const stroke = () => resolved(colour(shade));
     tables.push([x, y]);
-    series.push({
-      label,
-      stroke,
-      width: 1.5,
-      dash: DASHES[dash % DASHES.length],
-      spanGaps: true,
-      points: {show: x.length < 2},
-    });
+    const points = {show: x.length < 2};
+    series.push({label, stroke, width: 1.5, dash: DASHES[dash % DASHES.length], spanGaps: true, points});
     if (!band) return;
     const place = series.length;
     for (const edge of band) {
@@ -165,49 +137,31 @@ function chart(title, lines) {
     bands.push({series: [place + 1, place], fill: () => `color-mix(in srgb, ${stroke()} 15%, transparent)`});
   });
   const aligned = uPlot.join(tables);
-  const axis = {
-    stroke: () => resolved("currentColor"),
-    grid: {stroke: "#8884", width: 1},
-    ticks: {stroke: "#8884", width: 1},
+  const faint = {stroke: "#8884", width: 1};
+  const axis = {stroke: () => resolved("currentColor"), grid: faint, ticks: faint};
+  const how = {
+    width: 400,
+    height: 240,
+    series,
+    bands,
+    axes: [axis, axis],
+    scales: {x: {time: false}},
+    legend: {live: true},
+    cursor: {drag: {x: true, y: true, uni: 20}},
   };
-  const drawn = new uPlot(
-    {
-      width: 400,
-      height: 240,
-      series,
-      bands,
-      axes: [axis, axis],
-      scales: {x: {time: false}},
-      legend: {live: true},
-      cursor: {drag: {x: true, y: true, uni: 20}},
-    },
-    aligned,
-    host,
-  );
+  const drawn = new uPlot(how, aligned, host);
   for (const [place, row] of [...host.querySelectorAll(".u-legend .u-series")].entries()) {
     row.hidden = series[place].label.endsWith(", band");
   }
   new ResizeObserver(() => host.clientWidth && drawn.setSize({width: host.clientWidth, height: 240})).observe(host);
   charts.add(drawn);
-  const numbers = make("details", null, make("summary", null, "numbers"));
-  numbers.addEventListener(
-    "toggle",
-    () =>
-      numbers.append(
-        grid(
-          title,
-          ["step", ...lines.map((line) => line.label)],
-          aligned[0].map((step, at) => [
-            String(step),
-            ...lines.map((line) => {
-              const value = line.y[line.x.indexOf(step)];
-              return value == null ? MISSING : String(value);
-            }),
-          ]),
-        ),
-      ),
-    {once: true},
-  );
+  const shown = (value) => (value == null ? MISSING : String(value));
+  const numbers = h.details(h.summary("numbers"));
+  const fill = () => {
+    const rows = aligned[0].map((step) => [String(step), ...lines.map(({x, y}) => shown(y[x.indexOf(step)]))]);
+    numbers.append(grid(title, ["step", ...lines.map((line) => line.label)], rows));
+  };
+  numbers.addEventListener("toggle", fill, {once: true});
   figure.append(numbers);
   return figure;
 }
@@ -237,13 +191,9 @@ function course(cell, name, label, shade, dash) {
     .filter(Boolean);
   if (lines.length < 2) return lines[0] ?? null;
   const x = lines[0].x.filter((step) => lines.every((other) => other.y[other.x.indexOf(step)] != null));
-  const columns = x.map((step) => lines.map((other) => other.y[other.x.indexOf(step)]));
-  const mean = columns.map((values) => values.reduce((sum, value) => sum + value) / values.length);
-  const half = columns.map((values, at) => {
-    const squares = values.reduce((sum, value) => sum + (value - mean[at]) ** 2, 0);
-    return values.length < 2 ? 0 : data.quantiles[values.length - 2] * Math.sqrt(squares / (values.length - 1) / values.length);
-  });
-  const edges = [mean.map((value, at) => value - half[at]), mean.map((value, at) => value + half[at])];
+  const found = x.map((step) => moments(lines.map((other) => other.y[other.x.indexOf(step)])));
+  const mean = found.map(({mean}) => mean);
+  const edges = [found.map(({mean, half}) => mean - half), found.map(({mean, half}) => mean + half)];
   return {label, x, y: mean, band: edges, shade, dash};
 }
 
@@ -269,7 +219,7 @@ function curveCharts(cell) {
   });
   found.push(...Object.entries(data.probes).map(([name, title]) => blockChart(cell, name, title)));
   const drawn = found.filter(Boolean);
-  return drawn.length ? [make("h3", null, "Curves"), make("div", {class: "charts"}, drawn)] : [];
+  return drawn.length ? [h.h3("Curves"), make("div", {class: "charts"}, drawn)] : [];
 }
 
 // What is chosen to compare: "3" is a cell, "3.1" the seed 1 of it.
@@ -292,38 +242,20 @@ function choose(id, wanted) {
 
 function showChosen() {
   for (const box of document.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
+  const titles = chosen.map((id) => item(id).title);
+  const few = chosen.length < 2;
+  const said = few ? `${titles[0] ?? ""}: tick another one to compare with` : titles.join(" against ");
+  const compare = {type: "button", disabled: few ? "" : null, onclick: () => go(`compare/${chosen.join("/")}`)};
+  const clear = () => {
+    chosen = [];
+    showChosen();
+  };
   for (const place of document.querySelectorAll(".tray")) {
     place.hidden = !chosen.length;
     place.replaceChildren(
-      make(
-        "span",
-        {role: "status"},
-        chosen.length < 2
-          ? `${item(chosen[0] ?? "0").title}: tick another one to compare with`
-          : chosen.map((id) => item(id).title).join(" against "),
-      ),
-      make(
-        "button",
-        {
-          type: "button",
-          disabled: chosen.length < 2 ? "" : null,
-          onclick: () => {
-            go(`compare/${chosen.join("/")}`);
-          },
-        },
-        "compare",
-      ),
-      make(
-        "button",
-        {
-          type: "button",
-          onclick: () => {
-            chosen = [];
-            showChosen();
-          },
-        },
-        "clear",
-      ),
+      make("span", {role: "status"}, said),
+      make("button", compare, "compare"),
+      make("button", {type: "button", onclick: clear}, "clear"),
     );
   }
 }
@@ -341,10 +273,8 @@ document.addEventListener("change", ({target}) => {
 function open(title, subtitle, ...content) {
   sheet.setAttribute("aria-label", title);
   sheet.append(
-    make(
-      "header",
-      null,
-      make("div", null, make("h2", {tabindex: "-1", autofocus: ""}, title), make("p", null, subtitle)),
+    h.header(
+      h.div(make("h2", {tabindex: "-1", autofocus: ""}, title), h.p(subtitle)),
       make("button", {type: "button", onclick: leave}, "close"),
     ),
     ...content.flat(Infinity).filter((part) => part !== null),
@@ -369,39 +299,18 @@ function leave() {
 
 /** A link to a file beside the record of a run; where they are packed, to the line that says where. */
 function beside(run, name, label) {
-  const folder = run.path
-    .slice(0, run.path.lastIndexOf("/") + 1)
-    .split("/")
-    .map(encodeURIComponent)
-    .join("/");
+  const folder = run.path.slice(0, run.path.lastIndexOf("/") + 1).split("/").map(encodeURIComponent).join("/");
   return make("a", {href: run.packed ? `#run/${folder.slice(0, -1)}` : folder + name}, label);
 }
 
 function seeds(place, cell) {
-  const rules = ["last", "best_val", "best_test"].filter((rule) =>
-    cell.runs.some((run) => run.test && rule in run.test),
-  );
-  const headings = [
-    "seed",
-    "compare",
-    "status",
-    ...rules.map((rule) => `test, ${rule}`),
-    "best validation",
-    "at step",
-    "steps",
-    "training",
-    "tokens/s",
-    "memory",
-    "files",
-  ];
+  const rules = ["last", "best_val", "best_test"].filter((rule) => cell.runs.some((run) => run.test?.[rule] !== undefined));
+  const measures = ["best validation", "at step", "steps", "training", "tokens/s", "memory", "files"];
+  const headings = ["seed", "compare", "status", ...rules.map((rule) => `test, ${rule}`), ...measures];
   const lines = cell.runs.map((run) => {
     const odd = run.status !== "finished" || run.flags.length > 0;
-    const status = make(
-      "span",
-      {class: odd ? "bad" : null},
-      [run.status, ...run.flags].join(", "),
-      run.reason ? `: ${run.reason}` : "",
-    );
+    const said = [run.status, ...run.flags].join(", ") + (run.reason ? `: ${run.reason}` : "");
+    const status = make("span", {class: odd ? "bad" : null}, said);
     if (!run.path) return [String(run.seed), "", status, ...headings.slice(3).map(() => "")];
     return [
       beside(run, "record.json", String(run.seed)),
@@ -419,91 +328,50 @@ function seeds(place, cell) {
         : [beside(run, "metrics.jsonl", "metrics"), " ", beside(run, "config.json", "config")],
     ];
   });
-  return [
-    make("h3", null, "Seeds"),
-    grid(`Every seed, with its record; ${cell.selection} is what the table shows`, headings, lines),
-  ];
+  return [h.h3("Seeds"), grid(`Every seed, with its record; ${cell.selection} is what the table shows`, headings, lines)];
 }
 
 function measured(cell) {
-  const bar = (value) => [
-    make("meter", {min: "0", max: "100", value: String(value), "aria-hidden": "true"}),
-    ` ${number(value)}`,
-  ];
-  const groups = Object.entries(cell.diagnostics).map(([group, values]) =>
-    grid(
-      `Test accuracy by ${group}`,
-      [group, "accuracy", "baseline"],
-      Object.entries(values).map(([value, found]) => [value, bar(found.accuracy), number(found.baseline)]),
-    ),
-  );
+  const meter = (value) => make("meter", {min: "0", max: "100", value: String(value), "aria-hidden": "true"});
+  const bar = (value) => [meter(value), ` ${number(value)}`];
+  const groups = Object.entries(cell.diagnostics).map(([group, values]) => {
+    const lines = Object.entries(values).map(([value, found]) => [value, bar(found.accuracy), number(found.baseline)]);
+    return grid(`Test accuracy by ${group}`, [group, "accuracy", "baseline"], lines);
+  });
   if (cell.calibration.length) {
-    groups.push(
-      grid(
-        "Calibration",
-        ["mean confidence", "accuracy", "predictions"],
-        cell.calibration.map((point) => [number(point.confidence), bar(point.accuracy), whole(point.examples)]),
-      ),
-    );
+    const lines = cell.calibration.map((bin) => [number(bin.confidence), bar(bin.accuracy), whole(bin.examples)]);
+    groups.push(grid("Calibration", ["mean confidence", "accuracy", "predictions"], lines));
   }
-  return groups.length
-    ? [
-        make("h3", null, "What was learned"),
-        make("p", null, "All finished seeds together."),
-        make("div", {class: "charts"}, groups),
-      ]
-    : [];
+  if (!groups.length) return [];
+  return [h.h3("What was learned"), h.p("All finished seeds together."), make("div", {class: "charts"}, groups)];
 }
 
-function settings(title, values) {
-  return make(
-    "details",
-    null,
-    make("summary", null, title),
-    grid(
-      title,
-      ["key", "value"],
-      Object.entries(flat(values)).map(([name, value]) => [name, make("span", null, text(value))]),
-    ),
-  );
-}
+const settings = (title, values) =>
+  h.details(h.summary(title), pairs(title, ["key", "value"], Object.entries(flat(values))));
 
 function provenance(cell) {
-  const own = cell.runs.filter((run) => run.path);
-  const names = [...new Set(own.flatMap((run) => Object.keys(flat(run.provenance))))];
-  return make(
-    "details",
-    null,
-    make("summary", null, "Provenance"),
-    grid(
-      "The same for all seeds",
-      ["what", "value"],
-      Object.entries(flat(cell.provenance)).map(([name, value]) => [name, make("span", null, text(value))]),
-    ),
-    names.length
-      ? grid(
-          "By seed",
-          ["seed", ...names],
-          own.map((run) => [
-            String(run.seed),
-            ...names.map((name) => make("span", null, text(flat(run.provenance)[name]))),
-          ]),
-        )
-      : null,
+  const own = cell.runs.filter((run) => run.path).map((run) => [String(run.seed), flat(run.provenance)]);
+  const names = [...new Set(own.flatMap(([, values]) => Object.keys(values)))];
+  const bySeed = own.map(([seed, values]) => [seed, ...names.map((name) => values[name])]);
+  return h.details(
+    h.summary("Provenance"),
+    pairs("The same for all seeds", ["what", "value"], Object.entries(flat(cell.provenance))),
+    names.length ? pairs("By seed", ["seed", ...names], bySeed) : null,
   );
 }
 
 function openCell(place) {
   const cell = data.cells[place];
+  const facts = Object.entries(cell.facts).filter(([, value]) => value);
   open(
     cell.name,
     `${cell.task}; protocol ${cell.protocol}. ${data.verdicts[cell.column]}`,
     cell.caveats.length ? make("p", {class: "bad"}, cell.caveats.join("; ")) : null,
-    list(Object.entries(cell.facts).filter(([, value]) => value)),
+    h.dl(facts.map(([term, value]) => h.div(h.dt(term), h.dd(value)))),
     seeds(place, cell),
     curveCharts(cell),
     measured(cell),
-    make("h3", null, "Receipts"),
+    h.h3("Receipts"),
     settings("Configuration", cell.config),
     provenance(cell),
   );
@@ -524,91 +392,87 @@ function openComparison(...ids) {
     const used = (taken[cell.colour] = (taken[cell.colour] ?? -1) + 1);
     return {shade: cell.colour, dash: used || (place && sides[0].cell.colour === cell.colour ? place : 0)};
   });
+  const of = ({cell, run}, place, name) => {
+    const {shade, dash} = looks[place];
+    return run ? line(run, name, names[place], shade, dash) : course(cell, name, names[place], shade, dash);
+  };
   const overlay = quantities(a.cell)
     .filter((name) => sides.every(({cell}) => quantities(cell).includes(name)))
-    .map((name) => {
-      const lines = sides
-        .map(({cell, run}, place) =>
-          run
-            ? line(run, name, names[place], looks[place].shade, looks[place].dash)
-            : course(cell, name, names[place], looks[place].shade, looks[place].dash),
-        )
-        .filter(Boolean);
-      return lines.length ? chart(NAMES[name], lines) : null;
-    })
-    .filter(Boolean);
+    .map((name) => [name, sides.map((side, place) => of(side, place, name)).filter(Boolean)])
+    .filter(([, lines]) => lines.length)
+    .map(([name, lines]) => chart(NAMES[name], lines));
+  const what = same
+    ? `${names.join(" against ")}; ${a.cell.task}, protocol ${a.cell.protocol}`
+    : sides.map((side) => side.title).join(" against ");
+  const apart = "Not the same task and protocol: these numbers cannot be compared.";
+  const explained = h.p("Of a system: the mean over its seeds, within its 95 % interval.");
   open(
     "Comparison",
-    same
-      ? `${names.join(" against ")}; ${a.cell.task}, protocol ${a.cell.protocol}`
-      : sides.map((side) => side.title).join(" against "),
-    same
-      ? scores(sides, names)
-      : make("p", {class: "bad"}, "Not the same task and protocol: these numbers cannot be compared."),
+    what,
+    same ? scores(sides, names) : make("p", {class: "bad"}, apart),
     differences(sides, names),
-    overlay.length
-      ? [
-          make("h3", null, "Curves"),
-          make("p", null, "Of a system: the mean over its seeds, within its 95 % interval."),
-          make("div", {class: "charts"}, overlay),
-        ]
-      : null,
+    overlay.length ? [h.h3("Curves"), explained, make("div", {class: "charts"}, overlay)] : null,
   );
 }
 
 /** Of runs: their scores, and the examples that only one of two gets right. Of systems: their scores by seed. */
 function scores(sides, names) {
-  const heading = make("h3", null, "Scores");
-  const [a] = sides;
-  const others = sides.slice(1);
-  const metric = `Test ${a.cell.metric}`;
+  const [a, ...others] = sides;
   const against = others.map((_, place) => (others.length > 1 ? `${names[0]} − ${names[place + 1]}` : "difference"));
   const minus = (one, two) => (one == null || two == null ? MISSING : signed(one - two));
+  const line = (label, [first, ...rest]) => [
+    label,
+    ...[first, ...rest].map((value) => number(value)),
+    ...rest.map((value) => minus(first, value)),
+  ];
   if (sides.every((side) => side.run)) {
-    const values = sides.map((side) => side.run.score);
-    const line = ["test", ...values.map((value) => number(value)), ...values.slice(1).map((v) => minus(values[0], v))];
+    const lines = [line("test", sides.map((side) => side.run.score))];
     return [
-      heading,
-      grid(metric, ["split", ...names, ...against], [line]),
+      h.h3("Scores"),
+      grid(`Test ${a.cell.metric}`, ["split", ...names, ...against], lines),
       others.map((other, place) => {
-        const found = discordant(a.run.right, other.run.right);
         const who = others.length > 1 ? `${names[0]} and ${names[place + 1]}: ` : "";
-        return make(
-          "p",
-          null,
-          found
-            ? `${who}Only the first is right on ${found.first} test examples, only the second on ${found.second}: McNemar's exact p = ${found.p.toPrecision(2)}.`
-            : `${who}The predictions of both were not kept, so there is no test of the examples.`,
-        );
+        return h.p(who + byExample(discordant(a.run.right, other.run.right)));
       }),
     ];
   }
-  const bySeed = sides.map((side) => new Map(side.runs.filter((run) => run.score != null).map((run) => [run.seed, run.score])));
-  const seeds = [...new Set(bySeed.flatMap((found) => [...found.keys()]))].sort((one, two) => one - two);
-  const lines = seeds.map((seed) => {
-    const values = bySeed.map((found) => found.get(seed));
-    return [String(seed), ...values.map((value) => number(value)), ...values.slice(1).map((v) => minus(values[0], v))];
+  const finished = (side) => side.runs.filter((run) => run.score != null);
+  const [mine, ...theirs] = sides.map((side) => new Map(finished(side).map((run) => [run.seed, run.score])));
+  const seeds = [...new Set([mine, ...theirs].flatMap((found) => [...found.keys()]))].sort((one, two) => one - two);
+  const lines = seeds.map((seed) => line(String(seed), [mine, ...theirs].map((found) => found.get(seed))));
+  const verdicts = theirs.map((found, place) => {
+    const common = [...mine.keys()].filter((seed) => found.has(seed));
+    const who = others.length > 1 ? `${against[place]}. ` : "";
+    return h.p(who + verdict(common.map((seed) => mine.get(seed) - found.get(seed))));
   });
   return [
-    heading,
-    others.map((_, place) => {
-      const common = [...bySeed[0].keys()].filter((seed) => bySeed[place + 1].has(seed));
-      const found = common.map((seed) => bySeed[0].get(seed) - bySeed[place + 1].get(seed));
-      return make("p", null, (others.length > 1 ? `${against[place]}. ` : "") + verdict(found));
-    }),
-    make("p", null, "Nothing is corrected for looking at several; the verdicts of the table are by Welch's test."),
-    grid(`${metric}, by seed`, ["seed", ...names, ...against], lines),
+    h.h3("Scores"),
+    verdicts,
+    h.p("Nothing is corrected for looking at several; the verdicts of the table are by Welch's test."),
+    grid(`Test ${a.cell.metric}, by seed`, ["seed", ...names, ...against], lines),
   ];
 }
 
+/** Mean, standard deviation and half of the 95 % t-interval. */
+function moments(values) {
+  const n = values.length;
+  const mean = values.reduce((sum, value) => sum + value, 0) / n;
+  const sd = n < 2 ? 0 : Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
+  return {n, mean, sd, half: n < 2 ? 0 : (data.quantiles[n - 2] * sd) / Math.sqrt(n)};
+}
+
 function verdict(differences) {
-  const n = differences.length;
+  const {n, mean, sd, half} = moments(differences);
   if (n === 0) return "They have no finished seed in common.";
-  const mean = differences.reduce((sum, value) => sum + value) / n;
   if (n === 1) return `Difference ${signed(mean)}, of one seed.`;
-  const sd = Math.sqrt(differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
-  const half = (data.quantiles[n - 2] * sd) / Math.sqrt(n);
-  return `Paired by seed, first minus second: ${signed(mean)} ± ${sd.toFixed(2)} (sd), 95 % t-interval ${signed(mean - half)} to ${signed(mean + half)}, n = ${n}.`;
+  const ends = `${signed(mean - half)} to ${signed(mean + half)}`;
+  return `Paired by seed, first minus second: ${signed(mean)} ± ${sd.toFixed(2)} (sd), 95 % t-interval ${ends}, n = ${n}.`;
+}
+
+function byExample(found) {
+  if (!found) return "The predictions of both were not kept, so there is no test of the examples.";
+  const only = `Only the first is right on ${found.first} test examples, only the second on ${found.second}`;
+  return `${only}: McNemar's exact p = ${found.p.toPrecision(2)}.`;
 }
 
 /** McNemar's exact test of two packed arrays of bits: twice the smaller tail of a fair coin. */
@@ -647,20 +511,15 @@ function differences(sides, names) {
   const keys = [...new Set(known.flatMap((one) => Object.keys(one)))].filter(
     (key) => new Set(known.map((one) => JSON.stringify(one[key]))).size > 1,
   );
+  const lines = keys.map((key) => [key, ...known.map((one) => one[key])]);
   return [
-    make("h3", null, "Configuration and provenance"),
-    keys.length
-      ? grid(
-          "What differs",
-          ["key", ...names],
-          keys.map((key) => [key, ...known.map((one) => make("span", null, text(one[key])))]),
-        )
-      : make("p", null, "No difference."),
+    h.h3("Configuration and provenance"),
+    keys.length ? pairs("What differs", ["key", ...names], lines) : h.p("No difference."),
   ];
 }
 
 // The address says what is open, so that links and the browser's back button work.
-
+//
 // Behind a question mark it says how the table is filtered and sorted: #cell/3?task=listops&sort=mean ± sd
 
 function state() {
@@ -728,7 +587,7 @@ function hand(title, content) {
     field.select();
     navigator.clipboard?.writeText(content).catch(() => document.execCommand("copy"));
   };
-  open(title, "The rows that are shown.", field, make("p", null, make("button", {type: "button", onclick: copy}, "copy")));
+  open(title, "The rows that are shown.", field, h.p(make("button", {type: "button", onclick: copy}, "copy")));
   field.select();
 }
 

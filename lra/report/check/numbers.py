@@ -40,10 +40,9 @@ from lra.report.render import layout
 from lra.report.render.markup import markdown
 from lra.report.report import Report
 from lra.report.statistics import inference
-from lra.report.statistics.comparison import asked, race_tests, verdict
+from lra.report.statistics.comparison import asked, verdict
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.race import Race
-from lra.report.statistics.table import UNDECIDED, Column, TableRow, Verdict
+from lra.report.statistics.table import Column, Race, TableRow, Verdict, Word, paired
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -94,12 +93,10 @@ class Quantities:
         """The table of a folder's README in Markdown; `asked`: FOLDER, or FOLDER: SYSTEM, SYSTEM. Raises UserError."""
         folder, _, names = (part.strip() for part in asked.partition(":"))
         report = self._report(folder)
-        columns = [column for section in report.sections for column in section.columns]
-        known = {row.name: row.order for column in columns for row in column.rows}
-        headings = layout.headings(report.sections)
         if not names:
-            return markdown(layout.matrix(columns, headings))
-        return markdown(layout.excerpt(columns, headings, [_known(name.strip(), known) for name in names.split(",")]))
+            return markdown(layout.matrix(report.named))
+        known = {row.name: row.order for _, row in report.rows}
+        return markdown(layout.excerpt(report.named, [_known(name.strip(), known) for name in names.split(",")]))
 
     def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():
@@ -137,11 +134,10 @@ def _known(name: str, choices: dict[str, Any]) -> Any:
 def _column(report: Report, name: str) -> Column:
     """By its task, as the configuration or a table calls it, alone or with its protocol, where it is the only such."""
     columns: dict[str, list[Column]] = defaultdict(list)
-    for section in report.sections:
-        for column in section.columns:
-            for task in {column.task.split(" (")[0], column.short}:
-                columns[task].append(column)
-                columns[f"{task} {section.protocol}"].append(column)
+    for column in report.columns:
+        for task in {column.task.split(" (")[0], column.short}:
+            columns[task].append(column)
+            columns[f"{task} {column.key[0]}"].append(column)
     return _known(name, {known: alike[0] for known, alike in columns.items() if len(alike) == 1})
 
 
@@ -218,13 +214,11 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
         return _quicker(column, first, other)
     read, form = _known(name, OF_A_PAIR)
     if other in column.baselines:
-        values = [value - column.baselines[other] for row in _rows(column, first) for value in _scores(row)]
+        values = [value - column.baselines[other] for row in _rows(column, first) for value in row.scores.values()]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
     one, two = _one(column, first), _one(column, other)
-    ours, theirs = one.scores, two.scores
-    seeds = [seed for seed in ours if seed in theirs]
-    values = [ours[seed] - theirs[seed] for seed in seeds]
-    known = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+    seeds, known = paired(one, two)
+    values = [one.scores[seed] - two.scores[seed] for seed in seeds]
     judged = one.verdict
     if judged is None or judged.reference != other:
         judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)
@@ -233,11 +227,11 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
 
 def _quicker(column: Column, first: str, other: str) -> Quantity:
     """Whether a row gets to the goal quicker or slower than its reference, after Holm's correction over the rows."""
-    tests = {(test.row.name, test.reference): test for test in race_tests(column.rows)}
+    tests = {(test.row.name, test.reference): test for test in column.race_tests}
     test = tests.get((first, other))
     if test is None:
         return Quantity([], "")
-    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else UNDECIDED], "{}")
+    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else Word.UNDECIDED], "{}")
 
 
 def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
@@ -245,12 +239,8 @@ def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quanti
     return Quantity([one / two], "{:.2f}")
 
 
-def _scores(row: TableRow) -> list[float]:
-    return list(row.scores.values())
-
-
-def _finished(row: TableRow) -> list[dict[str, Any]]:
-    return [row.cell.runs[seed] for seed in row.scores]
+def _mean(values: list[float]) -> list[float]:
+    return [fmean(values)] if values else []
 
 
 def _published(source: str, task: str, system: str) -> Quantity:
@@ -289,13 +279,13 @@ def _with_ends(value: float | None, ends: tuple[float, float] | None) -> list[fl
 
 
 SPANS: dict[str, Callable[[TableRow], list[float]]] = {
-    "runs": _scores,
+    "runs": lambda row: list(row.scores.values()),
     "means": lambda row: [row.summary.mean],
     "sds": lambda row: [row.summary.sd],
     "gains of best": lambda row: [row.summary.gain_of_best],
     "selected minus last": lambda row: [
         run["test"][row.cell.key.selection][row.cell.metric] - run["test"]["last"][row.cell.metric]
-        for run in _finished(row)
+        for run in row.finished
     ],
 }
 """By name, what one or several systems have: written from the smallest to the largest."""
@@ -313,12 +303,12 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "best": (lambda row: [row.summary.best], "{:.2f}"),
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
-    "parameters": (lambda row: [run["parameters"] for run in _finished(row)][:1], "{:,}"),
-    "pretraining perplexity": (lambda row: layout.mean_reached(row, "perplexity"), "{:.2f}"),
+    "parameters": (lambda row: [run["parameters"] for run in row.finished][:1], "{:,}"),
+    "pretraining perplexity": (lambda row: _mean(layout.pretrained_to(row, "perplexity")), "{:.2f}"),
     "median steps": (lambda row: [row.race and row.race.median], "{:,}"),
-    "training time": (lambda row: [median(training_seconds(run) for run in _finished(row))], "{:,.0f}"),
+    "training time": (lambda row: [median(training_seconds(run) for run in row.finished)], "{:,.0f}"),
     "frozen": (
-        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in _finished(row))],
+        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in row.finished)],
         "{:.0%}",
     ),
 }

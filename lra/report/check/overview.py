@@ -4,7 +4,6 @@ whether it verifies."""
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from lra.core.errors import UserError, printable
 from lra.core.files import sha256, write_atomic
@@ -14,13 +13,12 @@ from lra.records.run_files import RunFiles
 from lra.report.check.numbers import Quantities, fill, mismatches, read_page, without_marks
 from lra.report.check.verify import differences, verify, verify_records
 from lra.report.read.pack import contents
-from lra.report.read.records import RecordedCell, Tell, refuse
+from lra.report.read.records import Tell, refuse
 from lra.report.render import exports, site
 from lra.report.render.layout import Grid, TableText, address
 from lra.report.render.markup import escape, link, markdown
 from lra.report.render.site import Listed
 from lra.report.report import Report
-from lra.report.statistics.table import Section
 
 FINDINGS = "findings.md"
 SHORT = "In short"  # the part of the findings that the page opens with
@@ -121,10 +119,10 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
     if not reports:
         raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
     entries = [
-        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), *_said(reports.get(path)), records, faults)
+        Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
         for path, (records, faults) in known.items()
     ]
-    lines = _page(folder, {path: report.cells for path, report in reports.items()})
+    lines = _page(folder, reports)
     links = [(address(path), title) for path, title in _further(folder)]
     note = "The records of each folder, its report and its digests are checked when this page is written, by "
     note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
@@ -141,11 +139,6 @@ def _lead(folder: Path) -> str:
     return MarkdownIt("commonmark", {"html": False}).render(without_marks(rest.partition("\n## ")[0]))
 
 
-def _said(report: Report | None) -> tuple[list[Section], list[RecordedCell]]:
-    """Its tables and cells."""
-    return (report.sections, report.cells) if report else ([], [])
-
-
 def _further(folder: Path) -> list[tuple[str, str]]:
     """Paths and titles of what was found and measured besides."""
     findings = [(FINDINGS, "Findings: what these runs show")] if (folder / FINDINGS).exists() else []
@@ -154,36 +147,30 @@ def _further(folder: Path) -> list[tuple[str, str]]:
     return findings + [(path.relative_to(folder).as_posix(), _title(path)) for path in pages]
 
 
-def _page(folder: Path, reports: dict[Path, list[RecordedCell]]) -> Iterator[str]:
+def _page(folder: Path, reports: dict[Path, Report]) -> Iterator[str]:
     yield "# Results\n"
     yield f"[{PAGE}]({PAGE}) has every system on every task, with its intervals, and the answer of each folder.\n"
     if (folder / FINDINGS).exists():
         yield f"What these runs show is in [{FINDINGS}]({FINDINGS}).\n"
     yield "## The records\n"
     yield "By `lra-report --overview`. `runs`: finished/declared; `hours`: training and evaluation of all runs.\n"
-    yield markdown(Grid(HEAD, [_row(path, cells) for path, cells in reports.items()], numbers=NUMBERS))
+    yield markdown(Grid(HEAD, [_row(path, report) for path, report in reports.items()], numbers=NUMBERS))
     pages = [(path, title) for path, title in _further(folder) if path != FINDINGS]
     if pages:
         yield "## More measurements\n"
         yield "".join(f"- {link(escape(printable(path)), address(path))}: {escape(title)}\n" for path, title in pages)
 
 
-def _row(path: Path, cells: list[RecordedCell]) -> list[TableText]:
-    runs = [run for cell in cells for run in cell.runs.values()]
-    seeds = sorted({seed for cell in cells for seed in cell.seeds()})
-    commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
-    hours = sum(sum(run.get("seconds", {}).values()) for run in runs) / 3600
-    texts = [
-        "; ".join(sorted({cell.key.task for cell in cells})),
-        " ".join(commits),
-        " ".join(map(str, seeds)),
-        str(len({(cell.key.attention, cell.key.variant) for cell in cells})),
-        f"{sum(len(cell.scores()) for cell in cells)}/{sum(len(cell.seeds()) for cell in cells)}",
-        f"{hours:.1f}",
-    ]
+def _row(path: Path, report: Report) -> list[TableText | str]:
+    cells = report.cells
     return [
         TableText(printable(path.name), link=address(f"{path.name}/{README}")),
-        *(TableText(text) for text in texts),
+        "; ".join(sorted({cell.key.task for cell in cells})),
+        " ".join(report.commits),
+        " ".join(map(str, sorted({seed for cell in cells for seed in cell.seeds()}))),
+        str(len({row.system for _, row in report.rows})),
+        f"{sum(len(cell.scores()) for cell in cells)}/{sum(len(cell.seeds()) for cell in cells)}",
+        f"{report.hours:.1f}",
     ]
 
 
@@ -241,15 +228,15 @@ def _entry(path: Path) -> Listed:
         report = None if faults else Report(path, tell=refuse, title=printable(name))
     except UserError as error:
         count, faults, report = 0, [str(error)], None
-    return Listed(printable(name), address(path.name), *_said(report), count, faults)
+    return Listed(printable(name), address(path.name), report, count, faults)
 
 
 def _table(submitted: dict[Path, Listed]) -> str:
     """A line for each cell of each file that verifies."""
-    lines = [line for path, entry in submitted.items() if entry.cells for line in _lines(path, entry)]
+    lines = [
+        {"submission": entry.name, "sha256": sha256(path), **line}
+        for path, entry in submitted.items()
+        if entry.tables
+        for line in exports.cells(entry.tables)
+    ]
     return exports.as_csv(lines, names=() if lines else ["submission"])
-
-
-def _lines(path: Path, entry: Listed) -> Iterator[dict[str, Any]]:
-    whose = {"submission": entry.name, "sha256": sha256(path)}
-    yield from (whose | line for line in exports.cell_lines(entry.sections))

@@ -106,7 +106,7 @@ def _of_report(report: Report, how: report.Built | None) -> Iterator[str]:
         yield from _of_figures(report.folder, figures, drawn)
         texts = {**report.files(figures), PAGE: report.page(figures)}
     if (report.folder / CARDS).exists():
-        texts[CARDS] = cards.page(report.sections, report.folder)
+        texts[CARDS] = cards.page(report)
     for name, text in texts.items():
         yield from differences(report.folder / name, text)
 
@@ -181,37 +181,36 @@ def _of_predictions(files: RunFiles, run: Record) -> Iterator[str]:
     pair = predictions(files, run, run["selection"])
     if pair is None:
         return
-    entry, (predicted, labels) = run["test"][run["selection"]], pair
-    counts = {"examples": len(labels), "correct": int((predicted == labels).sum())}
-    if counts["correct"] != entry["correct"]:
-        yield f"test.{run['selection']}.correct is {entry['correct']}, its predictions have {counts['correct']}"
+    stated, (predicted, labels) = run["test"][run["selection"]], pair
+    right = predicted == labels
+    counts = _counts(right)
+    if counts["correct"] != stated["correct"]:
+        yield f"test.{run['selection']}.correct is {stated['correct']}, its predictions have {counts['correct']}"
     for group, values in run.get("diagnostics", {}).items():
         totals = {name: sum(value[name] for value in values.values()) for name in counts}
         if totals != counts:
             yield f"diagnostics.{group}: all in all {totals}, its predictions have {counts}"
-        if group == "class":
-            stated = {value: {name: counted[name] for name in counts} for value, counted in values.items()}
-            there = {
-                str(label): {
-                    "examples": int((labels == label).sum()),
-                    "correct": int(((predicted == label) & (labels == label)).sum()),
-                }
-                for label in np.unique(labels)
-            }
-            for label in sorted({*stated, *there}):
-                if stated.get(label) != there.get(label):
-                    yield f"diagnostics.class.{label} is {stated.get(label)}, its predictions have {there.get(label)}"
+    of_classes = {str(label): _counts(right[labels == label]) for label in np.unique(labels)}
+    classes = run.get("diagnostics", {}).get("class", {})
+    said = {label: {name: counted[name] for name in counts} for label, counted in classes.items()}
+    for label in sorted({*said, *of_classes}) if said else ():
+        if said.get(label) != of_classes.get(label):
+            yield f"diagnostics.class.{label} is {said.get(label)}, its predictions have {of_classes.get(label)}"
     bins = run.get("calibration", [])
-    right = round(sum(part["accuracy"] * part["examples"] / 100 for part in bins))
-    totals = {"examples": sum(part["examples"] for part in bins), "correct": right}
+    hits = round(sum(part["accuracy"] * part["examples"] / 100 for part in bins))
+    totals = {"examples": sum(part["examples"] for part in bins), "correct": hits}
     if bins and totals != counts:
         yield f"calibration: all in all {totals}, its predictions have {counts}"
+
+
+def _counts(right: np.ndarray) -> dict[str, int]:
+    return {"examples": len(right), "correct": int(right.sum())}
 
 
 def _drawn(report: Report) -> dict[str, str]:
     """The figures that the records make on this machine: by path their SHA-256."""
     with tempfile.TemporaryDirectory() as place:
-        paths = write_figures(Path(place), report.sections)
+        paths = write_figures(Path(place), report.named)
         return record.sha256(Path(place), *(path.as_posix() for path in paths))
 
 

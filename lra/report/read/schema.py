@@ -3,13 +3,14 @@
 import reprlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from lra.core.errors import printable
 from lra.records import record
 
+T = TypeVar("T", bound=BaseModel)
 METRICS = ("accuracy", "perplexity")
 RULES = ("last", "best_val", "best_test")
 
@@ -210,10 +211,10 @@ class SweepFile(Checked):
     cells: list[Declared]
 
 
-def check(model: type[BaseModel], value: Any) -> None:
+def check(model: type[T], value: Any) -> T:
     """Raises ValueError that names the first key that is not as the model says, what was expected and what found."""
     try:
-        model.model_validate(value)
+        return model.model_validate(value)
     except ValidationError as error:
         raise ValueError(fault(error)) from None
 

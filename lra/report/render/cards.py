@@ -11,21 +11,22 @@ from lra.core.errors import UserError
 from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
-from lra.report.render.layout import Grid, texts
+from lra.report.render.layout import Grid
 from lra.report.render.markup import escape, markdown
-from lra.report.statistics import columns, formats
+from lra.report.statistics import columns, words
+from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.table import BETTER, EQUIVALENT, SIGNS, UNDECIDED, UNTESTED, WORSE, Column, Section, TableRow
+from lra.report.statistics.table import SIGNS, Column, Section, TableRow, Word, by_system
 
 ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
 SOLVED, ABOVE = 95.0, 5.0  # percent; points above the strongest baseline
 VERDICTS = {
-    BETTER: "Better than",
-    WORSE: "Worse than",
-    EQUIVALENT: "Equivalent to",
-    UNDECIDED: "Not told apart from",
-    UNTESTED: "Not tested against",
+    Word.BETTER: "Better than",
+    Word.WORSE: "Worse than",
+    Word.EQUIVALENT: "Equivalent to",
+    Word.UNDECIDED: "Not told apart from",
+    Word.UNTESTED: "Not tested against",
 }
 FLAGS = ("order", "mask", "causal")
 NOT_MEASURED = "not measured"
@@ -68,23 +69,21 @@ class Attentions(schema.Checked):
         return sorted({length for row in self.rows.values() for length in row.lengths}, key=int)
 
 
-def page(sections: Sequence[Section], folder: Path) -> str:
+def page(tables: Tables) -> str:
     """The text of the page of a results folder. Raises UserError where no task has an accuracy and a trivial
     baseline."""
-    return "\n".join(_page(sections, _attentions(folder)))
+    return "\n".join(_page(tables.sections, _attentions(tables.folder)))
 
 
 def _attentions(folder: Path) -> Attentions:
     """What lies beside the results folder; nothing where there is no such file."""
     path = folder.resolve().parent / ATTENTIONS
     try:
-        value = read_json(path)
-        schema.check(Attentions, value)
+        return schema.check(Attentions, read_json(path))
     except FileNotFoundError:
         return Attentions(rows={}, flags={})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}; bash scripts/attentions.sh --measure writes it anew") from None
-    return Attentions.model_validate(value)
 
 
 def word(mean: float, interval: tuple[float, float] | None, baseline: float) -> str:
@@ -111,8 +110,7 @@ def _page(sections: Sequence[Section], known: Attentions) -> Iterator[str]:
         yield f"No cost stands here, because there is no `{ATTENTIONS}` beside this folder.\n"
     for section, columns in tables:
         yield f"## In one table{f': {escape(section.name)}' * (len(tables) > 1)}\n"
-        systems = {row.order: row for column in columns for row in column.rows}
-        cells = {order: _cells(columns, order) for order in sorted(systems)}
+        cells = by_system(columns)
         yield markdown(_table(columns, cells, known))
         if section is tables[0][0]:
             yield LEGEND
@@ -128,10 +126,6 @@ Cells = list[tuple[Column, TableRow]]
 """The columns that have a row of one system, with that row."""
 
 
-def _cells(columns: Sequence[Column], order: tuple) -> Cells:
-    return [(column, row) for column in columns for row in column.rows if row.order == order]
-
-
 def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentions) -> Grid:
     header = ["system", "complexity", *(column.title for column in columns)]
     header += [f"{what}, L = {int(length):,}" for length in known.lengths for what in ("time", "memory")]
@@ -144,17 +138,17 @@ def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentio
             cost = _cost(first, length, known)
             line += [f"{cost.ratio[0]:.2f}", f"{cost.memory:.2f}"] if cost else [NOT_MEASURED] * 2
         flags = _flags(found, known)
-        rows.append(texts(*line, *(_said(flags.get(name)) for name in FLAGS)))
+        rows.append([*line, *(_said(flags.get(name)) for name in FLAGS)])
     return Grid([*header, *FLAGS], rows, numbers=2)
 
 
 def _ability(column: Column, row: TableRow) -> str:
     summary = row.summary
     if summary.mean is None:
-        return formats.count(summary)
-    parts = [_word(column, row), formats.decimals(summary.mean), formats.interval(summary.interval)]
+        return words.count(summary)
+    parts = [_word(column, row), words.decimals(summary.mean), words.interval(summary.interval)]
     parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
-    parts.append("" if row.cell.complete else f"({formats.count(summary)})")
+    parts.append("" if row.cell.complete else f"({words.count(summary)})")
     return " ".join(filter(None, parts))
 
 
@@ -169,7 +163,7 @@ def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
 
 def _flags(found: Cells, known: Attentions) -> dict[str, bool]:
     flags = dict(known.flags.get(found[0][1].cell.key.attention, {}))
-    tasks = [run["config"].get("task") for _, row in found for run in row.cell.runs.values()]
+    tasks = [run["config"].get("task") for _, row in found for run in row.runs]
     if any(isinstance(task, dict) and task.get("causal") is True for task in tasks):
         flags["causal"] = True
     return flags
@@ -207,7 +201,7 @@ def _compared(done: Cells) -> Iterator[str]:
 
 def _course(column: Column, row: TableRow) -> str | None:
     """Its accuracy at the first and the last value of what makes the task harder."""
-    known = columns.accuracy_by(row.cell.runs.values())
+    known = columns.accuracy_by(row.runs)
     group = next((name for name in HARDER if len(known.get(name, {})) > 1), None)
     if group is None:
         return None

@@ -1,17 +1,13 @@
-"""How the figures of a report are drawn: their look, their panels, and how a system looks in all of them.
-
-A system has the same colour (of Okabe and Ito, safe for the colour-blind), dash and marker in every figure of every
-folder.
-"""
+"""How the figures of a report are drawn: their look, their panels, and how a system looks in all of them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
 from lra.report.read import records
 from lra.report.read.records import Curve, Record
+from lra.report.render.pictures import COLOURS, colour_number, system_number
 from lra.report.statistics import inference
 from lra.report.statistics.table import Column, TableRow
 
@@ -23,7 +19,6 @@ WIDTH = 6.9  # inches: the text width of a page
 LINE = 0.17  # inches for one line of small text
 TOGETHER = 7  # as many curves as can be told apart in one panel
 LONGEST = 60  # characters of a name
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 LOOK = {
@@ -63,7 +58,7 @@ class DrawnSystem:
         number = system_number(row) + setting
         return cls(
             row=row,
-            runs=[row.cell.runs[seed] for seed in row.scores],
+            runs=row.finished,
             curves=list(row.curves.values()),
             costs=list(row.costs.values()),
             colour=shade(COLOURS[colour_number(row)], setting, settings),
@@ -81,16 +76,11 @@ class DrawnSystem:
         return self.name.replace(" (", "\n(")
 
 
-def system_number(row: TableRow) -> int:
-    """Of the system, whatever its settings: its row in Table 1, or a number that its name gives; the same in every
-    folder."""
-    own_name = f"{row.cell.key.attention}, {row.cell.key.variant}"  # of a system that no table lists
-    return crc32(own_name.encode()) if row.base == own_name else row.order[0]
-
-
-def colour_number(row: TableRow) -> int:
-    """Where its colour stands in COLOURS."""
-    return system_number(row) % len(COLOURS)
+def drawn(column: Column) -> list[DrawnSystem]:
+    """The rows of a column, those of one system in one colour."""
+    bases = [row.base for row in column.rows]
+    places = [bases[:number].count(base) for number, base in enumerate(bases)]
+    return [DrawnSystem.of(row, place, bases.count(row.base)) for row, place in zip(column.rows, places, strict=True)]
 
 
 def shade(colour: str, place: int, count: int) -> str:

@@ -1,9 +1,11 @@
 """The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn."""
 
 import io
+import re
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -17,45 +19,81 @@ from lra.report.read import records
 from lra.report.read.records import PROBES, computed_tokens, training_seconds
 from lra.report.render import layout
 from lra.report.render.drawing import (
-    COLOURS,
     DASHES,
-    LINE,
     LOOK,
     MARKERS,
     TOGETHER,
-    WIDTH,
     DrawnSystem,
     course,
+    drawn,
     legend,
     new_figure,
     plain,
     unit,
 )
-from lra.report.render.layout import stem
+from lra.report.render.layout import Named
+from lra.report.render.pictures import COLOURS
 from lra.report.statistics import columns
-from lra.report.statistics.table import Column, Section
+from lra.report.statistics.table import Column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-Found = list[tuple[DrawnSystem, np.ndarray, np.ndarray]]
-"""Systems with steps [n] and means over the seeds [n, blocks]."""
+
+def write_figures(folder: Path, named: Named) -> list[Path]:
+    """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
+    try:
+        import matplotlib
+    except ValueError as error:  # of what MPLBACKEND says
+        raise UserError(f"no figures: matplotlib: {error}") from None
+    written = []
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        for title, column in named:
+            systems = drawn(column)
+            for name, draw in DRAWINGS.items():
+                figure = draw(column, systems)
+                if figure is not None:
+                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
+                    for kind, data in rendered(figure).items():
+                        written.append(Path(FOLDER, f"{stem(name, title)}.{kind}"))
+                        write_atomic(folder / written[-1], data)
+    return written
 
 
-def found(systems: list[DrawnSystem], probe: str) -> Found:
-    """Of the systems that measured it."""
-    measured = [(system, *records.over_seeds(system.curves, probe)) for system in systems]
-    means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
-    return [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
+def rendered(figure: "Figure") -> dict[str, bytes]:
+    """A figure as svg and as png, the same bytes for the same figure."""
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(png, format="png", metadata={"Software": None})
+    return {"svg": svg.getvalue(), "png": _reduced(png)}
+
+
+def _reduced(png: io.BytesIO) -> bytes:
+    """The same picture in 256 colours: a quarter of the bytes."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    picture = Image.open(png).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    picture.save(data, format="png", optimize=True)
+    return data.getvalue()
+
+
+# What happens in the blocks.
 
 
 def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """A panel for each system, a line for each block."""
     import matplotlib
 
-    shown = found(systems, probe)
+    measured = [(system, *records.over_seeds(system.curves, probe)) for system in systems]
+    means = [(system, steps, values.mean(axis=0)) for system, steps, values in measured if len(steps)]
+    shown = [(system, steps, mean) for system, steps, mean in means if np.isfinite(mean).any()]
     if not shown:
         return None
     across = 4 if len(shown) == 4 else 3
@@ -73,7 +111,8 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
                 label=f"block {block + 1}",
             )
         panel.set_title(system.title)
-    if wide([mean for _, _, mean in shown]):
+    values = np.concatenate([mean[np.isfinite(mean)] for _, _, mean in shown])
+    if values.min() > 0 and values.max() > 10 * values.min():
         panels[0].set_yscale("log")
     for panel in panels[-across:]:
         panel.set_xlabel("step")
@@ -82,59 +121,7 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
     return figure
 
 
-def heat_map(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """A row for each system, a column for each probe, with one scale of colours; a cell reaches back to the last step
-    that was measured."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
-
-    probes = {probe: known for probe in PROBES if (known := found(systems, probe))}
-    if not probes:
-        return None
-    rows = [system for system in systems if any(system is other for known in probes.values() for other, _, _ in known)]
-    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.9 + 2 * LINE), layout="constrained")
-    panels = figure.subplots(len(rows), len(probes), squeeze=False, sharex=True, sharey="row")
-    for place, (probe, known) in enumerate(probes.items()):
-        norm = scale([mean for _, _, mean in known])
-        for system, steps, mean in known:
-            edges, blocks = np.concatenate([[0], steps]), np.arange(mean.shape[1] + 1) + 0.5
-            panel = panels[rows.index(system), place]
-            panel.pcolormesh(edges, blocks, mean.T, norm=norm, cmap="viridis", rasterized=True)
-            panel.set_yticks(range(1, mean.shape[1] + 1, -(-mean.shape[1] // 4)))
-            panel.grid(visible=False)
-        bar = figure.colorbar(ScalarMappable(norm, "viridis"), ax=panels[:, place], location="top", aspect=12)
-        bar.set_label(PROBES[probe])
-        bar.ax.tick_params(labelsize=6)
-        bar.ax.xaxis.set_minor_formatter(NullFormatter())
-        panels[-1, place].set_xlabel("step")
-        panels[-1, place].locator_params(axis="x", nbins=3)
-    for row, system in zip(panels, rows, strict=True):
-        row[0].set_title(system.name, loc="left", fontsize=7)
-        for panel in row:
-            if not panel.collections:
-                panel.set_axis_off()
-    figure.supylabel("block", fontsize=8)
-    return figure
-
-
-def wide(means: list[np.ndarray]) -> bool:
-    """Values that differ by more than a factor of ten are for a logarithmic scale."""
-    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
-    return values.min() > 0 and values.max() > 10 * values.min()
-
-
-def scale(means: list[np.ndarray]) -> "Normalize":
-    from matplotlib.colors import LogNorm, Normalize
-
-    values = np.concatenate([mean[np.isfinite(mean)] for mean in means])
-    return (LogNorm if wide(means) else Normalize)(values.min(), values.max())
-
-
-BLOCK_DRAWINGS = {**{probe: partial(by_block, probe) for probe in PROBES}, "blocks": heat_map}
-
-
-# Figures that set the systems of a column beside each other: differences, seeds, and scores against costs.
+# Scores against costs.
 
 
 COSTS = {
@@ -142,75 +129,6 @@ COSTS = {
     "training time (s)": training_seconds,
     "tokens computed": computed_tokens,
 }
-
-
-def _forest(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """Every row minus its reference: what the verdicts rest on."""
-    shown = [system for system in systems if system.runs and system.row.verdict and system.row.verdict.interval]
-    if not shown:
-        return None
-    figure, [panel] = new_figure(1, 0.7 + 0.2 * len(shown), across=1)
-    margin = shown[0].row.verdict.margin
-    panel.axvspan(-margin, margin, color="0.9", zorder=0, label=f"margin: {margin:g}")
-    panel.axvline(0, color="0.5", linewidth=0.8)
-    for place, system in enumerate(shown):
-        verdict = system.row.verdict
-        if verdict.crossed is not None:
-            panel.plot(verdict.crossed, [place] * 2, color=system.colour, linewidth=0.7)
-        panel.plot(verdict.interval, [place] * 2, color=system.colour, linewidth=2.2)
-        panel.plot(verdict.estimate, place, system.marker, color=system.colour)
-        said = f"{verdict.estimate:+.2f} {verdict.word}"
-        panel.text(1.01, place, said, transform=panel.get_yaxis_transform(), va="center", fontsize=7)
-    reference = {system.row.verdict.reference for system in shown}
-    panel.set(xlabel=f"difference to {plain(reference.pop()) if len(reference) == 1 else 'the reference'} (points)")
-    panel.set_yticks(range(len(shown)), [system.name for system in shown])
-    panel.set_ylim(len(shown) - 0.4, -0.6)
-    panel.grid(axis="y", visible=False)
-    legend(figure, panel, "thick: 95 % interval over seeds; thin: over seeds and examples")
-    return figure
-
-
-def _seed_strips(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
-    """Every seed a ring; below the rings the mean and its interval."""
-    shown = [system for system in systems if system.runs]
-    if not shown:
-        return None
-    figure, [panel] = new_figure(1, 1.1 + 0.3 * len(shown), across=1)
-    panel.plot([], [], "o", color="0.4", fillstyle="none", label="one seed")
-    for row, system in enumerate(shown):
-        values = list(system.row.scores.values())
-        panel.plot(values, [row - 0.15] * len(values), "o", color=system.colour, fillstyle="none")
-        summary = system.row.summary
-        if summary.interval is not None:
-            panel.plot(summary.interval, [row + 0.2] * 2, color="black", linewidth=1, label="95 % interval of the mean")
-        panel.plot(summary.mean, row + 0.2, "D", color="black", markersize=3.5, label="mean")
-        if summary.published_best is not None:
-            panel.plot(summary.published_best, row - 0.15, "*", color="black", markersize=7, label="published")
-    panel.set(xlabel=f"test {unit(column)}", ylim=(len(shown) - 0.4, -0.6))
-    panel.set_yticks(range(len(shown)), [system.name for system in shown])
-    panel.grid(axis="y", visible=False)
-    low, high = panel.get_xlim()
-    off = []
-    for (name, value), dash in zip(column.baselines.items(), cycle(DASHES[1:])):
-        label = plain(f"baseline: {name}, {value:.2f}")
-        if 2 * low - high <= value <= 2 * high - low:
-            panel.axvline(value, color="0.45", linestyle=dash, linewidth=1, label=label)
-        else:
-            off.append((label, value > high))
-    _off_the_axis(panel, off)
-    legend(figure, panel)
-    return figure
-
-
-def _off_the_axis(panel: "Axes", labels: list[tuple[str, bool]]) -> None:
-    """Arrows to baselines that lie beyond the left or the right end, above the panel."""
-    for right in (False, True):
-        said = "; ".join(label for label, beyond in labels if beyond == right)
-        if said:
-            text, side = (f"{said} →", "right") if right else (f"← {said}", "left")
-            panel.text(
-                float(right), 1.01, text, transform=panel.transAxes, ha=side, va="bottom", color="0.3", fontsize=7
-            )
 
 
 def _cost(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
@@ -284,9 +202,6 @@ def _scale(panel: "Axes", spent: list[float]) -> None:
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-COMPARED_DRAWINGS = {"forest": _forest, "seeds": _seed_strips, "cost": _cost}
-
-
 # The Extractor paper's Figures 4 to 8: the training cost of every batch, as quartiles over each 100 of them.
 
 
@@ -356,9 +271,6 @@ HARDER = {
 }
 """Groups whose values are in an order, with the label of the axis; of several that a task has, the first is drawn."""
 
-Course = dict[str, list[float]]
-"""By a value of the group, the accuracy (percent) of every seed."""
-
 
 def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Mean and range over the seeds, by the first of the groups that the records have."""
@@ -385,8 +297,8 @@ def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | Non
     return figure
 
 
-def _course(system: DrawnSystem, group: str) -> Course:
-    """Of the values that all seeds of the system have."""
+def _course(system: DrawnSystem, group: str) -> dict[str, list[float]]:
+    """The accuracy (percent) of every seed, by the values of the group that all seeds of the system have."""
     seeds = [columns.accuracy_by([run]).get(group, {}) for run in system.runs]
     return {
         value: [seed[value]["accuracy"] for seed in seeds]
@@ -395,69 +307,10 @@ def _course(system: DrawnSystem, group: str) -> Course:
     }
 
 
-DIFFICULTY_DRAWINGS = {"difficulty": over_difficulty}
-
-
-# The figures of a report, SVG for print and PNG for everything else; only those whose data exist are drawn.
+# Curves, depths, kinds of examples, confidence.
 
 
 FEW = 10  # predictions whose accuracy says little
-
-
-def write_figures(folder: Path, sections: list[Section]) -> list[Path]:
-    """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
-    try:
-        import matplotlib
-    except ValueError as error:  # of what MPLBACKEND says
-        raise UserError(f"no figures: matplotlib: {error}") from None
-    columns = [column for section in sections for column in section.columns]
-    written = []
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
-        for column, title in zip(columns, layout.headings(sections), strict=True):
-            systems = drawn(column)
-            for name, draw in DRAWINGS.items():
-                figure = draw(column, systems)
-                if figure is not None:
-                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
-                    written += _save(figure, folder, stem(name, title))
-    return written
-
-
-def drawn(column: Column) -> list[DrawnSystem]:
-    """The rows of a column, those of one system in one colour."""
-    bases = [row.base for row in column.rows]
-    places = [bases[:number].count(base) for number, base in enumerate(bases)]
-    return [DrawnSystem.of(row, place, bases.count(row.base)) for row, place in zip(column.rows, places, strict=True)]
-
-
-def _save(figure: "Figure", folder: Path, stem: str) -> list[Path]:
-    pictures = {Path(FOLDER, f"{stem}.{kind}"): data for kind, data in rendered(figure).items()}
-    for path, data in pictures.items():
-        write_atomic(folder / path, data)
-    return [*pictures]
-
-
-def rendered(figure: "Figure") -> dict[str, bytes]:
-    """A figure as svg and as png, the same bytes for the same figure."""
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")
-    svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return {"svg": svg.getvalue(), "png": _reduced(png)}
-
-
-def _reduced(png: io.BytesIO) -> bytes:
-    """The same picture in 256 colours: a quarter of the bytes."""
-    from PIL import Image
-
-    data = io.BytesIO()
-    picture = Image.open(png).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    picture.save(data, format="png", optimize=True)
-    return data.getvalue()
 
 
 def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
@@ -552,6 +405,8 @@ def _diagnostics(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
 
 def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """How often a prediction of a given confidence is right, all seeds together, and how many there are."""
+    from scipy.stats import binomtest
+
     shown = [(system, points) for system in systems if (points := columns.reliability(system.runs))]
     if not shown:
         return None
@@ -560,9 +415,10 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     for panel, (system, points) in zip(panels, shown, strict=True):
         panel.plot([0, 100], [0, 100], color="0.6", linestyle=":", linewidth=1)
         for point in points:
-            low, high = columns.wilson(point["accuracy"], point["examples"])
+            right = binomtest(round(point["accuracy"] * point["examples"] / 100), int(point["examples"]))
+            low, high = right.proportion_ci(method="wilson")
             panel.bar(point["confidence"], 25 * point["examples"] / most, width=6, color="0.85", zorder=0)
-            panel.plot([point["confidence"]] * 2, [low, high], color=system.colour, linewidth=1)
+            panel.plot([point["confidence"]] * 2, [100 * low, 100 * high], color=system.colour, linewidth=1)
             fill = "full" if point["examples"] >= FEW else "none"
             panel.plot(point["confidence"], point["accuracy"], system.marker, color=system.colour, fillstyle=fill)
         panel.set_title(f"{system.title}\nECE {columns.calibration_error(points):.1f}")
@@ -574,12 +430,53 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
 
 
 DRAWINGS = {
-    **COMPARED_DRAWINGS,
+    "cost": _cost,
     "curves": _learning_curves,
     "depth": _by_depth,
     "diagnostics": _diagnostics,
     "calibration": _calibration,
-    **BLOCK_DRAWINGS,
+    **{probe: partial(by_block, probe) for probe in PROBES},
     **BATCH_DRAWINGS,
-    **DIFFICULTY_DRAWINGS,
+    "difficulty": over_difficulty,
 }
+
+
+# What stands below a figure: what it shows, of which task, and the caveats of the systems in it.
+
+
+SHOWS = {
+    "cost": "score and cost",
+    "curves": "learning curves",
+    "depth": "accuracy and number of blocks",
+    "diagnostics": "accuracy by kind of example",
+    "calibration": "confidence and accuracy",
+    **{probe: f"{what} in each block" for probe, what in PROBES.items()},
+    "batches": "cost of every batch",
+    "batches_each": "cost of every batch, by system",
+    "difficulty": "accuracy and difficulty",
+}
+"""By the name of a drawing."""
+
+
+@dataclass(frozen=True)
+class Caption:
+    """`title`: the task and what is shown; `caveats`: those of all its systems, then those of some."""
+
+    title: str
+    caveats: str = ""
+
+
+def stem(drawing: str, heading: str) -> str:
+    """The name of the file of a figure."""
+    return re.sub(r"[^\w-]+", "_", f"{drawing} {heading}")
+
+
+def captions(named: Named, paths: Sequence[Path]) -> dict[Path, Caption]:
+    """Of those of these figures that are SVG."""
+    known = {
+        stem(drawing, heading): Caption(f"{heading}: {shows}", layout.caveats(column))
+        for heading, column in named
+        for drawing, shows in SHOWS.items()
+    }
+    other = {path: Caption(path.stem.replace("_", " ")) for path in paths if path.suffix == ".svg"}
+    return {path: known.get(path.stem, caption) for path, caption in other.items()}

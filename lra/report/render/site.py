@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lra.records.names import PAGE
-from lra.report.read.records import RecordedCell
-from lra.report.render import layout
-from lra.report.render.cost import cost_svg, plain_rows
-from lra.report.render.templates import markup, rendered
-from lra.report.statistics import formats
-from lra.report.statistics.answers import firm
-from lra.report.statistics.table import COLLAPSED, UNTESTED, Column, Section, TableRow
+from lra.report.render import pictures
+from lra.report.render.layout import Named
+from lra.report.render.markup import markup, rendered
+from lra.report.render.pictures import kinds, plain_rows
+from lra.report.statistics import words
+from lra.report.statistics.columns import Tables
+from lra.report.statistics.table import COLLAPSED, Column, TableRow, Word
 
 LONGEST = 4  # answers of one result that are shown
 BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
@@ -19,21 +19,18 @@ BENCHMARK = 5  # systems, without settings of their own, that make a result a be
 
 @dataclass(frozen=True)
 class Listed:
-    """A results folder, or a file that somebody submitted. `address`: its page, or the file; `sections` and `cells` of
-    its report, none where it cannot be made; `records`: how many verify; `faults`: why it does not verify."""
+    """A results folder, or a file that somebody submitted. `address`: its page, or the file; `tables`: None where they
+    cannot be made; `records`: how many verify; `faults`: why it does not verify."""
 
     name: str
     address: str
-    sections: Sequence[Section]
-    cells: Sequence[RecordedCell]
+    tables: Tables | None
     records: int
     faults: Sequence[str]
 
     @property
-    def columns(self) -> list[tuple[str, Column]]:
-        """With their names."""
-        columns = [column for section in self.sections for column in section.columns]
-        return list(zip(layout.headings(self.sections), columns, strict=True))
+    def columns(self) -> Named:
+        return self.tables.named if self.tables else []
 
     @property
     def tasks(self) -> list[str]:
@@ -42,19 +39,16 @@ class Listed:
     @property
     def provenance(self) -> str:
         """The commits and the hours of its runs."""
-        if not self.cells:
+        if not self.tables:
             return ""
-        runs = [run for cell in self.cells for run in cell.runs.values()]
-        commits = sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in runs})
-        hours = sum(sum(run.get("seconds", {}).values()) for run in runs) / 3600
-        return f"Commit {', '.join(commits)}; {hours:.1f} hours"
+        return f"Commit {', '.join(self.tables.commits)}; {self.tables.hours:.1f} hours"
 
     def cell_address(self, row: TableRow) -> str:
         """Of the cell on the page of a folder."""
         if not self.address.endswith(PAGE):
             return self.address
-        rows = [other for _, column in self.columns for other in column.rows]
-        return f"{self.address}#cell/{next(place for place, other in enumerate(rows) if other is row)}"
+        place = next(place for place, (_, other) in enumerate(self.tables.rows) if other is row)
+        return f"{self.address}#cell/{place}"
 
 
 @dataclass(frozen=True)
@@ -75,8 +69,8 @@ class Benchmark:
     are told apart, with their names; `chance`: those on which nobody is."""
 
     entry: Listed
-    columns: list[tuple[str, Column]]
-    chance: list[tuple[str, Column]]
+    columns: Named
+    chance: Named
 
     @property
     def systems(self) -> list[tuple[TableRow, list[Number | None]]]:
@@ -87,27 +81,25 @@ class Benchmark:
     @property
     def trivial(self) -> list[Number | None]:
         """The strongest baseline of each column."""
-        return [
-            Number(f"{column.strongest[1]:.1f}", column.strongest[1], "", column.strongest[0], "")
-            if column.strongest
-            else None
-            for _, column in self.columns
-        ]
+        known = [column.strongest for _, column in self.columns]
+        return [best and Number(f"{best[1]:.1f}", best[1], "", best[0], "") for best in known]
 
     def _number(self, column: Column, order: tuple) -> Number | None:
-        row = next((row for row in plain_rows(column) if row.order == order), None)
-        if row is None or row.summary.mean is None:
+        row = column.by_order.get(order)
+        if row is None or not row.summary.done:
             return None
-        address = self.entry.cell_address(row)
-        if row.race is None:
+        mean, known = row.summary.mean, row.race
+        if known is None:
             sign = -1 if column.metric == "perplexity" else 1
-            return Number(f"{row.summary.mean:.1f}", sign * row.summary.mean, _kind(row), _said(row), address)
-        solved, seeds = len(row.race.solved), len(row.race.steps)
-        if solved == seeds:
-            return Number(f"{row.race.median:,}", 1e9 - row.race.median, "better", _said(row), address)
-        if solved:
-            return Number(f"{solved} of {seeds}", 1e6 * solved / seeds, "", _said(row), address)
-        return Number(f"{row.summary.mean:.0f} %", row.summary.mean, "worse", _said(row), address)
+            text, rank, kind = f"{mean:.1f}", sign * mean, kinds(row, word=words.firm)
+        elif len(known.solved) == len(known.steps):
+            text, rank, kind = f"{known.median:,}", 1e9 - known.median, "better"
+        elif known.solved:
+            solved, seeds = len(known.solved), len(known.steps)
+            text, rank, kind = f"{solved} of {seeds}", 1e6 * solved / seeds, ""
+        else:
+            text, rank, kind = f"{mean:.0f} %", mean, "worse"
+        return Number(text, rank, kind, _said(row), self.entry.cell_address(row))
 
 
 def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]], note: str, lead: str = "") -> str:
@@ -117,13 +109,14 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     records = sum(entry.records for entry in entries)
     known = benchmarks(entries)
     apart = {id(benchmark.entry) for benchmark in known}
+    cost = pictures.cost(column for _, column in known[0].columns) if known else None
     return rendered(
         "site.html.j2",
         title=title,
-        facts=f"{formats.plural(records, 'record')}; {sound} of {len(entries)} verified",
+        facts=f"{words.plural(records, 'record')}; {sound} of {len(entries)} verified",
         lead=markup(lead),
         benchmarks=known,
-        picture=markup(cost_svg([column for _, column in known[0].columns])) if known else "",
+        picture=markup(rendered("cost.svg.j2", **cost)) if cost else "",
         studies=[entry for entry in entries if id(entry) not in apart],
         note=markup(note),
         beside=links,
@@ -146,23 +139,18 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
 def _at_chance(column: Column) -> bool:
     """Whether nobody was compared, for want of anything learned."""
     return all(
-        row.verdict is None or row.verdict.word == UNTESTED or any(badge.code == "U" for badge in row.badges)
+        row.verdict is None or row.verdict.word == Word.UNTESTED or any(badge.code == "U" for badge in row.badges)
         for row in column.rows
     ) and any(COLLAPSED in flags for row in column.rows for flags in row.flags.values())
 
 
-def _kind(row: TableRow) -> str:
-    lost = " lost" * any(mark.code == "B" for mark in row.badges)
-    return (firm(row) if row.verdict else "reference") + lost
-
-
 def _said(row: TableRow) -> str:
     """Mean, interval, verdict and caveats."""
-    parts = [f"{formats.mean_sd(row.summary)} over {formats.plural(row.summary.done, 'seed')}"]
+    parts = [f"{words.mean_sd(row.summary)} over {words.plural(row.summary.done, 'seed')}"]
     if row.race:
         parts.append(row.race.word)
     if row.verdict and row.verdict.estimate is not None:
         known = row.verdict
-        ends = formats.interval(known.interval)
-        parts.append(f"{known.word}: {formats.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
+        ends = words.interval(known.interval)
+        parts.append(f"{known.word}: {words.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
     return "; ".join(parts + [f"{badge.label}: {badge.meaning}" for badge in row.badges])

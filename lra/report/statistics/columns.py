@@ -5,21 +5,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TypeVar
 
 import numpy as np
 
-from lra.core.errors import UserError
+from lra.core.errors import UserError, printable
 from lra.records.run_files import RunFiles
 from lra.report.read import records
-from lra.report.read.published import Published
-from lra.report.read.records import Record, RecordedCell
+from lra.report.read.published import Published, files
+from lra.report.read.records import Record, RecordedCell, Tell, load, refuse
 from lra.report.statistics import inference
-from lra.report.statistics.answers import answer, plain
-from lra.report.statistics.comparison import asked, badges, judged
+from lra.report.statistics.comparison import Across, across, asked, badges, judged
 from lra.report.statistics.table import (
     COLLAPSED,
     OUTLIER,
@@ -30,13 +30,80 @@ from lra.report.statistics.table import (
     TableRow,
     compare,
 )
+from lra.report.statistics.words import answer, plain
 
 T = TypeVar("T")
 MAJORITY = "majority class"
 RANGE = {"accuracy": (0.0, 100.0), "perplexity": (1.0, math.inf)}  # of the numbers of a metric
 
 
-def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
+class Tables:
+    """What the records in a folder say. Raises UserError.
+
+    `root`: a results folder or a receipts file; `selection`: one rule for all runs, or None for each its own;
+    `published`: files of published numbers, besides that of the folder; `tell` hears of what cannot be read and is left
+    out, `left_out` counts it; `title`: the folder's name where None.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        selection: str | None = None,
+        published: Iterable[Path] = (),
+        tell: Tell = refuse,
+        title: str | None = None,
+    ) -> None:
+        self.run_files, self.selection = RunFiles(root), selection
+        self.folder = self.run_files.folder
+        self.title = printable(self.folder.resolve().name) if title is None else title
+        self.left_out = 0
+
+        def left_out(fault: str) -> None:
+            self.left_out += 1
+            tell(fault)
+
+        self.cells = load(self.run_files, selection, left_out)
+        self.published = Published(*files(self.folder, published))
+        for cell in self.cells:
+            for run in cell.runs.values():
+                self.published.add(cell.key, run.get("row"))
+        self.sections = sections(self.run_files, self.cells, self.published)
+        self.columns = [column for section in self.sections for column in section.columns]
+        self.rows = [(column, row) for column in self.columns for row in column.rows]
+
+    @property
+    def runs(self) -> list[Record]:
+        return [run for cell in self.cells for run in cell.runs.values()]
+
+    @property
+    def commits(self) -> list[str]:
+        return sorted({(run["provenance"]["commit"] or "unknown")[:9] for run in self.runs})
+
+    @property
+    def hours(self) -> float:
+        """Of training and evaluation, all runs together."""
+        return sum(sum(run.get("seconds", {}).values()) for run in self.runs) / 3600
+
+    @cached_property
+    def named(self) -> list[tuple[str, Column]]:
+        """The columns, each with what it is called beside all others: its task in one word, with the protocol where
+        there are several."""
+        rules = {(section.protocol, section.selection) for section in self.sections}
+        several = {protocol for protocol, _ in rules} if len(rules) > 1 else set()
+        names = []
+        for section in self.sections:
+            where = f", {section.protocol}" if several else ""
+            where += f", {section.selection}" if len(rules) > max(1, len(several)) else ""
+            names += [(column.short + where, column) for column in section.columns]
+        return names
+
+    @cached_property
+    def across(self) -> dict[str, list[Across]]:
+        """The systems over the tasks of each section, by its name."""
+        return {section.name: across(section.columns) for section in self.sections}
+
+
+def sections(run_files: RunFiles, cells: list[RecordedCell], published: Published) -> list[Section]:
     """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
     titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
     tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks, titles)
@@ -44,7 +111,7 @@ def sections(files: RunFiles, cells: list[RecordedCell], published: Published) -
         by_task: dict[str, list[RecordedCell]] = {}
         for cell in group:
             by_task.setdefault(cell.key.task, []).append(cell)
-        columns = [_column(files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
+        columns = [_column(run_files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
         columns = [
             replace(column, short=short[column.task], plain=plain(column), answer=answer(column))
             for column in _corrected(columns)
@@ -201,13 +268,11 @@ def accuracy_by(runs: Iterable[Record]) -> dict[str, dict[str, dict[str, float]]
 
     Beside it, where the records have it, that of the trivial `baseline`.
     """
-    counts: dict[str, dict[str, dict[str, int]]] = {}
+    counts: dict[str, dict[str, Counter[str]]] = {}
     for run in runs:
         for group, values in run.get("diagnostics", {}).items():
-            for value, group_counts in values.items():
-                total = counts.setdefault(group, {}).setdefault(value, {})
-                for name, count in group_counts.items():
-                    total[name] = total.get(name, 0) + count
+            for value, known in values.items():
+                counts.setdefault(group, {}).setdefault(value, Counter()).update(known)
     names = {"correct": "accuracy", "baseline": "baseline"}
     return {
         group: {
@@ -231,14 +296,6 @@ def reliability(runs: Iterable[Record]) -> list[dict[str, float]]:
         accuracy = sum(member["accuracy"] * member["examples"] for member in members) / examples
         points.append({"confidence": confidence, "accuracy": accuracy, "examples": examples})
     return points
-
-
-def wilson(accuracy: float, examples: int) -> tuple[float, float]:
-    """Wilson's (1927) 95 % interval of an accuracy in percent, over examples."""
-    share, z = accuracy / 100, 1.959964
-    middle = (share + z * z / (2 * examples)) / (1 + z * z / examples)
-    half = z * math.sqrt(share * (1 - share) / examples + z * z / (4 * examples**2)) / (1 + z * z / examples)
-    return 100 * (middle - half), 100 * (middle + half)
 
 
 def calibration_error(points: list[dict[str, float]]) -> float:

@@ -1,5 +1,5 @@
-"""From rows to verdicts: which row each is held against, what the runs say of the difference, and the caveats of each
-number."""
+"""From rows to verdicts: which row each is held against, what the runs say of the difference, the caveats of each
+number, and systems over several tasks."""
 
 import math
 import re
@@ -16,9 +16,8 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import RecordedCell
 from lra.report.read.schema import Question
 from lra.report.statistics import inference
-from lra.report.statistics.inference import ENOUGH
-from lra.report.statistics.race import quicker
-from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Badge, TableRow, Verdict
+from lra.report.statistics.inference import ENOUGH, LEVEL
+from lra.report.statistics.table import Badge, Column, TableRow, Verdict, Word, by_system, paired
 
 SAME = 0.005  # two numbers that print alike
 
@@ -45,34 +44,6 @@ def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableR
     for place, holm in zip(tested, inference.holm([found[place].p for place in tested]), strict=True):
         found[place] = replace(found[place], holm=holm)
     return [replace(row, verdict=known) for row, known in zip(rows, found, strict=True)]
-
-
-@dataclass(frozen=True)
-class RaceTest:
-    """A row beside its reference, on the way to the goal of their task. `p`: of the log-rank test; `holm`: corrected
-    over the rows of the column."""
-
-    row: TableRow
-    reference: str
-    quicker: bool
-    p: float
-    holm: float
-
-
-def race_tests(rows: Sequence[TableRow]) -> list[RaceTest]:
-    """Of the rows that have a reference, where one of the two reached the goal."""
-    by_name = {row.name: row for row in rows}
-    pairs = [(row, by_name[row.verdict.reference]) for row in rows if row.verdict and row.verdict.reference in by_name]
-    tested = [
-        (row, other, result)
-        for row, other in pairs
-        if row.race and other.race and (result := quicker(row.race, other.race)) is not None
-    ]
-    corrected = inference.holm([p for _, _, (_, p) in tested])
-    return [
-        RaceTest(row, other.name, first, p, holm)
-        for (row, other, (first, p)), holm in zip(tested, corrected, strict=True)
-    ]
 
 
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
@@ -106,14 +77,12 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
         return None
     if other is None:
         name = question.reference or "Transformer"
-        return Verdict(name, UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
-    ours, theirs = row.scores, other.scores
-    seeds = [seed for seed in ours if seed in theirs]
-    difference = inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+        return Verdict(name, Word.UNTESTED, question.margin, 0, reason=f"there is no {name} to hold it against")
+    seeds, difference = paired(row, other)
     means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
     apart = means is not None and seeds and abs(means - difference.mean) > SAME
     known = Verdict(
-        other.name, UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
+        other.name, Word.UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
     )
     reason = _untested(row, other, difference)
     if reason:
@@ -121,7 +90,7 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     equivalence = difference.equivalence(question.margin)
     word = _word(difference, equivalence, lower=metric == "perplexity")
     stuck = next((system.name for system in (other, row) if system.collapsed == system.summary.done), None)
-    if stuck and word in (EQUIVALENT, UNDECIDED):
+    if stuck and word in (Word.EQUIVALENT, Word.UNDECIDED):
         return replace(known, reason=f"{stuck} collapsed in every seed")
     return replace(
         known,
@@ -145,10 +114,10 @@ def _untested(row: TableRow, other: TableRow, difference: inference.Difference) 
 def _word(difference: inference.Difference, equivalence: float, lower: bool) -> str:
     """What does not matter is equivalent, even where it is sure."""
     if equivalence < inference.ALPHA:
-        return EQUIVALENT
+        return Word.EQUIVALENT
     if difference.p >= inference.ALPHA:
-        return UNDECIDED
-    return BETTER if (difference.mean < 0) == lower else WORSE
+        return Word.UNDECIDED
+    return Word.BETTER if (difference.mean < 0) == lower else Word.WORSE
 
 
 def _crossed(row: TableRow, other: TableRow, seeds: list[int]) -> tuple[float, float] | None:
@@ -188,17 +157,16 @@ def badges(
 ) -> tuple[Badge, ...]:
     """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
     done, selection = row.summary.done, row.cell.key.selection
-    runs = [row.cell.runs[seed] for seed in row.scores]
-    on_test = selection == "best_val" and any("best_test" in run["test"] for run in runs)
+    on_test = selection == "best_val" and any("best_test" in run["test"] for run in row.finished)
     shown = {
         "T": on_test or selection == "best_test",
         "C": bool(row.collapsed),
         "B": bool(done) and _below(row, baselines, metric),
         "n": done < ENOUGH,
-        "U": row.verdict is not None and row.verdict.word == UNTESTED,
+        "U": row.verdict is not None and row.verdict.word == Word.UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
         "N": published is not None and _narrow(row, published),
-        "W": row.pretrained or any(run["config"].get("init") for run in runs),
+        "W": row.pretrained or any(run["config"].get("init") for run in row.finished),
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
     found = []
@@ -210,7 +178,7 @@ def badges(
 
 def _narrow(row: TableRow, published: PublishedTable) -> bool:
     theirs = published.settings.get(row.cell.key.task, {}).get("model.dim")
-    widths = [run["config"].get("model", {}).get("dim") for run in row.cell.runs.values()]
+    widths = [run["config"].get("model", {}).get("dim") for run in row.runs]
     return theirs is not None and any(width is not None and width < theirs for width in widths)
 
 
@@ -231,3 +199,78 @@ def _of_examples(row: TableRow, metric: str) -> float:
     entry = row.cell.runs[seed]["test"][row.cell.key.selection]
     share = entry["correct"] / entry["examples"]
     return 100 * TWO_SIDED * math.sqrt(share * (1 - share) / entry["examples"])
+
+
+# Systems over several tasks: normalised score, rank, and how often one is better than the reference.
+#
+# After Agarwal et al. (2021): the runs of a task are drawn again with replacement, each system's own, task by task.
+# With few seeds such intervals are too narrow, which the page says.
+
+
+DRAWS, SEED = 2000, 7  # of the bootstrap; its draws are the same in every report
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Across:
+    """A system over the tasks of a table. `score`: 0 for the strongest baseline, 1 for all examples right; `rank`: 1
+    for the best mean; `better`: the probability that a run of it beats one of its reference, None for that one. Each
+    has its interval."""
+
+    system: str
+    score: tuple[float, Ends]
+    rank: tuple[float, Ends]
+    better: tuple[float, Ends] | None
+
+
+def across(columns: Sequence[Column]) -> list[Across]:
+    """The systems that have runs in each of these columns; none where there are not two columns of accuracies."""
+    columns = [column for column in columns if column.metric == "accuracy" and column.baselines]
+    found = [[row for _, row in line if row.summary.done] for line in by_system(columns).values()]
+    rows = [tasks for tasks in found if len(tasks) == len(columns)]
+    if len(columns) < 2 or len(rows) < 2:
+        return []
+    scores = [[np.array(list(row.scores.values())) for row in tasks] for tasks in rows]
+    rng = np.random.default_rng(SEED)
+    drawn = [[runs[rng.integers(0, len(runs), (DRAWS, len(runs)))] for runs in tasks] for tasks in scores]
+    once = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
+    again = _measures(drawn, columns, rows)
+    return [
+        Across(tasks[0].name, *map(_with_ends, one, many)) for tasks, one, many in zip(rows, once, again, strict=True)
+    ]
+
+
+def _measures(
+    drawn: list[list[np.ndarray]], columns: Sequence[Column], rows: list[list[TableRow]]
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Score, rank and probability [draws] of each system, from runs [draws, seeds] of systems and tasks."""
+    from scipy.stats import rankdata
+
+    means = np.stack([[runs.mean(axis=1) for runs in tasks] for tasks in drawn])  # [systems, tasks, draws]
+    base = np.array([max(column.baselines.values()) for column in columns])[:, None]
+    score = ((means - base) / (100 - base)).mean(axis=1)
+    rank = rankdata(-means, axis=0).mean(axis=1)
+    return [(score[place], rank[place], _better(place, drawn, rows)) for place in range(len(rows))]
+
+
+def _better(place: int, drawn: list[list[np.ndarray]], rows: list[list[TableRow]]) -> np.ndarray | None:
+    """The share of pairs of runs, one of a system and one of its reference, where its is the better; ties are half."""
+    verdict = rows[place][0].verdict
+    names = [tasks[0].name for tasks in rows]
+    if verdict is None or verdict.reference not in names:
+        return None
+    pairs = zip(drawn[place], drawn[names.index(verdict.reference)], strict=True)
+    wins = [
+        (ours[:, :, None] > theirs[:, None]).mean(axis=(1, 2))
+        + (ours[:, :, None] == theirs[:, None]).mean(axis=(1, 2)) / 2
+        for ours, theirs in pairs
+    ]
+    return np.mean(wins, axis=0)
+
+
+def _with_ends(value: np.ndarray | None, drawn: np.ndarray) -> tuple[float, Ends] | None:
+    if value is None:
+        return None
+    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(value[0]), (float(low), float(high))

@@ -222,3 +222,25 @@ def outliers(values: Sequence[float]) -> list[bool]:
     quantile = float(stdtrit(n - 2, OUTLIERS / (2 * n))) ** 2
     critical = (n - 1) / math.sqrt(n) * math.sqrt(quantile / (n - 2 + quantile))
     return [distance == max(distances) > critical for distance in distances]
+
+
+Times = tuple[Sequence[float], Sequence[float]]
+"""How long it took, and of what had not happened when somebody looked, when that was."""
+
+
+def median_time(happened: Sequence[float], censored: Sequence[float]) -> int | None:
+    """By which half has happened, by Kaplan and Meier's estimate; None where less does."""
+    from scipy.stats import CensoredData, ecdf
+
+    estimate = ecdf(CensoredData(uncensored=happened, right=censored)).sf
+    known = zip(estimate.quantiles, estimate.probabilities, strict=True)
+    return next((int(time) for time, left in known if left <= 0.5), None)
+
+
+def log_rank(first: Times, other: Times) -> tuple[bool, float] | None:
+    """Whether the first is the quicker, and the p of the log-rank test; None where it has nothing to compare."""
+    from scipy.stats import CensoredData, logrank
+
+    with np.errstate(invalid="ignore"):  # 0 / 0 then
+        test = logrank(*(CensoredData(uncensored=happened, right=more) for happened, more in (first, other)))
+    return None if np.isnan(test.pvalue) else (bool(test.statistic > 0), float(test.pvalue))

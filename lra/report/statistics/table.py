@@ -7,7 +7,9 @@ column.answer  the verdicts of a column in words, which a page opens with
 """
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeVar
@@ -16,16 +18,24 @@ import numpy as np
 
 from lra.core.errors import printable
 from lra.report.read.published import PublishedTable
-from lra.report.read.records import Curve, RecordedCell
+from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
-from lra.report.statistics.race import Race, race_of
 
 T = TypeVar("T")
 
-BETTER, WORSE, EQUIVALENT = "better", "worse", "equivalent"
-UNDECIDED, UNTESTED = "undecided", "untested"
-SIGNS = {BETTER: "+", WORSE: "−", EQUIVALENT: "=", UNDECIDED: "?"}  # in a crowded table
+
+class Word(StrEnum):
+    """A verdict in one word."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    UNDECIDED = "undecided"
+    UNTESTED = "untested"
+
+
+SIGNS = {Word.BETTER: "+", Word.WORSE: "−", Word.EQUIVALENT: "=", Word.UNDECIDED: "?"}  # in a crowded table
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Verdict:
     """
 
     reference: str
-    word: str
+    word: Word
     margin: float
     seeds: int
     estimate: float | None = None
@@ -60,6 +70,104 @@ class Verdict:
     needed: int | None = None
     of_means: float | None = None
     reason: str = ""
+
+
+# Who learns a task, in how many seeds, and how soon: of runs that end where they have solved it (`train.goal`).
+#
+# A run that did not reach the goal is censored: it would have taken more steps than it had.
+
+
+GAP = 20.0  # points between neighbours that make the seeds of a cell two groups
+
+
+@dataclass(frozen=True)
+class Race:
+    """The runs of a cell. `steps`: by seed those to the goal, or all that it had; `solved`: the seeds that reached it;
+    `stuck`: those that ended for want of progress; `seconds`: by solved seed, of training and evaluation."""
+
+    goal: float
+    steps: dict[int, int]
+    solved: frozenset[int]
+    stuck: frozenset[int]
+    seconds: dict[int, float]
+
+    @property
+    def word(self) -> str:
+        """The verdict."""
+        if not self.solved:
+            return f"did not learn it in {max(self.steps.values()):,} steps"
+        if len(self.solved) == len(self.steps):
+            return "learns it"
+        return f"learns it in {len(self.solved)} of {len(self.steps)} seeds"
+
+    @property
+    def median(self) -> int | None:
+        """The steps in which half of all runs would solve it, by Kaplan and Meier's estimate; None where fewer do."""
+        return inference.median_time(*self.times)
+
+    @property
+    def times(self) -> tuple[list[float], list[float]]:
+        """The steps to the goal, and those that did not suffice."""
+        reached = [float(steps) for seed, steps in self.steps.items() if seed in self.solved]
+        return reached, [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
+
+
+def race_of(cell: RecordedCell) -> Race | None:
+    """None where its runs had no goal, or none came to an end."""
+    runs = {seed: run for seed, run in sorted(cell.runs.items()) if cell.status(seed) in ("finished", "diverged")}
+    goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
+    if goal is None:
+        return None
+    solved, stuck = (
+        frozenset(seed for seed, run in runs.items() if run.get("ended") == end) for end in ("solved", "no progress")
+    )
+    return Race(
+        goal=goal,
+        steps={seed: run["steps"] for seed, run in runs.items()},
+        solved=solved,
+        stuck=stuck,
+        seconds={seed: runs[seed]["seconds"]["train"] + runs[seed]["seconds"]["evaluate"] for seed in solved},
+    )
+
+
+def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
+    """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where the
+    seeds cannot say: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
+    return inference.log_rank(race.times, other.times)
+
+
+def groups(scores: Mapping[int, float]) -> list[list[float]]:
+    """The scores of the seeds, ascending, in one group, or in several between which lie `GAP` points or more."""
+    parts: list[list[float]] = []
+    for score in sorted(scores.values()):
+        if parts and score - parts[-1][-1] < GAP:
+            parts[-1].append(score)
+        else:
+            parts.append([score])
+    return parts
+
+
+def grouped(scores: Mapping[int, float]) -> str:
+    """As in `2 at 25 to 32, 3 at 77 to 91`; empty where the seeds are one group."""
+    parts = groups(scores)
+    return ", ".join(f"{len(part)} at {_range(part)}" for part in parts) if len(parts) > 1 else ""
+
+
+def _range(part: Sequence[float]) -> str:
+    low, high = (f"{end:.0f}" for end in (part[0], part[-1]))
+    return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True)
+class RaceTest:
+    """A row beside its reference, on the way to the goal of their task. `p`: of the log-rank test; `holm`: corrected
+    over the rows of the column."""
+
+    row: "TableRow"
+    reference: str
+    quicker: bool
+    p: float
+    holm: float
 
 
 # What Table 1 says: a summary of each cell, the comparisons in each column, and which row may be bold.
@@ -141,18 +249,27 @@ class TableRow:
     badges: tuple[Badge, ...] = ()
 
     @property
-    def is_vanilla(self) -> bool:
-        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
-        if self.system != VANILLA or self.pretrained:
-            return False
-        configs = [run["config"] for run in self.cell.runs.values()]
-        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
-        return bool(configs) and not helped
+    def runs(self) -> list[Record]:
+        return list(self.cell.runs.values())
 
     @cached_property
     def scores(self) -> dict[int, float]:
         """By seed, as its cell says: every pair of rows asks for them."""
         return self.cell.scores()
+
+    @property
+    def finished(self) -> list[Record]:
+        """The runs that have a score."""
+        return [self.cell.runs[seed] for seed in self.scores]
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Softmax in the Transformer's blocks, all of it trained, from weights that were drawn."""
+        if self.system != VANILLA or self.pretrained:
+            return False
+        configs = [run["config"] for run in self.runs]
+        helped = any(config.get("init") or config.get("train", {}).get("freeze") for config in configs)
+        return bool(configs) and not helped
 
     @property
     def system(self) -> tuple[str, str]:
@@ -162,18 +279,18 @@ class TableRow:
     @property
     def pretrained(self) -> bool:
         """Whether a phase on the inputs alone came before its training."""
-        return any(run["config"].get("pretrain") for run in self.cell.runs.values())
+        return any(run["config"].get("pretrain") for run in self.runs)
 
     @property
     def full_pattern(self) -> bool:
         """Whether its mechanism left out no pair of positions, though it is meant to; records before that was kept
         do not say."""
-        return any(run.get("full_pattern") for run in self.cell.runs.values())
+        return any(run.get("full_pattern") for run in self.runs)
 
     @property
     def sizes(self) -> str:
         """The windows, blocks and the like that its attention ran with, as in `stride 16, summary 3`."""
-        attention: dict[str, Any] = next((run["config"].get("attention", {}) for run in self.cell.runs.values()), {})
+        attention: dict[str, Any] = next((run["config"].get("attention", {}) for run in self.runs), {})
         return ", ".join(f"{name} {attention[name]}" for name in SIZES if attention.get(name))
 
     @property
@@ -193,7 +310,7 @@ class TableRow:
 
     def reached(self, percent: int) -> int | None:
         """The steps at which half of its seeds had first reached a validation accuracy; None where fewer did."""
-        runs = [run.get("reached", {}).get(str(percent)) for run in self.cell.runs.values()]
+        runs = [run.get("reached", {}).get(str(percent)) for run in self.runs]
         known = sorted(at["step"] for at in runs if at)
         half = (len(runs) - 1) // 2
         return known[half] if len(known) > half else None
@@ -253,10 +370,27 @@ class Column:
     def task(self) -> str:
         return self.key[2]
 
+    @cached_property
+    def by_order(self) -> dict[tuple[Any, ...], TableRow]:
+        """The rows by their places in tables."""
+        return {row.order: row for row in self.rows}
+
     @property
     def goal(self) -> float | None:
         """The validation accuracy at which runs ended, solved; None where there was none."""
         return next((row.race.goal for row in self.rows if row.race), None)
+
+    @cached_property
+    def race_tests(self) -> list[RaceTest]:
+        """Of the rows that have a reference, where one of the two reached the goal."""
+        by_name = {row.name: row for row in self.rows}
+        tested = []
+        for row in self.rows:
+            other = by_name.get(row.verdict.reference) if row.verdict else None
+            if other and row.race and other.race and (result := quicker(row.race, other.race)) is not None:
+                tested.append((row, other.name, *result))
+        corrected = inference.holm([p for *_, p in tested])
+        return [RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)]
 
     @property
     def strongest(self) -> tuple[str, float] | None:
@@ -295,7 +429,7 @@ class Column:
         """What the published numbers are, and which settings of our runs are not theirs; empty where there are none."""
         if self.source is None:
             return ""
-        configs = [run["config"] for row in self.rows for run in row.cell.runs.values()]
+        configs = [run["config"] for row in self.rows for run in row.runs]
         others = []
         for key, theirs in self.source.settings.get(self.task, {}).items():
             group, name = key.split(".")
@@ -374,15 +508,29 @@ class Section:
         return f"protocol {self.protocol}, selection {self.selection}"
 
 
+def by_system(columns: Iterable[Column]) -> dict[tuple[Any, ...], list[tuple[Column, TableRow]]]:
+    """The rows of each system with their columns, by its place in tables, in order."""
+    found: dict[tuple[Any, ...], list[tuple[Column, TableRow]]] = {}
+    for column in columns:
+        for row in column.rows:
+            found.setdefault(row.order, []).append((column, row))
+    return dict(sorted(found.items()))
+
+
+def paired(first: TableRow, other: TableRow) -> tuple[list[int], Difference]:
+    """The seeds that both have, and the difference over these."""
+    ours, theirs = first.scores, other.scores
+    seeds = [seed for seed in ours if seed in theirs]
+    return seeds, inference.difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+
 def compare(first: TableRow, other: TableRow) -> Comparison:
-    scores, other_scores = first.scores, other.scores
-    seeds = [seed for seed in scores if seed in other_scores]
+    seeds, difference = paired(first, other)
     discordant = {
         seed: inference.mcnemar(first.correct(seed), other.correct(seed))
         for seed in seeds
         if seed in first.predictions and seed in other.predictions
     }
-    difference = inference.difference([scores[seed] for seed in seeds], [other_scores[seed] for seed in seeds])
     return Comparison(first.name, other.name, False, difference, discordant)
 
 

@@ -1,13 +1,11 @@
-"""What the runs of a column say of its question, in words: in a sentence that needs no statistics, and in full."""
+"""What the runs of a column say of its question, in words: in a sentence that needs no statistics, and in full; and
+numbers as text."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from lra.report.statistics import formats
-from lra.report.statistics.comparison import race_tests
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.race import Race, grouped
-from lra.report.statistics.table import BETTER, EQUIVALENT, UNDECIDED, UNTESTED, WORSE, Column, TableRow
+from lra.report.statistics.table import Column, Race, Summary, TableRow, Word, grouped, p_text
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -22,9 +20,9 @@ def plain(column: Column) -> str:
     if not done:
         return "No run is finished."
     if not rows:
-        alone = "; ".join(f"{row.name} has {formats.mean_sd(row.summary)}" for row in done[:NAMED])
+        alone = "; ".join(f"{row.name} has {mean_sd(row.summary)}" for row in done[:NAMED])
         return f"{alone}; nothing is compared.{_trivial(column)}"
-    if all(row.verdict.word == UNTESTED for row in rows):
+    if all(row.verdict.word == Word.UNTESTED for row in rows):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
     return f"{_told_apart(column, rows)}.{_trivial(column)}"
 
@@ -33,7 +31,7 @@ def _told_apart(column: Column, rows: list[TableRow]) -> str:
     """Who is better or worse than the reference, and who is not."""
     names = list(dict.fromkeys(row.verdict.reference for row in rows))
     mean = next((row.summary.mean for row in column.rows if row.name == names[0]), None)
-    reference, again = f"{names[0]} ({formats.decimals(mean)})", "it"
+    reference, again = f"{names[0]} ({decimals(mean)})", "it"
     if len(names) > 1:
         reference = again = "the reference of its settings"
     first, *more = _relations({word: [row for row in rows if firm(row) == word] for word in RELATIONS})
@@ -41,10 +39,10 @@ def _told_apart(column: Column, rows: list[TableRow]) -> str:
 
 
 RELATIONS = {
-    BETTER: "better than {}",
-    WORSE: "worse than {}",
-    EQUIVALENT: "as good as {}",
-    UNDECIDED: "not told apart from {} by these seeds",
+    Word.BETTER: "better than {}",
+    Word.WORSE: "worse than {}",
+    Word.EQUIVALENT: "as good as {}",
+    Word.UNDECIDED: "not told apart from {} by these seeds",
 }
 
 
@@ -52,7 +50,7 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
     """A text for each verdict that rows have, the largest differences first, with a field for the reference."""
     for word, alike in rows.items():
         if alike:
-            if word in (BETTER, WORSE):
+            if word in (Word.BETTER, Word.WORSE):
                 alike = sorted(alike, key=lambda row: -abs(row.verdict.estimate))
             subject = f"{_list([row.name for row in alike])} {'is' if len(alike) == 1 else 'are'}"
             yield f"{subject.replace('{', '{{').replace('}', '}}')} {RELATIONS[word]}"
@@ -61,8 +59,8 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
 def firm(row: TableRow) -> str:
     """The word of its verdict, after Holm's correction over the rows: what it takes away is undecided."""
     known = row.verdict
-    lost = known.word in (BETTER, WORSE) and known.holm is not None and known.holm >= ALPHA
-    return UNDECIDED if lost else known.word
+    lost = known.word in (Word.BETTER, Word.WORSE) and known.holm is not None and known.holm >= ALPHA
+    return Word.UNDECIDED if lost else known.word
 
 
 def _list(names: list[str]) -> str:
@@ -73,17 +71,18 @@ def _list(names: list[str]) -> str:
 
 def _learners(column: Column) -> str:
     """Who reaches the goal, the quickest first, and who does not."""
-    every, some, none = ([(row, race) for row, race in _raced(column) if kind(race)] for kind in KINDS)
+    every, some, none = _raced(column)
     parts = []
     if every:
-        steps = "" if len(every) > 1 else f", in {every[0][1].median:,} steps"
-        order = f", {every[0][0].name} first (in {every[0][1].median:,} steps)" if len(every) > 1 else steps
-        parts.append(f"{_list([row.name for row, _ in every])} {_verb(every, 'learn')} it in every seed{order}")
-    parts += [f"{row.name} in {len(race.solved)} of {len(race.steps)} seeds ({_scores(row)})" for row, race in some]
+        steps = f"in {every[0].race.median:,} steps"
+        order = f", {every[0].name} first ({steps})" if len(every) > 1 else f", {steps}"
+        learn = "learn" if len(every) > 1 else "learns"
+        parts.append(f"{_list([row.name for row in every])} {learn} it in every seed{order}")
+    parts += [f"{row.name} in {_solved(row.race)} seeds ({_scores(row)})" for row in some]
     if none:
-        parts.append(f"{_list([f'{row.name} ({_scores(row)})' for row, _ in none])} {_verb(none, 'do')} not")
-    text = "; ".join(parts)
-    return ("Learned: " if not every and some else "") + text + "."
+        names = _list([f"{row.name} ({_scores(row)})" for row in none])
+        parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not")
+    return "Learned: " * (not every and bool(some)) + "; ".join(parts) + "."
 
 
 def _scores(row: TableRow) -> str:
@@ -91,26 +90,21 @@ def _scores(row: TableRow) -> str:
     return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
-def _verb(rows: list, verb: str) -> str:
-    return verb if len(rows) > 1 else {"learn": "learns", "do": "does"}[verb]
+def _solved(race: Race) -> str:
+    return f"{len(race.solved)} of {len(race.steps)}"
 
 
-KINDS = (
-    lambda race: len(race.solved) == len(race.steps),
-    lambda race: 0 < len(race.solved) < len(race.steps),
-    lambda race: not race.solved,
-)
-"""Learned in every seed, in some, in none."""
+def _raced(column: Column) -> tuple[list[TableRow], list[TableRow], list[TableRow]]:
+    """The rows that learned the task in every seed, in some and in none: those of most solved seeds first, then the
+    quickest, then those of the best mean."""
 
+    def weight(row: TableRow) -> tuple[float, ...]:
+        return -len(row.race.solved) / len(row.race.steps), row.race.median or math.inf, -(row.summary.mean or 0)
 
-def _raced(column: Column) -> list[tuple]:
-    """Rows with their races: those of most solved seeds first, then the quickest, then those of the best mean."""
-
-    def weight(pair: tuple[TableRow, Race]) -> tuple[float, ...]:
-        row, race = pair
-        return -len(race.solved) / len(race.steps), race.median or math.inf, -(row.summary.mean or 0)
-
-    return sorted(((row, row.race) for row in column.rows if row.race is not None), key=weight)
+    groups: tuple[list[TableRow], list[TableRow], list[TableRow]] = ([], [], [])
+    for row in sorted((row for row in column.rows if row.race is not None), key=weight):
+        groups[0 if len(row.race.solved) == len(row.race.steps) else 1 if row.race.solved else 2].append(row)
+    return groups
 
 
 def _trivial(column: Column) -> str:
@@ -143,35 +137,31 @@ def answer(column: Column) -> str:
 
 def _race(column: Column) -> str:
     """Who learns a task with a goal, and who is quicker or slower than the reference."""
-    groups: dict[str, list[str]] = {"learn it": [], "learn it in some seeds": [], "do not": []}
-    for row, race in _raced(column):
-        if not race.solved:
-            groups["do not"].append(
-                f"{row.name} {formats.decimals(row.summary.mean)} after {max(race.steps.values()):,}"
-            )
-        elif len(race.solved) < len(race.steps):
-            groups["learn it in some seeds"].append(f"{row.name} {len(race.solved)} of {len(race.steps)}")
-        else:
-            groups["learn it"].append(f"{row.name} in {race.median:,}")
-    parts = [f"{len(rows)} {what} ({', '.join(rows[:NAMED] + _more(rows))})" for what, rows in groups.items() if rows]
+    every, some, none = _raced(column)
+    groups = {
+        "learn it": [f"{row.name} in {row.race.median:,}" for row in every],
+        "learn it in some seeds": [f"{row.name} {_solved(row.race)}" for row in some],
+        "do not": [f"{row.name} {decimals(row.summary.mean)} after {max(row.race.steps.values()):,}" for row in none],
+    }
+    parts = [f"{len(rows)} {what} ({_some(rows)})" for what, rows in groups.items() if rows]
     return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
 
 
 def _quicker(column: Column) -> str:
     """Whose steps to the goal differ from those of the reference."""
-    tests = race_tests(column.rows)
+    tests = column.race_tests
     if not tests:
         return ""
     words = {
         word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
         for word, first in (("quicker", True), ("slower", False))
     }
-    said = "; ".join(f"{word}: {', '.join(rows[:NAMED] + _more(rows))}" for word, rows in words.items() if rows)
+    said = "; ".join(f"{word}: {_some(rows)}" for word, rows in words.items() if rows)
     return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
 
 
-def _more(rows: list[str]) -> list[str]:
-    return [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+def _some(rows: list[str]) -> str:
+    return ", ".join(rows[:NAMED] + [f"{len(rows) - NAMED} more"] * (len(rows) > NAMED))
 
 
 def _against(column: Column, judged: list[TableRow]) -> str:
@@ -182,37 +172,32 @@ def _against(column: Column, judged: list[TableRow]) -> str:
         own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
         return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
     known = [row for row in column.rows if row.name == names[0]]
-    return f"Against {names[0]} ({', '.join([formats.mean_sd(row.summary) for row in known] + [margin])})"
+    return f"Against {names[0]} ({', '.join([mean_sd(row.summary) for row in known] + [margin])})"
 
 
 def _parts(judged: list[TableRow]) -> list[str]:
     parts = []
-    for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED, UNTESTED):
+    for word in Word:
         rows = [row for row in judged if row.verdict.word == word]
         if rows:
             rows.sort(key=_weight)
-            shown = [_untested(row) if word == UNTESTED else _number(row) for row in rows[:NAMED]]
-            more = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
-            parts.append(f"{len(rows)} {word} ({', '.join(shown + more)})")
+            shown = [f"{row.name}: {row.verdict.reason}" if word == Word.UNTESTED else _number(row) for row in rows]
+            parts.append(f"{len(rows)} {word} ({_some(shown)})")
     return parts
 
 
 def _weight(row: TableRow) -> tuple[float, float]:
     """Of what is not told apart, that of most seeds first; else large differences before small ones."""
     known = row.verdict
-    if known.word in (EQUIVALENT, UNDECIDED):
+    if known.word in (Word.EQUIVALENT, Word.UNDECIDED):
         return -known.seeds, known.needed
     return 0, -abs(known.estimate or 0)
 
 
-def _untested(row: TableRow) -> str:
-    return f"{row.name}: {row.verdict.reason}"
-
-
 def _number(row: TableRow) -> str:
     known = row.verdict
-    text = f"{row.name} {formats.signed(known.estimate)} {formats.interval(known.interval)}"
-    return text + f", {known.needed:,} seeds each would decide" * (known.word == UNDECIDED)
+    text = f"{row.name} {signed(known.estimate)} {interval(known.interval)}"
+    return text + f", {known.needed:,} seeds each would decide" * (known.word == Word.UNDECIDED)
 
 
 def _means(judged: list[TableRow]) -> str:
@@ -225,7 +210,7 @@ def _means(judged: list[TableRow]) -> str:
 
 def _holm(judged: list[TableRow]) -> str:
     """Which differences stand when all rows are held against the reference at once."""
-    claimed = [row for row in judged if row.verdict.word in (BETTER, WORSE)]
+    claimed = [row for row in judged if row.verdict.word in (Word.BETTER, Word.WORSE)]
     tested = sum(row.verdict.holm is not None for row in judged)
     if not claimed or tested < 2:
         return ""
@@ -246,3 +231,41 @@ def _below(column: Column) -> tuple[int, int]:
     """How many systems have a finished run, and how many of these are below the strongest baseline."""
     done = [row for row in column.rows if row.summary.done]
     return len(done), sum(any(badge.code == "B" for badge in row.badges) for row in done)
+
+
+# Numbers as text.
+
+
+def plural(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+
+
+def mean_sd(summary: Summary) -> str:
+    return decimals(summary.mean) + ("" if summary.sd is None else f" ± {summary.sd:.2f}")
+
+
+def count(summary: Summary) -> str:
+    """Seeds done of seeds declared, and what became of the others."""
+    done = str(summary.done) if summary.declared is None else f"{summary.done}/{summary.declared}"
+    return done + "".join(f", {number} {state}" for state, number in summary.problems.items())
+
+
+def whole(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def short_p(p: float | None) -> str:
+    return "" if p is None else p_text(p).removeprefix("p = ").removeprefix("p ")
