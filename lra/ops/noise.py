@@ -63,25 +63,26 @@ class StepWords:
     for."""
 
     def __init__(self, key: np.ndarray, step: int, rows: Sequence[int], parts: Sequence[int]) -> None:
-        self._key, self._step, self._rows, self.parts = key, step, np.asarray(rows, np.uint64), parts
+        self._key, self._step, self._rows, self.parts = key, step, tuple(rows), parts
         self._made: np.ndarray | None = None
 
     def of(self, places: Sequence[int]) -> np.ndarray:
         """Of the rows at these places, one layer after the other."""
         most = max(self.parts)
         if self._made is None:
-            rows = tuple(self._rows)
-            many = max(1, AT_ONCE // (len(self.parts) * len(rows) * most))
-            steps = range(self._step - self._step % many, self._step - self._step % many + many)
-            made = words_of_steps(tuple(self._key), steps, range(len(self.parts)), rows, most)
-            self._made = made[self._step % many]
+            many = max(1, AT_ONCE // (len(self.parts) * len(self._rows) * most))
+            first = self._step - self._step % many
+            steps, layers = range(first, first + many), range(len(self.parts))
+            self._made = words_of_steps(tuple(self._key), steps, layers, self._rows, most)[self._step - first]
         words = self._made[:, places]
+        if min(self.parts) == most:
+            return words.ravel()
         there = np.arange(most) < np.array(self.parts)[:, None, None]
         return words[np.broadcast_to(there, words.shape)]
 
     def of_layer(self, places: Sequence[int], layer: int, parts: int) -> np.ndarray:
         """Of one layer alone, for so many parts."""
-        return _words(self._key, [self._step], [layer], self._rows[places], parts).ravel()
+        return _words(self._key, [self._step], [layer], [self._rows[place] for place in places], parts).ravel()
 
 
 def _words(

@@ -33,8 +33,8 @@ added up."""
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, norm of the gradient, real tokens and
-    computed ones."""
+    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, real tokens and computed ones, norm of
+    the gradient."""
 
     step: int
     lr: float
@@ -43,7 +43,7 @@ class Update:
 
     def look(self) -> tuple[float, Tokens]:
         """Its loss and the tokens read. Raises `Diverged` where a number is not finite, so that it moved nothing."""
-        loss, norm, real, computed = self.numbers.read()
+        loss, real, computed, norm = self.numbers.read()
         if not math.isfinite(loss + norm):
             numbers = f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
             raise Diverged(f"{numbers}; {self.cause()}")
@@ -106,12 +106,11 @@ def update(
     told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = norm_of(gradients)
-    broken = ~torch.isfinite(told[0] + norm)
-    optimizer.found_inf = torch.maximum(optimizer.found_inf, broken.float())
+    numbers = torch.cat([told, norm.double().view(1)])
+    optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
     optimizer.move(lr)
-    numbers = torch.stack([told[0], norm.double(), *told[1:]])
     return Update(step=step, lr=lr, numbers=Awaited(numbers), cause=cause)
 
 
