@@ -52,7 +52,7 @@ def test_a_cell_is_what_hydra_composes_whatever_was_composed_before(loader: Load
 @pytest.mark.parametrize("wrong", ["trian.lr=1", "train.rl=1", "model@other=1", "attention=simpel", "~train.rl"])
 def test_a_mistake_is_found_after_a_cell_without_it(loader: Loader, wrong: str) -> None:
     loader.load_configuration("train", ["task=text"], RunMode.RUN)
-    with pytest.raises(Exception) as expected:
+    with pytest.raises(ConfigCompositionException) as expected:
         by_hydra(loader, ["task=text", wrong], RunMode.RUN)
     with pytest.raises(type(expected.value)) as found:
         loader.load_configuration("train", ["task=text", wrong], RunMode.RUN)
