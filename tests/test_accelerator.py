@@ -33,10 +33,11 @@ from lra.training import batches
 from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
 from lra.training import update as updating
+from lra.training.adamw import AdamW
 from lra.training.batches import MicroBatch, Tokens
 from lra.training.divergence import Diverged
 from lra.training.fit import Training, fit
-from lra.training.update import adamw, update
+from lra.training.update import update
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy, aten.copy_}
@@ -132,7 +133,7 @@ def step_on(watch: Watch, *overrides: str, documents: int = 1) -> int:
     with torch.device("meta"):
         model = model_of(*TINY_MODEL, "model.dropout=0.3", *overrides, task=task)
     recipe = small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
-    optimizer = adamw(model, recipe)
+    optimizer = AdamW(model, recipe)
     with watch, Lists():
         update(model, optimizer, task.train, np.arange(5), recipe, seed=2, step=3, precision="fp32")
     assert all(parameter in optimizer.state for parameter in model.parameters())

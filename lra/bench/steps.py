@@ -22,9 +22,10 @@ from lra.runs.build import System, assemble
 from lra.runs.device import keep_memory, reproducible
 from lra.runs.initial_weights import initial
 from lra.runs.stand_in import stand_in
+from lra.training.adamw import AdamW
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
-from lra.training.update import Update, adamw, compile_blocks, update
+from lra.training.update import Update, compile_blocks, update
 
 KINDS = {"lra.attention.simple.Simple": "simple", "lra.attention.softmax.Softmax": "softmax"}
 ASSUMED = {  # what the straightforward model and its update are
@@ -85,7 +86,7 @@ def ours(settings: BenchSettings, device: str, length: int | None = None, direct
     model = initial(system, facts, settings.seed).to(device)
     if system.recipe.compile:
         compile_blocks(model)
-    optimizer = adamw(model, system.recipe)
+    optimizer = AdamW(model, system.recipe)
 
     asked: deque[Update] = deque()
 

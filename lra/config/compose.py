@@ -3,6 +3,7 @@ rows of Table 1, and further systems, as options of `system`."""
 
 import copy
 import os
+import pickle
 import warnings
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import hydra
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -19,7 +20,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lra.config.user_options import own_folder
@@ -111,28 +115,79 @@ class _Repository(ConfigRepository):
 
     _parsed: ClassVar[dict[tuple, ConfigResult | None]] = {}
 
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.asked: dict[str, tuple] = {}  # the files that were asked for, as they were then
+
     def __deepcopy__(self, memo: dict) -> "_Repository":
         return copy.copy(self)
 
     def load_config(self, config_path: str) -> ConfigResult | None:
+        """The same object each time, which nobody may change."""
+        key = self.asked[config_path] = self.state(config_path)
+        if not key:
+            return super().load_config(config_path)
+        if key not in self._parsed:
+            self._parsed[key] = super().load_config(config_path)
+        return self._parsed[key]
+
+    def state(self, config_path: str) -> tuple:
+        """What tells a file from what it was before; nothing where it is no file."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None or source.scheme() not in ("file", "pkg"):
-            return super().load_config(config_path)
+            return ()
         key: tuple = (source.path, config_path)
         if source.scheme() == "file":
             file = os.stat(os.path.join(source.path, f"{config_path.removesuffix('.yaml')}.yaml"))
             key += (file.st_ino, file.st_mtime_ns, file.st_size)
-        if key not in self._parsed:
-            self._parsed[key] = super().load_config(config_path)
-        return copy.deepcopy(self._parsed[key])  # since composing changes it
+        return key
 
 
 class Loader(ConfigLoaderImpl):
-    """Hydra's, which reads of every file also the sections for what is chosen."""
+    """Hydra's, which reads of every file also the sections for what is chosen. What the same files give is composed
+    once: the cells of a sweep differ in a few values."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Repository(config_search_path)
+        self._composed: dict[tuple, tuple[dict[str, tuple], bytes]] = {}
+
+    def _load_configuration_impl(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Hydra's own composition where an override chooses a file or says something of Hydra, and then the others."""
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        if validate_sweep_overrides:
+            self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
+        elsewhere = any(override.key_or_group == "hydra.searchpath" for override in parsed)  # there may be other files
+        values = [override for override in parsed if not elsewhere and self._is_value(override)]
+        choices = [override.input_line for override in parsed if override not in values]
+        key = (config_name, run_mode, os.getcwd(), *choices)
+        files, composed = self._composed.get(key, ({}, b""))
+        if not files or any(self.repository.state(path) != state for path, state in files.items()):
+            self.repository.asked = {}
+            config = super()._load_configuration_impl(config_name, choices, run_mode, from_shell, False)
+            self._composed[key] = self.repository.asked, pickle.dumps(config)
+        else:
+            config = pickle.loads(composed)
+        self._apply_overrides_to_config([override for override in values if not override.is_sweep_override()], config)
+        told = [override for override in parsed if not override.is_hydra_override()]
+        config.hydra.overrides.task = [override.input_line for override in told]
+        style = config.hydra.job.config.override_dirname
+        config.hydra.job.override_dirname = get_overrides_dirname(
+            told, list(style.exclude_keys), style.item_sep, style.kv_sep
+        )
+        return config
+
+    def _is_value(self, override: Override) -> bool:
+        """Whether it says nothing of which files are read, nor of Hydra."""
+        group = self.repository.group_exists(override.key_or_group) and not isinstance(override.value(), dict)
+        return not (group or override.is_hydra_override())
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: Any) -> DictConfig:
         return super()._compose_config_from_defaults_list(defaults, _Sections(repo, defaults))
@@ -153,11 +208,11 @@ class _Sections:
         return self._repository.get_schema_source()
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        result = self._repository.load_config(config_path)
-        if result is None or not any(key in result.config for key in GROUPS):
-            return result
-        result = copy.copy(result)
-        result.config = self._merged(copy.deepcopy(result.config), f"{config_path}.yaml: ")
+        result = copy.copy(self._repository.load_config(config_path))
+        if result is not None:
+            result.config = pickle.loads(pickle.dumps(result.config))  # composing changes it; a deep copy takes longer
+            if any(key in result.config for key in GROUPS):
+                result.config = self._merged(result.config, f"{config_path}.yaml: ")
         return result
 
     def _merged(self, content: DictConfig, where: str) -> DictConfig:

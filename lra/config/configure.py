@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, isclass, signature
 from pathlib import Path
@@ -62,7 +62,10 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
 
 def check_value(hint: Any, value: Any, key: str) -> None:
     """Raises UserError, with the key, where a value is not of the type that `hint` says."""
-    adapter = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    try:
+        adapter = _kept_adapter(hint)
+    except TypeError:  # its parts cannot be looked up
+        adapter = _adapter(hint)
     if isinstance(value, int) and abs(value) > LARGEST and "aximum" not in str(adapter.json_schema()):
         raise UserError(f"{key}={value}: should be at most {LARGEST}")
     try:
@@ -71,6 +74,13 @@ def check_value(hint: Any, value: Any, key: str) -> None:
         message = error.errors()[0]["msg"]
         expected = message[0].lower() + message[1:]
         raise UserError(f"{key}={value}: {expected.replace('input should', 'should')}") from None
+
+
+def _adapter(hint: Any) -> TypeAdapter:
+    return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+_kept_adapter = cache(_adapter)  # a sweep checks the same keys in each of its cells
 
 
 def build(

@@ -1,7 +1,8 @@
 """The checked form of a composed configuration."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -107,6 +108,12 @@ class Siblings:
     margin: PositiveFloat
 
 
+@cache
+def _protocol_keys(conf: Path) -> list[str]:
+    """Those that the paper's protocol sets."""
+    return list(yaml.safe_load((conf / "protocol" / "paper.yaml").read_text())["protocol"])
+
+
 def settings_of(cfg: DictConfig) -> Settings:
     """Check names and types of a composed configuration."""
     return checked(configure.plain(cfg))
@@ -118,7 +125,7 @@ def checked(values: dict[str, Any]) -> Settings:
     configure.check(Generate, values["generate"], "generate.")
     configure.check(Checkpoints, values["checkpoint"], "checkpoint.")
     configure.check(Siblings, values["sweep"], "sweep.")
-    known = yaml.safe_load((paths.conf_dir() / "protocol" / "paper.yaml").read_text())["protocol"]
+    known = _protocol_keys(paths.conf_dir())
     for key in values["protocol"]:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")

@@ -5,6 +5,7 @@ Legend: B examples, P documents per example, L tokens, N positions (L, and the C
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import norm_of, normed
+from lra.ops.dropout import Keyed, keyed
 from lra.ops.first_weights import draw_truncated
 from lra.ops.mixer import Mixer, Shape
 from lra.ops.protocols import Follows
@@ -81,6 +83,16 @@ class Model(nn.Module):
         x = normed(self.final_norm, x, mask)
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
+
+    @cached_property
+    def every_parameter(self) -> list[nn.Parameter]:
+        """Those of `parameters`, which looks through all modules anew each time."""
+        return list(self.parameters())
+
+    @cached_property
+    def keyed(self) -> list[Keyed]:
+        """The layers that draw, likewise."""
+        return keyed(self)
 
     def freeze(self, groups: Iterable[Group]) -> None:
         """Weights of these groups are not trained."""

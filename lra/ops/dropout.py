@@ -7,7 +7,7 @@ resumed run needs no random state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, log, prod
 from types import ModuleType
 from typing import Literal
@@ -43,21 +43,29 @@ class NoiseKey:
         )
 
 
+@dataclass
+class Drawing:
+    """What a module that draws is told: `layer`, which of those in the model it is; `parts`, how many a row had the
+    last time. It stands apart, since a module takes a hundred times as long to set an attribute of its own."""
+
+    keys: "StepKeys | None" = None
+    layer: int = 0
+    parts: int = 1
+
+
 class Keyed(nn.Module):
     """Whatever draws in training; `set_keys` says what."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._keys: StepKeys | None = None
-        self._layer = 0  # which of those that draw in the model it is
-        self._parts = 1  # how many parts a row had the last time
+        self.drawing = Drawing()
 
     def key(self, rows: int) -> NoiseKey:
         """The key of this batch of so many rows."""
-        keys = self._keys
+        keys = self.drawing.keys
         if keys is None or len(keys.rows) != rows:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
-        return NoiseKey(words=keys.words, step=keys.step, layer=self._layer, rows=keys.rows)
+        return NoiseKey(words=keys.words, step=keys.step, layer=self.drawing.layer, rows=keys.rows)
 
 
 class Dropout(Keyed):
@@ -85,8 +93,9 @@ class Dropout(Keyed):
         """What `draw` gives, by the key of this batch."""
         key = self.key(shape[0])
         if self.by_rule(device):
-            self._parts, inner = _heads(shape)
-            return rule_of(self._keys.batch.on(device, key.layer, self._parts), inner, _level(self.p), numbers)
+            parts, inner = _heads(shape)
+            self.drawing.parts = parts
+            return rule_of(self.drawing.keys.batch.on(device, key.layer, parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
             return torch.from_numpy(_dropped(key, shape, self.p, numbers))
         return _kept(key, shape, self.p, device, numbers)
@@ -143,25 +152,36 @@ def kernel() -> ModuleType | None:
 
 
 class StepKeys:
-    """Names the noise of a step of a model; `rows` are the places of its documents in the batch."""
+    """Names the noise of a step for the `layers` of a model that draw; `rows` are the places of its documents in the
+    batch."""
 
-    def __init__(self, model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-        layers = [module for module in model.modules() if isinstance(module, Keyed)]
-        self.words, self.step = streams.key(seed, "dropout"), step
-        self._of_step = StepWords(self.words, step, rows, [module._parts for module in layers])
+    def __init__(self, layers: Sequence[Keyed], *, seed: int, step: int, rows: Sequence[int]) -> None:
+        self.words, self.step = _key_words(seed), step
+        self._of_step = StepWords(self.words, step, rows, [module.drawing.parts for module in layers])
         self._places = {row: place for place, row in enumerate(rows)}
         self.set(rows)
         for layer, module in enumerate(layers):
-            module._keys, module._layer = self, layer
+            module.drawing.keys, module.drawing.layer = self, layer
 
     def set(self, rows: Sequence[int]) -> None:
         """The next forward pass is of these rows of the step; before, it is of all."""
         self.rows, self.batch = rows, BatchWords(self._of_step, [self._places[row] for row in rows])
 
 
+@lru_cache(maxsize=1)
+def _key_words(seed: int) -> np.ndarray:
+    """The same for all steps."""
+    return streams.key(seed, "dropout")
+
+
+def keyed(model: nn.Module) -> list[Keyed]:
+    """The layers of a model that draw."""
+    return [module for module in model.modules() if isinstance(module, Keyed)]
+
+
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
     """Name the noise of the next forward pass, which has all rows of a step."""
-    StepKeys(model, seed=seed, step=step, rows=rows)
+    StepKeys(keyed(model), seed=seed, step=step, rows=rows)
 
 
 class _Drop(torch.autograd.Function):

@@ -8,6 +8,7 @@ and where numbers go by runs three small tables, which a cache holds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from lra.ops.numbering import Numbers
 MASK = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 FACTORS = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)
+AT_ONCE = 1 << 13  # words of so few steps are made together: of less, numpy's calls take longer than its arithmetic
 ADDED = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)
 
 
@@ -61,30 +63,41 @@ class StepWords:
     for."""
 
     def __init__(self, key: np.ndarray, step: int, rows: Sequence[int], parts: Sequence[int]) -> None:
-        self._key, self._step, self._rows, self.parts = key, step, np.asarray(rows, np.uint64), parts
+        self._key, self._step, self._rows, self.parts = key, step, tuple(rows), parts
         self._made: np.ndarray | None = None
 
     def of(self, places: Sequence[int]) -> np.ndarray:
         """Of the rows at these places, one layer after the other."""
         most = max(self.parts)
         if self._made is None:
-            self._made = self._words(self._rows, range(len(self.parts)), most)
+            many = max(1, AT_ONCE // (len(self.parts) * len(self._rows) * most))
+            first = self._step - self._step % many
+            steps, layers = range(first, first + many), range(len(self.parts))
+            self._made = words_of_steps(tuple(self._key), steps, layers, self._rows, most)[self._step - first]
         words = self._made[:, places]
+        if min(self.parts) == most:
+            return words.ravel()
         there = np.arange(most) < np.array(self.parts)[:, None, None]
         return words[np.broadcast_to(there, words.shape)]
 
     def of_layer(self, places: Sequence[int], layer: int, parts: int) -> np.ndarray:
         """Of one layer alone, for so many parts."""
-        return self._words(self._rows[places], [layer], parts).ravel()
+        return _words(self._key, [self._step], [layer], [self._rows[place] for place in places], parts).ravel()
 
-    def _words(self, rows: np.ndarray, layers: Sequence[int], parts: int) -> np.ndarray:
-        """[layers, rows, parts]."""
-        counters = np.zeros((4, len(layers), len(rows), parts), np.uint64)
-        counters[1] = rows[:, None] | np.arange(parts, dtype=np.uint64) << HALF
-        counters[2] = np.array(layers, np.uint64)[:, None, None]
-        counters[3] = self._step
-        words = first_raw(self._key, counters.reshape(4, -1)) >> np.uint64(1)
-        return words.astype(np.int64).reshape(counters.shape[1:])
+
+def _words(
+    key: Sequence[int], steps: Sequence[int], layers: Sequence[int], rows: Sequence[int], parts: int
+) -> np.ndarray:
+    """[steps, layers, rows, parts]."""
+    counters = np.zeros((4, len(steps), len(layers), len(rows), parts), np.uint64)
+    counters[1] = np.array(rows, np.uint64)[:, None] | np.arange(parts, dtype=np.uint64) << HALF
+    counters[2] = np.array(layers, np.uint64)[:, None, None]
+    counters[3] = np.array(steps, np.uint64)[:, None, None, None]
+    words = first_raw(np.array(key, np.uint64), counters.reshape(4, -1)) >> np.uint64(1)
+    return words.astype(np.int64).reshape(counters.shape[1:])
+
+
+words_of_steps = lru_cache(maxsize=1)(_words)
 
 
 class BatchWords:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -103,9 +104,15 @@ class KeptMemory:
 def resident_pages() -> int:
     """Pages of this process in memory; 0 where it is not Linux."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1])
+        return int(os.pread(_statm(os.getpid()), 128, 0).split()[1])
     except OSError:
         return 0
+
+
+@cache
+def _statm(process: int) -> int:
+    """A descriptor that stays open, since opening the file takes ten times as long as reading it."""
+    return os.open(f"/proc/{process}/statm", os.O_RDONLY)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from lra.runs.execute import initial
 from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
 from lra.runs.stand_in import stand_in
-from lra.training.update import adamw, update
+from lra.training.adamw import AdamW
+from lra.training.update import update
 
 SECONDS = 10  # that measuring a step may take
 
@@ -79,7 +80,7 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
     memory = PeakMemory(device)
     try:
         model = initial(system, facts, settings.seed).to(device)
-        optimizer = adamw(model, recipe)
+        optimizer = AdamW(model, recipe)
         split = stand_in(facts, recipe.batch_size, settings.seed)
         for examples in sorted({1, min(recipe.micro_batch, recipe.batch_size), recipe.batch_size}):
             for step in range(2):

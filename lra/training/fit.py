@@ -16,11 +16,12 @@ from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
+from lra.training.adamw import AdamW
 from lra.training.batches import MicroBatch, Tokens, ahead, batches, micro_batches
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnMicroBatch, Update, adamw, compile_blocks, update
+from lra.training.update import OnMicroBatch, Update, compile_blocks, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the updates done, the last loss that was looked at, and the tokens of the updates that
@@ -48,7 +49,7 @@ class Training:
         self.model = model
         if recipe.compile:
             compile_blocks(model)
-        self.optimizer = adamw(model, recipe)
+        self.optimizer = AdamW(model, recipe)
         self.step = 0
         self.updates: deque[Update] = deque()  # those not looked at yet, the last ones of `step`
         self.losses: list[float] = []  # of every other step

@@ -5,7 +5,6 @@ to it that a loss or a gradient that is not finite moves nothing: not in that st
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import Awaited
 from lra.training import distributed
+from lra.training.adamw import AdamW, norm_of
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
@@ -33,8 +33,8 @@ added up."""
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, norm of the gradient, real tokens and
-    computed ones."""
+    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, real tokens and computed ones, norm of
+    the gradient."""
 
     step: int
     lr: float
@@ -43,7 +43,7 @@ class Update:
 
     def look(self) -> tuple[float, Tokens]:
         """Its loss and the tokens read. Raises `Diverged` where a number is not finite, so that it moved nothing."""
-        loss, norm, real, computed = self.numbers.read()
+        loss, real, computed, norm = self.numbers.read()
         if not math.isfinite(loss + norm):
             numbers = f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
             raise Diverged(f"{numbers}; {self.cause()}")
@@ -71,32 +71,9 @@ def compile_blocks(model: Model) -> None:
         block.compile()
 
 
-def adamw(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """The optimiser of every run, of what is not frozen, in groups of one weight decay and one `factor` of the learning
-    rate that `update` sets. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
-    own = model.in_groups(recipe.groups or ())
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            factor, decay = recipe.own(name, own.get(name))
-            groups[recipe.depth_factor(name, len(model.blocks)) * factor, decay].append(parameter)
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": parameters, "factor": factor, "weight_decay": decay}
-            for (factor, decay), parameters in groups.items()
-        ],
-        lr=0.0,
-        betas=tuple(recipe.betas),
-        eps=recipe.eps,
-        fused=True,
-    )
-    optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
-    return optimizer
-
-
 def update(
     model: Model,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AdamW,
     split: Split,
     examples: np.ndarray,
     recipe: Recipe,
@@ -113,9 +90,11 @@ def update(
     batch = {"seed": seed, "step": step, "precision": precision}
 
     def gradient(parts: Iterable[MicroBatch] | None, on_micro_batch: OnMicroBatch) -> Tensor:
-        model.train()
+        if not model.training:
+            model.train()
         model.redraw(seed, step)
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in model.every_parameter:
+            parameter.grad = None
         return accumulate(
             model, split, examples, recipe.micro_batch, **batch, on_micro_batch=on_micro_batch, parts=parts
         )
@@ -125,16 +104,13 @@ def update(
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
     told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    broken = ~torch.isfinite(told[0] + norm)
-    optimizer.found_inf = torch.maximum(optimizer.found_inf, broken.float())
+    gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
+    norm = norm_of(gradients)
+    numbers = torch.cat([told, norm.double().view(1)])
+    optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
     if recipe.clip_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), recipe.clip_norm, norm)
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["factor"]
-    optimizer.step()
-    numbers = torch.stack([told[0], norm.double(), *told[1:]])
+        torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
+    optimizer.move(lr)
     return Update(step=step, lr=lr, numbers=Awaited(numbers), cause=cause)
 
 
@@ -156,10 +132,10 @@ def accumulate(
     The sum over a micro-batch is divided by the predictions of the whole batch, and dropout is keyed by example and
     does not move with padding: the gradient does not depend on `micro_batch`, nor on how many ranks share the batch.
     """
-    device = next(model.parameters()).device
+    device = model.every_parameter[0].device
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
-    keys, done = dropout.StepKeys(model, seed=seed, step=step, rows=range(len(examples) * split.documents)), 0
+    keys, done = dropout.StepKeys(model.keyed, seed=seed, step=step, rows=range(len(examples) * split.documents)), 0
     for part in micro_batches(model, split, examples, micro_batch) if parts is None else parts:
         if distributed.count() == 1:
             on_micro_batch(done, len(examples))
@@ -170,7 +146,7 @@ def accumulate(
         total += loss.detach()
         done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
-    distributed.add_gradients(model.parameters())
+    distributed.add_gradients(model.every_parameter)
     told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
     distributed.add_up(told)
     return told
