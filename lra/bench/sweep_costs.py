@@ -23,7 +23,8 @@ from lra.runs.device import Stopwatch
 SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
 SEEDS = 15
 KINDS = {"basic": (), "basic, isolate=true": ("isolate=true",), "joblib": ("hydra/launcher=joblib",)}
-MANY = 10_000
+RATES = [f"{0.001 * (1 + number):.3f}" for number in range(SEEDS)]
+MANY, CELLS = 10_000, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,12 @@ class MeasuredSweep:
         return (self.wall - self.first) / self.runs
 
 
-def measure(seeds: int, overrides: tuple[str, ...]) -> MeasuredSweep:
-    """Run a sweep of short runs in a folder that is removed."""
+def measure(seeds: int, *overrides: str, rates: int = 1) -> MeasuredSweep:
+    """Run a sweep of short runs in a folder that is removed: four systems, each with so many rates and seeds."""
     with TemporaryDirectory() as folder:
         out = Path(folder)
-        command = [sys.executable, "-m", "lra", "train", "--multirun", *SHORT, f"seed=range(1,{seeds + 1})"]
+        swept = f"seed=range(1,{seeds + 1})", f"train.lr={','.join(RATES[:rates])}"
+        command = [sys.executable, "-m", "lra", "train", "--multirun", *SHORT, *swept]
         start, first, memory = time.monotonic(), None, []
         driver = subprocess.Popen(
             [*command, f"out={out}", *overrides], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -59,7 +61,7 @@ def measure(seeds: int, overrides: tuple[str, ...]) -> MeasuredSweep:
             memory += [resident] * (sum(1 for _ in out.rglob(record.NAME)) - len(memory)) if resident else []
         wall = time.monotonic() - start
         records = [record.read(path) for path in out.rglob(record.NAME)]
-    if driver.returncode or len(records) != 4 * seeds:
+    if driver.returncode or len(records) != 4 * seeds * rates:
         raise RuntimeError(f"{' '.join(command)}: exit code {driver.returncode}, {len(records)} records")
     training = sum(sum(run["seconds"].values()) for run in records)
     return MeasuredSweep(runs=len(records), first=first, wall=wall, training=training, memory=memory)
@@ -73,10 +75,12 @@ def _resident(process: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
-def page(sweeps: dict[str, MeasuredSweep], few: MeasuredSweep, single: float, plot: str, started: str) -> Iterator[str]:
-    """The lines of the page. `few`: a sweep of fewer runs, whose first begins sooner; `single`: one run by itself."""
+def page(
+    sweeps: dict[str, MeasuredSweep], few: MeasuredSweep, cells: MeasuredSweep, single: float, plot: str, started: str
+) -> Iterator[str]:
+    """The lines of the page. `few`, `cells`: sweeps whose runs are one cell each; `single`: one run by itself."""
     basic = sweeps["basic"]
-    compose = max(0.0, (basic.first - few.first) / (basic.runs - few.runs))
+    compose = max(0.0, (cells.first - few.first) / (cells.runs - few.runs))
     yield "# What a sweep costs besides training\n"
     yield f"By `python -m lra.bench.sweep_costs results/sweeps.md`: {basic.runs} runs of 10 steps on"
     yield f"{default_workers()} cores that others used, too, so seconds are upper bounds.\n"
@@ -97,14 +101,16 @@ def page(sweeps: dict[str, MeasuredSweep], few: MeasuredSweep, single: float, pl
         yield f"| {name} | {sweep.wall:.0f} | {sweep.first:.1f} | {sweep.each:.2f} | {training} | {early} | {late} |"
     yield f"\n![memory of the driver]({plot})\n"
     yield f"- One run in a process of its own (`lra-train`): {single:.1f} s, nearly all of it importing torch."
-    yield f"- Hydra composes every run before the first begins: {1000 * compose:.0f} ms a run.\n"
+    yield f"- Every cell is composed and checked before the first run begins: {1000 * compose:.0f} ms a cell,"
+    yield "  however many seeds it has.\n"
     yield f"## {MANY:,} runs\n"
     together, apart = (
         MANY * (sweeps[name].each - sweeps[name].training / sweeps[name].runs) / 3600
         for name in ("basic", "basic, isolate=true")
     )
-    yield f"- In one command, the first begins after {compose * MANY / 60:.0f} minutes; cut a sweep by task or system"
-    yield "  into commands of some hundred runs with the same `out=`: declared cells add up, finished runs are skipped."
+    first = few.first + compose * CELLS
+    yield f"- In one command, in {CELLS} cells, the first begins after {first:.0f} s. Or cut a sweep by task or system"
+    yield "  into commands with the same `out=`: declared cells add up, finished runs are skipped."
     yield f"- Overhead on one machine: {together:.1f} hours in one process, {apart:.1f}"
     yield "  with `isolate=true`: nothing beside training where a run takes minutes."
     yield "- On SLURM, `hydra.launcher.array_parallelism` jobs at once; each imports torch once, as one run above."
@@ -139,8 +145,8 @@ def main() -> None:
     for name, overrides in KINDS.items():
         if name != "joblib" or there:
             say(f"{name}: {4 * SEEDS} runs")
-            sweeps[name] = measure(SEEDS, overrides)
-    few = measure(1, ())
+            sweeps[name] = measure(SEEDS, *overrides)
+    few, cells = (measure(1, rates=rates) for rates in (1, SEEDS))
     with TemporaryDirectory() as folder:
         clock = Stopwatch()
         command = [sys.executable, "-m", "lra", "train", "experiment=smoke", "train.steps=10", f"out={folder}"]
@@ -148,7 +154,7 @@ def main() -> None:
         single = clock.read()
     plot = target.with_suffix(".svg")
     draw(sweeps, plot)
-    write_atomic(target, "\n".join(page(sweeps, few, single, plot.name, started)).encode())
+    write_atomic(target, "\n".join(page(sweeps, few, cells, single, plot.name, started)).encode())
     say(f"wrote {target} and {plot}")
 
 
