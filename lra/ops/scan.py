@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
+from lra.ops.decayed_product import decayed_product
+
 CHUNK = 64
 SMALL_CHUNK = 32  # where every channel has its own decay, or a state reads itself
 ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
@@ -34,30 +36,20 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     """
     length = q.shape[-2]
     chunk = min(CHUNK, length)
-    fill = -length % chunk
-    q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(-2, (-1, chunk)) for x in (q, k, v))  # [..., chunks, chunk, M or N]
-    if log_decay is None:
-        y = (q @ k.transpose(-2, -1)).tril() @ v
-        if length > chunk:
-            y = y + q @ _before(k.transpose(-2, -1) @ v)
-    else:
-        within = pad(log_decay, (0, fill)).unflatten(-1, (-1, chunk)).cumsum(dim=-1).unsqueeze(-1)
-        y = ((q @ k.transpose(-2, -1)) * _between(within)) @ v
-        if length > chunk:
-            y = y + _from_before(q, k, v, within)
+    if log_decay is not None:
+        return decayed_product(q, k, v, log_decay.unsqueeze(-1), chunk)
+    q, k, v = (pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in (q, k, v))
+    y = (q @ k.transpose(-2, -1)).tril() @ v  # [..., chunks, chunk, N]
+    if length > chunk:
+        y = y + q @ _before(k.transpose(-2, -1) @ v)
     return y.flatten(-3, -2)[..., :length, :]
 
 
 def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
     """`causal_product` with a decay for every channel of the keys: log_decay g [..., L, M], and the weight of v_j for
     output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (SMALL_CHUNK + M) (M + N))."""
-    length = q.shape[-2]
-    q, k, v, decay = in_chunks(q, k, v, log_decay)
-    within, [[scores]] = _scores([q], [k], decay, None)
-    y = scores @ v
-    if length > SMALL_CHUNK:
-        y = y + _from_before(q, k, v, within)
-    return y.flatten(-3, -2)[..., :length, :]
+    chunk = min(SMALL_CHUNK, 1 << (q.shape[-2] - 1).bit_length())
+    return decayed_product(q, k, v, log_decay, chunk)
 
 
 def delta_product(
