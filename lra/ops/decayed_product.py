@@ -18,7 +18,6 @@ from torch.nn.functional import pad
 
 TILE = 1 << 18  # numbers of a tile's queries
 ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
-BLOCK = 4  # positions in which decays of channels, none of them bounded, are divided by
 
 
 def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
@@ -99,8 +98,12 @@ def _gradients(
     if g.shape[-1] == 1:
         d_within, d_whole = d_within.sum(dim=-1, keepdim=True), d_whole.sum(dim=-1, keepdim=True)
     d_within[:, -1] += d_whole
-    later = torch.ones(g.shape[-2], g.shape[-2], dtype=g.dtype, device=g.device).triu()
-    return d_q, d_k, d_v, later @ d_within, d_states[0]
+    return d_q, d_k, d_v, from_here_on(d_within), d_states[0]
+
+
+def from_here_on(x: Tensor) -> Tensor:
+    """x_i + x_{i+1} + ... to the end of the chunk; x [..., C, .]."""
+    return torch.ones(x.shape[-2], x.shape[-2], dtype=x.dtype, device=x.device).triu() @ x
 
 
 def _room(state: Tensor, chunks: int) -> Tensor:
@@ -137,8 +140,8 @@ def _unchunk(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
     into.copy_(part.flatten(-3, -2)[..., :length, :])
 
 
-def _decays(g: Tensor) -> "_HeadDecays | _ChannelDecays":
-    return _HeadDecays(g) if g.shape[-1] == 1 else _ChannelDecays(g)
+def _decays(g: Tensor) -> "_HeadDecays | ChannelDecays":
+    return _HeadDecays(g) if g.shape[-1] == 1 else ChannelDecays(g)
 
 
 class _HeadDecays:
@@ -155,40 +158,45 @@ class _HeadDecays:
         return (q @ k.mT).mul_(self.between)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k; `grad` is used up."""
-        grad = grad.mul_(self.between)
+        """By q and k, of that by the scores."""
+        grad = grad * self.between
         return grad @ k, grad.mT @ q
 
 
-class _ChannelDecays:
-    """The same of log decays [., C, M], C a power of two.
+class ChannelDecays:
+    """The same of log decays [..., C, M], C a power of two; `least`: what none of them is below.
 
-    Pairs in a block of `BLOCK` positions are weighed by decays since its first one. Two positions of different blocks
-    are parted by the middle of one of 2, 4, ... blocks: the decay between them is a product of one that belongs to the
-    query and one that belongs to the key, and neither exceeds 1. In a block a position keeps at least a share of a
-    channel that is far below what its numbers can tell from nothing: exp(-22) in fp32.
+    Pairs in a block are weighed by decays since its first position, which are divided by. Two positions of different
+    blocks are parted by the middle of one of 2, 4, ... blocks: the decay between them is a product of one that belongs
+    to the query and one that belongs to the key, and neither exceeds 1. Without a bound `least` a block has four
+    positions, in which one keeps at least a share of a channel that is far below what its numbers can tell from
+    nothing: exp(-22) in fp32. A row depends on no later position, to the last bit.
     """
 
-    def __init__(self, g: Tensor) -> None:
-        self.block = min(BLOCK, g.shape[-2])
+    def __init__(self, g: Tensor, least: float | None = None) -> None:
         room = ROOM * math.log(torch.finfo(g.dtype).max)
-        self.each = g.clamp(min=-room / (BLOCK - 1)).exp_()
+        self.block = g.shape[-2]
+        if least is None:
+            self.block, g = min(self.block, 4), g.clamp(min=-room / 3)
+        else:
+            while (self.block - 1) * -least > room:
+                self.block //= 2
+        self.each = g.exp()
 
     def parts(self) -> Iterator["_Part"]:
         """Afterwards `since`, `until` and `whole` are those of the chunk."""
-        size, chunk = self.block, self.each.shape[-2]
-        each = self.each.unflatten(-2, (-1, size))
-        since = each.clone()
-        rows = since.unbind(-2)
-        rows[0].fill_(1)
-        for before, row in zip(rows[1:], rows[2:], strict=False):
-            row.mul_(before)
+        size, since = 1, torch.ones_like(self.each)
+        while size < self.block:
+            first, second = since.unflatten(-2, (-1, 2, size)).unbind(-3)
+            second.mul_(first[..., -1:, :] * self.each[..., size :: 2 * size, :].unsqueeze(-2))
+            size *= 2
+        since = since.unflatten(-2, (-1, size))
         until = since.reciprocal()
         yield _Part(since, until, neighbours=False)
-        until.mul_(rows[-1].unsqueeze(-2))
-        since.mul_(each[..., :1, :])
+        until.mul_(since[..., -1:, :])
+        since.mul_(self.each[..., ::size, :].unsqueeze(-2))
         self.since, self.until = since.flatten(-3, -2), until.flatten(-3, -2)
-        while size < chunk:
+        while size < self.each.shape[-2]:
             first_since, second_since = self.since.unflatten(-2, (-1, 2, size)).unbind(-3)
             first_until, _ = self.until.unflatten(-2, (-1, 2, size)).unbind(-3)
             yield _Part(second_since, first_until, neighbours=True)
@@ -198,20 +206,46 @@ class _ChannelDecays:
         self.whole = self.since[..., -1:, :]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        scores = q.new_zeros(*q.shape[:-1], q.shape[-2])
-        for part in self.parts():
-            pairs = part.reads(q) @ part.keys(k).mT
-            part.pairs(scores).copy_(part.seen(pairs))
-        return scores
+        return self.all_scores([q], [k])[0]
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k; `grad` is used up."""
-        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
-        for part in self.parts():
-            pairs = part.seen(part.pairs(grad))
-            part.second(d_q).addcmul_(pairs @ part.keys(k), part.since)
-            part.first(d_k).addcmul_(pairs.mT @ part.reads(q), part.until)
+        """By q and k."""
+        (d_q,), (d_k,) = self.all_gradients([grad], [q], [k])
         return d_q, d_k
+
+    def all_scores(self, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> list[Tensor]:
+        """sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0, of the first of `queries` with each of
+        `keys`, of the second, ...: each [..., C, C]."""
+        first = queries[0]
+        scores = [first.new_zeros(*first.shape[:-1], first.shape[-2]) for _ in queries for _ in keys]
+        for part in self.parts():
+            found = _joined([part.reads(q) for q in queries]) @ _joined([part.keys(k) for k in keys]).mT
+            split = [cell for row in found.split(part.size, -2) for cell in row.split(part.size, -1)]
+            for each, pairs in zip(scores, split, strict=True):
+                part.pairs(each).copy_(part.seen(pairs))
+        return scores
+
+    def all_gradients(
+        self, grads: Sequence[Tensor], queries: Sequence[Tensor], keys: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """By queries and keys, of those by the scores."""
+        d_queries, d_keys = [torch.zeros_like(q) for q in queries], [torch.zeros_like(k) for k in keys]
+        count = len(keys)
+        for part in self.parts():
+            cells = [part.seen(part.pairs(grad).contiguous()) for grad in grads]
+            rows = [_joined(cells[at : at + count], dim=-1) for at in range(0, len(cells), count)]
+            pairs = _joined(rows)
+            by_q = pairs @ _joined([part.keys(k) for k in keys])
+            by_k = pairs.mT @ _joined([part.reads(q) for q in queries])
+            for d_q, each in zip(d_queries, by_q.split(part.size, -2), strict=True):
+                part.second(d_q).addcmul_(each, part.since)
+            for d_k, each in zip(d_keys, by_k.split(part.size, -2), strict=True):
+                part.first(d_k).addcmul_(each, part.until)
+        return d_queries, d_keys
+
+
+def _joined(parts: Sequence[Tensor], dim: int = -2) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim)
 
 
 @dataclass(frozen=True)
