@@ -56,7 +56,7 @@ def delta_product(
     return torch.stack(rows, dim=-2)
 
 
-def diagonal_scan(u: Tensor, rate: Tensor, directions: int = 1) -> Tensor:
+def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """h_i = exp(rate) h_{i-1} + u_i, and with two directions h_i = exp(rate) h_{i+1} + u_i; u [B, L, 2, N]."""
     kept, found = rate.exp(), []
     for way in range(directions):

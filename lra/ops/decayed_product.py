@@ -119,9 +119,11 @@ def _tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
     """Positions of one tile after the other, of y [..., L, N]; there is but one on an accelerator."""
     length = y.shape[-2]
     positions = TILE // max(1, y[..., 0, 0].numel() * max(width, y.shape[-1]))
-    size = max(chunk, positions // chunk * chunk) if y.device.type == "cpu" else length
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
+    size = max(chunk, positions // chunk * chunk)
+    if y.device.type != "cpu" or length <= size:
+        yield slice(0, length)
+    else:
+        yield from (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def _chunks(x: Tensor, place: slice, chunk: int) -> Tensor:
@@ -206,46 +208,33 @@ class ChannelDecays:
         self.whole = self.since[..., -1:, :]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        return self.all_scores([q], [k])[0]
+        return self.all_scores(q.unsqueeze(-3), k.unsqueeze(-3)).squeeze(-2).squeeze(-3)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k."""
-        (d_q,), (d_k,) = self.all_gradients([grad], [q], [k])
-        return d_q, d_k
+        """By q and k, of that by the scores."""
+        d_q, d_k = self.all_gradients(grad.unsqueeze(-2).unsqueeze(-4), q.unsqueeze(-3), k.unsqueeze(-3))
+        return d_q.squeeze(-3), d_k.squeeze(-3)
 
-    def all_scores(self, queries: Sequence[Tensor], keys: Sequence[Tensor]) -> list[Tensor]:
-        """sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0, of the first of `queries` with each of
-        `keys`, of the second, ...: each [..., C, C]."""
-        first = queries[0]
-        scores = [first.new_zeros(*first.shape[:-1], first.shape[-2]) for _ in queries for _ in keys]
+    def all_scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0, of each of P queries [..., P, C, M] with
+        each of R keys [..., R, C, M]: [..., P, C, R, C]."""
+        scores = q.new_zeros(*q.shape[:-1], k.shape[-3], q.shape[-2])
         for part in self.parts():
-            found = _joined([part.reads(q) for q in queries]) @ _joined([part.keys(k) for k in keys]).mT
-            split = [cell for row in found.split(part.size, -2) for cell in row.split(part.size, -1)]
-            for each, pairs in zip(scores, split, strict=True):
-                part.pairs(each).copy_(part.seen(pairs))
+            pairs = part.reads(q) @ part.keys(k).mT
+            pairs = pairs.unflatten(-1, (-1, part.size)).unflatten(-3, (-1, part.size))
+            part.pairs(scores).copy_(part.seen(pairs))
         return scores
 
-    def all_gradients(
-        self, grads: Sequence[Tensor], queries: Sequence[Tensor], keys: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """By queries and keys, of those by the scores."""
-        d_queries, d_keys = [torch.zeros_like(q) for q in queries], [torch.zeros_like(k) for k in keys]
-        count = len(keys)
+    def all_gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """By q and k, of that by the scores."""
+        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
         for part in self.parts():
-            cells = [part.seen(part.pairs(grad).contiguous()) for grad in grads]
-            rows = [_joined(cells[at : at + count], dim=-1) for at in range(0, len(cells), count)]
-            pairs = _joined(rows)
-            by_q = pairs @ _joined([part.keys(k) for k in keys])
-            by_k = pairs.mT @ _joined([part.reads(q) for q in queries])
-            for d_q, each in zip(d_queries, by_q.split(part.size, -2), strict=True):
-                part.second(d_q).addcmul_(each, part.since)
-            for d_k, each in zip(d_keys, by_k.split(part.size, -2), strict=True):
-                part.first(d_k).addcmul_(each, part.until)
-        return d_queries, d_keys
-
-
-def _joined(parts: Sequence[Tensor], dim: int = -2) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim)
+            pairs = part.seen(part.pairs(grad).contiguous()).flatten(-2).flatten(-3, -2)
+            by_q = (pairs @ part.keys(k)).unflatten(-2, (-1, part.size))
+            by_k = (pairs.mT @ part.reads(q)).unflatten(-2, (-1, part.size))
+            part.second(d_q).addcmul_(by_q, part.since.unsqueeze(-3))
+            part.first(d_k).addcmul_(by_k, part.until.unsqueeze(-3))
+        return d_q, d_k
 
 
 @dataclass(frozen=True)
@@ -262,36 +251,40 @@ class _Part:
         return self.since.shape[-2]
 
     def second(self, x: Tensor) -> Tensor:
-        """[., C, M] -> [., blocks, size, M], of every second block or of all."""
+        """[..., P, C, M] -> [..., blocks, P, size, M], of every second block or of all."""
         return self._blocks(x, 1)
 
     def first(self, x: Tensor) -> Tensor:
         return self._blocks(x, 0)
 
     def _blocks(self, x: Tensor, place: int) -> Tensor:
-        if self.neighbours:
-            return x.unflatten(-2, (-1, 2, self.size)).select(-3, place)
-        return x.unflatten(-2, (-1, self.size))
+        blocks = (
+            x.unflatten(-2, (-1, 2, self.size)).select(-3, place)
+            if self.neighbours
+            else x.unflatten(-2, (-1, self.size))
+        )
+        return blocks.movedim(-3, -4)
 
     def reads(self, q: Tensor) -> Tensor:
-        return self.second(q) * self.since
+        """[..., blocks, P size, M]."""
+        return (self.second(q) * self.since.unsqueeze(-3)).flatten(-3, -2)
 
     def keys(self, k: Tensor) -> Tensor:
-        return self.first(k) * self.until
+        return (self.first(k) * self.until.unsqueeze(-3)).flatten(-3, -2)
 
     def pairs(self, scores: Tensor) -> Tensor:
-        """[., C, C] -> a view, [., blocks, size, size]."""
+        """[..., P, C, R, C] -> a view, [..., blocks, P, size, R, size]."""
         span = 2 * self.size if self.neighbours else self.size
-        in_blocks = scores.unflatten(-1, (-1, span)).unflatten(-3, (-1, span))
-        blocks = in_blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-        return blocks[..., self.size :, : self.size] if self.neighbours else blocks
+        in_blocks = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span))
+        blocks = in_blocks.diagonal(dim1=-5, dim2=-2).movedim(-1, -5)
+        return blocks[..., self.size :, :, : self.size] if self.neighbours else blocks
 
     def seen(self, pairs: Tensor) -> Tensor:
-        """Zero, in place, where the key comes later."""
+        """Zero, in place, where the key comes later; [..., size, R, size]."""
         if self.neighbours:
             return pairs
         later = torch.ones(self.size, self.size, dtype=torch.bool, device=pairs.device).triu(1)
-        return pairs.masked_fill_(later, 0)
+        return pairs.masked_fill_(later.unsqueeze(-2), 0)
 
 
 def between(within: Tensor) -> Tensor:

@@ -101,8 +101,8 @@ def _scores(
     else 0, for each of `queries` with each of `keys`; log decays [..., C, M], or [..., C, 1] in common to channels."""
     within = decay.cumsum(dim=-2)
     if decay.shape[-1] > 1:
-        found = _ChannelScores.apply(decay, least, len(queries), *queries, *keys)
-        return within, [found[place : place + len(keys)] for place in range(0, len(found), len(keys))]
+        scores = _ChannelScores.apply(torch.stack([*queries], -3), torch.stack([*keys], -3), decay, least)
+        return within, [row.unbind(-2) for row in scores.unbind(-4)]
     weights = between(within)
     return within, [[(query @ key.transpose(-2, -1)) * weights for key in keys] for query in queries]
 
@@ -118,20 +118,17 @@ class _ChannelScores(torch.autograd.Function):
     """`ChannelDecays.all_scores`; keeps its inputs alone."""
 
     @staticmethod
-    def forward(ctx, decay: Tensor, least: float | None, count: int, *vectors: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(decay, *vectors)
-        ctx.least, ctx.count = least, count
-        return tuple(ChannelDecays(decay, least).all_scores(vectors[:count], vectors[count:]))
+    def forward(ctx, q: Tensor, k: Tensor, decay: Tensor, least: float | None) -> Tensor:
+        ctx.save_for_backward(q, k, decay)
+        ctx.least = least
+        return ChannelDecays(decay, least).all_scores(q, k)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        decay, *vectors = ctx.saved_tensors
-        queries, keys = vectors[: ctx.count], vectors[ctx.count :]
-        d_queries, d_keys = ChannelDecays(decay, ctx.least).all_gradients(grads, queries, keys)
-        d_within = sum(q * d_q for q, d_q in zip(queries, d_queries, strict=True))
-        d_within = d_within - sum(k * d_k for k, d_k in zip(keys, d_keys, strict=True))
-        return from_here_on(d_within), None, None, *d_queries, *d_keys
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, decay = ctx.saved_tensors
+        d_q, d_k = ChannelDecays(decay, ctx.least).all_gradients(grad, q, k)
+        return d_q, d_k, from_here_on((q * d_q).sum(dim=-3) - (k * d_k).sum(dim=-3)), None
 
 
 def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
