@@ -184,9 +184,10 @@ class ChannelDecays:
             while (self.block - 1) * -least > room:
                 self.block //= 2
         self.each = g.exp()
+        self.whole = g.sum(dim=-2, keepdim=True).exp_()  # a product over all positions rounds more
 
     def parts(self) -> Iterator["_Part"]:
-        """Afterwards `since`, `until` and `whole` are those of the chunk."""
+        """Afterwards `since` and `until` are those of the chunk."""
         size, since = 1, torch.ones_like(self.each)
         while size < self.block:
             first, second = since.unflatten(-2, (-1, 2, size)).unbind(-3)
@@ -205,7 +206,6 @@ class ChannelDecays:
             first_until.mul_(second_since[..., -1:, :])
             second_since.mul_(first_since[..., -1:, :])
             size *= 2
-        self.whole = self.since[..., -1:, :]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self.all_scores(q.unsqueeze(-3), k.unsqueeze(-3)).squeeze(-2).squeeze(-3)
