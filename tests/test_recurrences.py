@@ -118,16 +118,23 @@ def test_products_round_without_regard_to_later_positions(product: str) -> None:
     assert not torch.equal(output(11), output(12))
 
 
+@pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_scan_of_complex_modes(length: int) -> None:
-    real, imag, decay, phase = inputs = drawn((2, length, 5), (2, length, 5), (5,), (5,))
-    rate, u = torch.complex(-decay.abs(), 3 * phase), torch.complex(real, imag)
-    h, expected = torch.zeros(2, 5, dtype=torch.complex128), []
-    for i in range(length):
-        h = rate.exp() * h + u[:, i]
-        expected.append(h)
-    found, expected = diagonal_scan(u, rate), torch.stack(expected, dim=1)
-    same(torch.view_as_real(found), torch.view_as_real(expected), inputs)
+def test_a_scan_of_complex_modes(length: int, directions: int) -> None:
+    u, decay, phase = inputs = drawn((2, length, 2, 5), (5,), (5,))
+    rate = torch.complex(-decay.abs(), 3 * phase)
+
+    def states(parts: tuple[Tensor, ...]) -> list[Tensor]:
+        h, all_h = torch.zeros(2, 5, dtype=torch.complex128), []
+        for part in parts:
+            h = rate.exp() * h + torch.complex(part[:, 0], part[:, 1])
+            all_h.append(torch.view_as_real(h).mT)
+        return all_h
+
+    parts = u.unbind(1)
+    ways = [states(parts), states(parts[::-1])[::-1]][:directions]
+    expected = torch.stack([torch.stack(way, dim=1) for way in ways], dim=2)
+    same(diagonal_scan(u, rate, directions), expected, inputs)
 
 
 # ---------------------------------------------------------------- mixers

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from lra.attention import Card, Shape, split_heads
 from lra.ops.backend import Backend, Scan
+from lra.ops.precision import at_least_float32
 from lra.ops.recurrent import NORM, Recurrent
 from lra.ops.scan import channel_product
 
@@ -46,13 +47,11 @@ class GatedLinear(Recurrent):
         self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.query(x), self.key(x), self.value(x), self.decay(x)
+        decay = logsigmoid(at_least_float32(self.decay(x))) / self.tau
+        return self.query(x) * self.shape.head_dim**-0.5, self.key(x), self.value(x), decay
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        q, k, v, decay = inputs
-        log_decay = logsigmoid(decay) / self.tau * real
-        q, k, v, log_decay = (split_heads(part, self.shape.heads) for part in (q, k, v, log_decay))
-        return self.scan(channel_product, q * self.shape.head_dim**-0.5, k, v, log_decay)
+        return self.scan(channel_product, *(split_heads(part, self.shape.heads) for part in inputs))
 
     @property
     def extra_parameters(self) -> int:

@@ -56,14 +56,18 @@ def delta_product(
     return torch.stack(rows, dim=-2)
 
 
-def diagonal_scan(u: Tensor, rate: Tensor) -> Tensor:
-    """h_i = exp(rate) h_{i-1} + u_i; u [B, L, N] and rate [N] complex."""
-    kept, rows = rate.exp(), []
-    state = torch.zeros_like(u[:, 0])
-    for fresh in u.unbind(dim=1):
-        state = kept * state + fresh
-        rows.append(state)
-    return torch.stack(rows, dim=1)
+def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
+    """h_i = exp(rate) h_{i-1} + u_i, and with two directions h_i = exp(rate) h_{i+1} + u_i; u [B, L, 2, N]."""
+    kept, found = rate.exp(), []
+    for way in range(directions):
+        rows = []
+        parts = torch.complex(*u.unbind(dim=2)).unbind(dim=1)
+        state = torch.zeros_like(parts[0])
+        for fresh in parts[:: -1 if way else 1]:
+            state = kept * state + fresh
+            rows.append(torch.stack([state.real, state.imag], dim=1))
+        found.append(torch.stack(rows[:: -1 if way else 1], dim=1))
+    return torch.stack(found, dim=2)
 
 
 def _positions(x: Tensor) -> tuple[Tensor, ...]:

@@ -124,21 +124,51 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
     return y.view(dim, batch, -1).permute(1, 2, 0)[:, :length]
 
 
-def diagonal_scan(u: Tensor, rate: Tensor) -> Tensor:
-    """h_i = exp(rate) h_{i-1} + u_i for every mode; u [B, L, N] and rate [N] complex, Re rate < 0 -> [B, L, N].
+def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
+    """h_i = exp(rate) h_{i-1} + u_i for every mode, and with two directions h_i = exp(rate) h_{i+1} + u_i beside it.
 
-    A chunk is one product with a triangular matrix for each mode. Time O(L N SHORT).
+    u [B, L, 2, N] has real and imaginary parts, rate [N] is complex, Re rate < 0 -> [B, L, directions, 2, N]. A chunk
+    and the states beside it are one real product with a matrix for each mode. Time O(L N SHORT).
     """
-    batch, length, _ = u.shape
-    chunks = pad(u, (0, 0, 0, -length % SHORT)).permute(2, 0, 1).unflatten(-1, (-1, SHORT))  # [N, B, chunks, SHORT]
-    lags = torch.arange(SHORT, device=u.device)
+    batch, length, _, modes = u.shape
+    rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)
+    chunks = _Transposed.apply(rows).view(modes, batch, -1, SHORT, 2)
+    lags = torch.arange(SHORT + 1, device=u.device)
     decay = powers(rate, lags)
-    matrix = pad(decay, (SHORT - 1, 0))[:, lags - lags.unsqueeze(-1) + SHORT - 1]
-    inside = (chunks.flatten(1, 2) @ matrix).unflatten(1, (batch, -1))
-    ends = accumulate(inside[..., -1:], rate.unsqueeze(-1) * SHORT)
-    before = pad(ends[:, :, :-1], (0, 0, 1, 0))
-    y = inside + before * powers(rate, lags + 1)[:, None, None]
-    return y.flatten(2).permute(1, 2, 0)[:, :length]
+    turn = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, lags, 2, 2]
+    lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
+    pairs = pad(turn[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
+    inside, beside, before = [], [], []
+    for way in range(directions):
+        inside.append(_turned(pairs, way, 1, 2))
+        weights = _turned(turn[:, :SHORT], 1 - way, 1).flatten(1, 2)
+        ends = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ weights).unflatten(1, (batch, -1))
+        ends = pad(_turned(ends, way, 2)[..., :-1], (1, 0)).unsqueeze(-1)
+        states = accumulate(ends, rate.unsqueeze(-1) * SHORT).squeeze(-1)
+        before.append(torch.view_as_real(_turned(states, way, 2)))
+        enter = _turned(turn[:, 1:], way, 1).unsqueeze(3)
+        beside.append(pad(enter, (0, 0, way, directions - 1 - way)).transpose(1, 2).flatten(2))
+    matrix = torch.stack(inside, dim=-2).transpose(2, 3).flatten(3).flatten(1, 2)  # [N, (from, 2), (to, directions, 2)]
+    h = torch.cat([chunks.flatten(3), *before], dim=-1).flatten(1, 2) @ torch.cat([matrix, *beside], dim=1)
+    h = _Transposed.apply(h.flatten(1)).view(batch, -1, directions, 2, modes)
+    return h[:, :length]
+
+
+def _turned(x: Tensor, way: int, *dims: int) -> Tensor:
+    """From the end to the beginning, of the second direction."""
+    return x.flip(dims) if way else x
+
+
+class _Transposed(torch.autograd.Function):
+    """x [A, B] -> [B, A], laid out anew, as the gradient is: products of views that are not take much longer."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.T.contiguous()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return _Transposed.apply(grad)
 
 
 def powers(rate: Tensor, lags: Tensor) -> Tensor:

@@ -51,13 +51,10 @@ class StateSpace(Mixer, abstract=True):
     def read(self, x: Tensor) -> Tensor:
         """Re C h, [B, L, D]."""
         rate, b, c = self.system()
-        u = torch.complex(*(x @ torch.cat([b.real, b.imag]).mT).chunk(2, dim=-1))
-        if self.causal:
-            h = diagonal_scan(u, rate)
-        else:
-            forward, backward = diagonal_scan(torch.cat([u, u.flip(1)]), rate).chunk(2)
-            h = torch.cat([forward, backward.flip(1)], dim=-1)
-        return torch.cat([h.real, h.imag], dim=-1) @ torch.cat([c.real, -c.imag], dim=-1).mT
+        u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))
+        h = diagonal_scan(u, rate, self.directions)
+        c = torch.stack([c.real, -c.imag], dim=1).unflatten(-1, (self.directions, -1)).transpose(1, 2)
+        return h.flatten(2) @ c.flatten(1).mT
 
     @property
     def extra_parameters(self) -> int:

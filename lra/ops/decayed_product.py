@@ -1,0 +1,293 @@
+"""y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j, with gradients by hand, tile by tile.
+
+Within a chunk all pairs are weighed; what lies before it comes through a state [M, N]. On a CPU a few chunks at a time
+are a tile that stays in a core's cache, since passes over memory take longer than products. Causal to the last bit;
+only products of decays are formed, which never overflow.
+Legend: q, k [..., L, M], v [..., L, N], log decays g [..., L, 1], one for all channels, or [..., L, M]; C a chunk's
+length, T the chunks of a tile.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+TILE = 1 << 18  # numbers of a tile's queries
+ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
+
+
+def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
+    """y [..., L, N] in chunks of so many positions: of a power of two where every channel has its own decay."""
+    return _DecayedProduct.apply(q, k, v, log_decay, chunk)
+
+
+class _DecayedProduct(torch.autograd.Function):
+    """Keeps its inputs, in tiles, and the states between chunks."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
+        inputs = (q, k, v, log_decay)
+        lead = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs))
+        y = torch.empty_like(v) if v.shape[:-2] == lead else v.new_empty(*lead, *v.shape[-2:])
+        state = v.new_zeros(lead.numel(), q.shape[-1], v.shape[-1])
+        kept: list[Tensor] = []
+        for place in _tiles(y, q.shape[-1], chunk):
+            tile = [_chunks(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
+            found, states = _product(*tile, state)
+            _unchunk(found, y[..., place, :])
+            state = states[-1]
+            kept += *tile, states
+        ctx.save_for_backward(*kept)
+        ctx.like, ctx.chunk = [(x.shape, torch.empty_like(x, device="meta").stride()) for x in inputs], chunk
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        kept = ctx.saved_tensors
+        grads = [grad.new_empty_strided(*like) for like in ctx.like]
+        tiles = [*_tiles(grad, grads[0].shape[-1], ctx.chunk)]
+        d_state = torch.zeros_like(kept[-1][0])
+        for number, place in reversed([*enumerate(tiles)]):
+            *found, d_state = _gradients(*kept[5 * number : 5 * number + 5], _chunks(grad, place, ctx.chunk), d_state)
+            for whole, part in zip(grads, found, strict=True):
+                _unchunk(part, whole[..., place, :], grad.shape[:-2])
+        return *grads, None
+
+
+def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """y of a tile, and the states [T + 1, heads, M, N] before its chunks and after the last."""
+    decays = _decays(g)
+    scores = decays.scores(q, k)
+    states = _room(state, len(q))
+    states[0] = state
+    states[1:].flatten(0, 1).baddbmm_((k * decays.until).mT, v, beta=0)
+    rows = states.unbind()
+    for before, after, whole in zip(rows[:-1], rows[1:], _by_chunk(decays.whole.mT, rows), strict=True):
+        after.addcmul_(whole, before)
+    return torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1)), states
+
+
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, d_y: Tensor, d_state: Tensor
+) -> tuple[Tensor, ...]:
+    """By q, k, v and g of a tile and by the state before it, of those by y and by the state after it.
+
+    A decay from j to i weighs q_i and k_j alike: its gradient is that of q times q less that of k times k, and the
+    state after a chunk holds the chunk's whole decay.
+    """
+    decays = _decays(g)
+    scores = decays.scores(q, k)
+    d_q, d_k = decays.gradients(d_y @ v.mT, q, k)
+    d_states = _room(d_state, len(q))
+    d_states[-1] = d_state
+    d_states[:-1].flatten(0, 1).baddbmm_((q * decays.since).mT, d_y, beta=0)
+    rows = d_states.unbind()[::-1]
+    for after, before, whole in zip(rows[:-1], rows[1:], _by_chunk(decays.whole.mT, rows)[::-1], strict=True):
+        before.addcmul_(whole, after)
+    d_after = d_states[1:].flatten(0, 1)
+    d_q.addcmul_(d_y @ states[:-1].flatten(0, 1).mT, decays.since)
+    d_k.addcmul_(v @ d_after.mT, decays.until)
+    d_v = torch.baddbmm(scores.mT @ d_y, k * decays.until, d_after)
+    d_within = torch.addcmul(q * d_q, k, d_k, value=-1)
+    d_whole = (states[1:].flatten(0, 1) * d_after).sum(dim=-1)
+    if g.shape[-1] == 1:
+        d_within, d_whole = d_within.sum(dim=-1, keepdim=True), d_whole.sum(dim=-1, keepdim=True)
+    d_within[:, -1] += d_whole
+    return d_q, d_k, d_v, from_here_on(d_within), d_states[0]
+
+
+def from_here_on(x: Tensor) -> Tensor:
+    """x_i + x_{i+1} + ... to the end of the chunk; x [..., C, .]."""
+    return torch.ones(x.shape[-2], x.shape[-2], dtype=x.dtype, device=x.device).triu() @ x
+
+
+def _room(state: Tensor, chunks: int) -> Tensor:
+    """[T + 1, heads, M, N] for so many chunks of all heads together."""
+    return state.new_empty(chunks // len(state) + 1, *state.shape)
+
+
+def _by_chunk(whole: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
+    return whole.unflatten(0, (len(rows) - 1, -1)).unbind()
+
+
+def _tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
+    """Positions of one tile after the other, of y [..., L, N]; there is but one on an accelerator."""
+    length = y.shape[-2]
+    positions = TILE // max(1, y[..., 0, 0].numel() * max(width, y.shape[-1]))
+    size = max(chunk, positions // chunk * chunk)
+    if y.device.type != "cpu" or length <= size:
+        yield slice(0, length)
+    else:
+        yield from (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def _chunks(x: Tensor, place: slice, chunk: int) -> Tensor:
+    """[..., L, .] -> [T heads, C, .] with zeros behind, the first chunks of all heads first."""
+    part = x[..., place, :]
+    fill = -part.shape[-2] % chunk
+    part = (pad(part, (0, 0, 0, fill)) if fill else part).unflatten(-2, (-1, chunk))
+    return part.movedim(-3, 0).reshape(-1, *part.shape[-2:])
+
+
+def _unchunk(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
+    """The other way, into a view [..., positions, .]; sums where heads had it in common."""
+    length = into.shape[-2]
+    part = part.unflatten(0, (-1, *(lead or into.shape[:-2]))).movedim(0, -3)
+    part = part.sum_to_size(*into.shape[:-2], *part.shape[-3:])
+    into.copy_(part.flatten(-3, -2)[..., :length, :])
+
+
+def _decays(g: Tensor) -> "_HeadDecays | ChannelDecays":
+    return _HeadDecays(g) if g.shape[-1] == 1 else ChannelDecays(g)
+
+
+class _HeadDecays:
+    """Of log decays [., C, 1]: `since` the start of each chunk, `until` its end, and of the `whole` chunk."""
+
+    def __init__(self, g: Tensor) -> None:
+        within = g.cumsum(dim=-2)
+        self.between = between(within)
+        self.since = within.exp()
+        self.until = (within[..., -1:, :] - within).exp_()
+        self.whole = self.since[..., -1:, :]
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT).mul_(self.between)
+
+    def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """By q and k, of that by the scores."""
+        grad = grad * self.between
+        return grad @ k, grad.mT @ q
+
+
+class ChannelDecays:
+    """The same of log decays [..., C, M], C a power of two; `least`: what none of them is below.
+
+    Pairs in a block are weighed by decays since its first position, which are divided by. Two positions of different
+    blocks are parted by the middle of one of 2, 4, ... blocks: the decay between them is a product of one that belongs
+    to the query and one that belongs to the key, and neither exceeds 1. Without a bound `least` a block has four
+    positions, in which one keeps at least a share of a channel that is far below what its numbers can tell from
+    nothing: exp(-22) in fp32. A row depends on no later position, to the last bit.
+    """
+
+    def __init__(self, g: Tensor, least: float | None = None) -> None:
+        room = ROOM * math.log(torch.finfo(g.dtype).max)
+        self.block = g.shape[-2]
+        if least is None:
+            self.block, g = min(self.block, 4), g.clamp(min=-room / 3)
+        else:
+            while (self.block - 1) * -least > room:
+                self.block //= 2
+        self.each = g.exp()
+        self.whole = g.sum(dim=-2, keepdim=True).exp_()  # a product over all positions rounds more
+
+    def parts(self) -> Iterator["_Part"]:
+        """Afterwards `since` and `until` are those of the chunk."""
+        size, since = 1, torch.ones_like(self.each)
+        while size < self.block:
+            first, second = since.unflatten(-2, (-1, 2, size)).unbind(-3)
+            second.mul_(first[..., -1:, :] * self.each[..., size :: 2 * size, :].unsqueeze(-2))
+            size *= 2
+        since = since.unflatten(-2, (-1, size))
+        until = since.reciprocal()
+        yield _Part(since, until, neighbours=False)
+        until.mul_(since[..., -1:, :])
+        since.mul_(self.each[..., ::size, :].unsqueeze(-2))
+        self.since, self.until = since.flatten(-3, -2), until.flatten(-3, -2)
+        while size < self.each.shape[-2]:
+            first_since, second_since = self.since.unflatten(-2, (-1, 2, size)).unbind(-3)
+            first_until, _ = self.until.unflatten(-2, (-1, 2, size)).unbind(-3)
+            yield _Part(second_since, first_until, neighbours=True)
+            first_until.mul_(second_since[..., -1:, :])
+            second_since.mul_(first_since[..., -1:, :])
+            size *= 2
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.all_scores(q.unsqueeze(-3), k.unsqueeze(-3)).squeeze(-2).squeeze(-3)
+
+    def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """By q and k, of that by the scores."""
+        d_q, d_k = self.all_gradients(grad.unsqueeze(-2).unsqueeze(-4), q.unsqueeze(-3), k.unsqueeze(-3))
+        return d_q.squeeze(-3), d_k.squeeze(-3)
+
+    def all_scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0, of each of P queries [..., P, C, M] with
+        each of R keys [..., R, C, M]: [..., P, C, R, C]."""
+        scores = q.new_zeros(*q.shape[:-1], k.shape[-3], q.shape[-2])
+        for part in self.parts():
+            pairs = part.reads(q) @ part.keys(k).mT
+            pairs = pairs.unflatten(-1, (-1, part.size)).unflatten(-3, (-1, part.size))
+            part.pairs(scores).copy_(part.seen(pairs))
+        return scores
+
+    def all_gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """By q and k, of that by the scores."""
+        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
+        for part in self.parts():
+            pairs = part.seen(part.pairs(grad).contiguous()).flatten(-2).flatten(-3, -2)
+            by_q = (pairs @ part.keys(k)).unflatten(-2, (-1, part.size))
+            by_k = (pairs.mT @ part.reads(q)).unflatten(-2, (-1, part.size))
+            part.second(d_q).addcmul_(by_q, part.since.unsqueeze(-3))
+            part.first(d_k).addcmul_(by_k, part.until.unsqueeze(-3))
+        return d_q, d_k
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The pairs of positions whose query is in a block of `size` positions, and whose key is in the same block or, with
+    `neighbours`, in the one before it, of every second block; `since` and `until`: the decays of both."""
+
+    since: Tensor
+    until: Tensor
+    neighbours: bool
+
+    @property
+    def size(self) -> int:
+        return self.since.shape[-2]
+
+    def second(self, x: Tensor) -> Tensor:
+        """[..., P, C, M] -> [..., blocks, P, size, M], of every second block or of all."""
+        return self._blocks(x, 1)
+
+    def first(self, x: Tensor) -> Tensor:
+        return self._blocks(x, 0)
+
+    def _blocks(self, x: Tensor, place: int) -> Tensor:
+        blocks = (
+            x.unflatten(-2, (-1, 2, self.size)).select(-3, place)
+            if self.neighbours
+            else x.unflatten(-2, (-1, self.size))
+        )
+        return blocks.movedim(-3, -4)
+
+    def reads(self, q: Tensor) -> Tensor:
+        """[..., blocks, P size, M]."""
+        return (self.second(q) * self.since.unsqueeze(-3)).flatten(-3, -2)
+
+    def keys(self, k: Tensor) -> Tensor:
+        return (self.first(k) * self.until.unsqueeze(-3)).flatten(-3, -2)
+
+    def pairs(self, scores: Tensor) -> Tensor:
+        """[..., P, C, R, C] -> a view, [..., blocks, P, size, R, size]."""
+        span = 2 * self.size if self.neighbours else self.size
+        in_blocks = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span))
+        blocks = in_blocks.diagonal(dim1=-5, dim2=-2).movedim(-1, -5)
+        return blocks[..., self.size :, :, : self.size] if self.neighbours else blocks
+
+    def seen(self, pairs: Tensor) -> Tensor:
+        """Zero, in place, where the key comes later; [..., size, R, size]."""
+        if self.neighbours:
+            return pairs
+        later = torch.ones(self.size, self.size, dtype=torch.bool, device=pairs.device).triu(1)
+        return pairs.masked_fill_(later.unsqueeze(-2), 0)
+
+
+def between(within: Tensor) -> Tensor:
+    """exp(w_i - w_j) for j <= i, else 0; w = `within` [..., C, 1] -> [..., C, C]."""
+    later = within.new_full((within.shape[-2],) * 2, -torch.inf).triu(1)
+    return (within + later).sub_(within.mT).exp_()
