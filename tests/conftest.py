@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from golden import folder as golden
+from imdb import PER_CLASS, Reviews, few
 from logged import StandIn
 from reports import declare, put
 from support import Commands
@@ -19,6 +20,7 @@ from lra.ops import dropout
 from lra.ops import fused as fused_module
 from lra.report.render import figures
 from lra.runs.device import trim_memory
+from lra.tasks import text
 
 torch.set_num_threads(1)
 
@@ -90,6 +92,13 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("LRA_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
+    """Of IMDB; the official data have no more of them here."""
+    monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
+    return few()
 
 
 @pytest.fixture
