@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import os
 import shutil
@@ -173,6 +174,12 @@ def fused(interpreted: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dropout, "kernel", lambda: interpreted["noise_kernel"])
     monkeypatch.setattr(dropout, "has_kernel", lambda _: True)
     monkeypatch.setattr(fused_module, "kernels", lambda: interpreted["fused_kernels"])
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives to the end: no later collection of garbage looks through it, which took a
+    seventh of the time of composing configurations."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -19,6 +19,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
+from lra.core.paths import conf_dir
 from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
@@ -75,7 +76,9 @@ def settings(*overrides: str) -> dict[str, dict[str, Any]]:
     return deepcopy(_settings(*overrides))
 
 
-WITH_KERNELS = [name for name in options("attention") if "backend" in settings(f"attention={name}")["attention"]]
+WITH_KERNELS = [
+    name for name in options("attention") if "\nbackend:" in (conf_dir() / f"attention/{name}.yaml").read_text()
+]
 
 
 def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
