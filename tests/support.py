@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
-from lra.tasks import Split, Task, TaskSpec
+from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
 
 TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
@@ -281,6 +282,23 @@ def small_recipe(**changes: object) -> Recipe:
     """Seven steps."""
     sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
     return recipe_of(**{**sizes, **changes})
+
+
+of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks=pytest.mark.slow)])
+"""A sample of them by default, all of them in a slow test."""
+
+
+def facts_of(task: TaskSpec) -> dict[str, object]:
+    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
+
+
+def built_under_one_name(builder: TaskBuilder, at: Place) -> Task:
+    """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
+    before = builder.at(at).facts
+    assert not [path for path in at.cache.rglob("manifest.json")]
+    task = builder.build(at)
+    assert facts_of(task) == facts_of(before) == facts_of(builder.at(at).facts)
+    return task
 
 
 class Commands:

@@ -6,25 +6,15 @@ import lzma
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from imdb import imdb, place
+from support import built_under_one_name, of_real_data
 
+from lra.data.sampling import limited
 from lra.data.tokenise import text_of
-from lra.tasks import Task, text
-
-
-@pytest.fixture(scope="module")
-def real_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Task]:
-    cache = tmp_path_factory.mktemp("text")
-
-    def build(data_dir: Path, validation: str) -> Task:
-        return imdb(max_length=4000, validation=validation).build(place(cache, data_dir))
-
-    return build
 
 
 @functools.cache
@@ -34,24 +24,26 @@ def plain(path: Path) -> list[tuple[bytes, int]]:
     return sorted((row["text"].encode(), row["label"]) for row in rows)
 
 
-def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, real_task: Callable) -> None:
-    task = real_task(real_data, "test")
-    assert task.name == "text"
+@of_real_data
+def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
+    task = built_under_one_name(imdb(max_length=4000, limit=limit), place(tmp_path, real_data))
+    assert task.name == ("text" if limit is None else "text (limit 1009)")
     for split in ("train", "test"):
-        found, rows = getattr(task, split), plain(real_data / "imdb" / f"{split}.jsonl.xz")
-        assert len(found) == len(rows) == 25_000
+        rows = plain(real_data / "imdb" / f"{split}.jsonl.xz")
+        assert len(rows) == 25_000
+        rows = [rows[row] for row in limited(25_000, limit, split)]
+        found = getattr(task, split)
         assert found.labels.tolist() == [label for _, label in rows]
-        for row in [0, 24_999, *np.random.default_rng(3).choice(25_000, size=200, replace=False).tolist()]:
+        for row in [0, len(rows) - 1, *np.random.default_rng(3).choice(len(rows), size=200, replace=False).tolist()]:
             assert found.document(row).tolist() == [byte + 1 for byte in rows[row][0][:4000]]
-    assert task.baselines["majority class"] == 50
-    assert 88.5 < task.baselines["bag of words"] < 89.1
+    if limit is None:
+        assert task.baselines["majority class"] == 50
+        assert 88.5 < task.baselines["bag of words"] < 89.1
 
 
-def test_real_holdout_divides_the_training_reviews(
-    real_data: Path, real_task: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "bag_of_words", lambda *_: 0.0)  # the test before this one has it
-    task = real_task(real_data, "holdout")
+@pytest.mark.slow
+def test_real_holdout_divides_the_training_reviews(real_data: Path, tmp_path: Path) -> None:
+    task = imdb(max_length=4000, validation="holdout").build(place(tmp_path, real_data))
     assert np.bincount(task.train.labels).tolist() == [11_250, 11_250]
     assert np.bincount(task.val.labels).tolist() == [1_250, 1_250]
     both = [
