@@ -57,6 +57,12 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have none: they take seconds."""
+    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of prepared data for the whole session."""

@@ -1,5 +1,6 @@
 """What several tests need: small builds of everything in conf/, and the commands run in this process."""
 
+import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -217,6 +218,17 @@ def settings_of(name: str) -> list[tuple[str, ...]]:
     """Of an attention: its SETTINGS, and how it stands in conf/."""
     chosen = SETTINGS.get(name, [])
     return chosen if () in chosen else [*chosen, ()]
+
+
+def protocols_of(name: str) -> tuple[str, ...]:
+    """Those under which an attention's options are others: strict alone where they take no value of the protocol."""
+    return ("strict", "paper", "lra") if _asks_the_protocol(name) else ("strict",)
+
+
+def _asks_the_protocol(name: str) -> bool:
+    text = (conf_dir() / f"attention/{name}.yaml").read_text()
+    bases = set(re.findall(r"^  - (\w+)$", text, re.MULTILINE)) - {"_self_"}
+    return "${protocol." in text or any(map(_asks_the_protocol, bases))
 
 
 def cases() -> list[tuple[str, list[str]]]:
