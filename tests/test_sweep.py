@@ -455,9 +455,8 @@ def test_which_runs_are_tried_again(cli: Commands) -> None:
     line = (*SMOKE, *SHORT, "checkpoint.steps=2", "seed=1,2")
     assert cli(train.main, *line)[0] == 0
     folder = Path("runs/listops/paper/simple/simple/seed2")
-    finished = record.read(folder / record.NAME)
     for status, retry, runs in TRIED_AGAIN:
-        record.write(folder, {**finished, "status": status, "reason": "so it was"})
+        record.write(folder, {**record.read(folder / record.NAME), "status": status, "reason": "so it was"})
         code, _, err = cli(train.main, *line, f"retry={retry}")
         assert re.search(rf"\b{runs} runs?, ", err), (status, retry)
         assert code == (1 if status != "finished" and not runs else 0), (status, retry)
