@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import os
 import shutil
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from golden import folder as golden
+from imdb import PER_CLASS, Reviews, few
 from logged import StandIn
 from reports import declare, put
 from support import Commands
@@ -19,6 +21,7 @@ from lra.ops import dropout
 from lra.ops import fused as fused_module
 from lra.report.render import figures
 from lra.runs.device import trim_memory
+from lra.tasks import text
 
 torch.set_num_threads(1)
 
@@ -52,6 +55,12 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """The figures of reports are made, but a word stands for each picture, where no test looks at them."""
     if request.path.stem not in ("test_figures", "test_page"):
         monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have none: they take seconds."""
+    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +99,13 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("LRA_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
+    """Of IMDB; the official data have no more of them here."""
+    monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
+    return few()
 
 
 @pytest.fixture
@@ -164,6 +180,12 @@ def fused(interpreted: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dropout, "kernel", lambda: interpreted["noise_kernel"])
     monkeypatch.setattr(dropout, "has_kernel", lambda _: True)
     monkeypatch.setattr(fused_module, "kernels", lambda: interpreted["fused_kernels"])
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives to the end: no later collection of garbage looks through it, which took a
+    seventh of the time of composing configurations."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,8 +1,10 @@
 """What several tests need: small builds of everything in conf/, and the commands run in this process."""
 
+import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
+from lra.core.paths import conf_dir
 from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
-from lra.tasks import Split, Task, TaskSpec
+from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
 
 TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
@@ -75,7 +78,9 @@ def settings(*overrides: str) -> dict[str, dict[str, Any]]:
     return deepcopy(_settings(*overrides))
 
 
-WITH_KERNELS = [name for name in options("attention") if "backend" in settings(f"attention={name}")["attention"]]
+WITH_KERNELS = [
+    name for name in options("attention") if "\nbackend:" in (conf_dir() / f"attention/{name}.yaml").read_text()
+]
 
 
 def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
@@ -215,6 +220,17 @@ def settings_of(name: str) -> list[tuple[str, ...]]:
     return chosen if () in chosen else [*chosen, ()]
 
 
+def protocols_of(name: str) -> tuple[str, ...]:
+    """Those under which an attention's options are others: strict alone where they take no value of the protocol."""
+    return ("strict", "paper", "lra") if _asks_the_protocol(name) else ("strict",)
+
+
+def _asks_the_protocol(name: str) -> bool:
+    text = (conf_dir() / f"attention/{name}.yaml").read_text()
+    bases = set(re.findall(r"^  - (\w+)$", text, re.MULTILINE)) - {"_self_"}
+    return "${protocol." in text or any(map(_asks_the_protocol, bases))
+
+
 def cases() -> list[tuple[str, list[str]]]:
     """Every attention of conf/, in each of its settings."""
     return [(name, list(extra)) for name in options("attention") for extra in settings_of(name)]
@@ -278,6 +294,23 @@ def small_recipe(**changes: object) -> Recipe:
     """Seven steps."""
     sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
     return recipe_of(**{**sizes, **changes})
+
+
+of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks=pytest.mark.slow)])
+"""A sample of them by default, all of them in a slow test."""
+
+
+def facts_of(task: TaskSpec) -> dict[str, object]:
+    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
+
+
+def built_under_one_name(builder: TaskBuilder, at: Place) -> Task:
+    """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
+    before = builder.at(at).facts
+    assert not [path for path in at.cache.rglob("manifest.json")]
+    task = builder.build(at)
+    assert facts_of(task) == facts_of(before) == facts_of(builder.at(at).facts)
+    return task
 
 
 class Commands:

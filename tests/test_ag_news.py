@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import built_under_one_name, of_real_data
 
 from lra.core.errors import UserError
 from lra.data import hub
+from lra.data.sampling import limited
 from lra.data.tokenise import load
 from lra.tasks import Place, Split, Task, ag_news
 from lra.tasks.ag_news import AgNews
@@ -440,23 +442,27 @@ def test_without_data_and_network_it_says_what_to_do(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- real data
 
 
-def test_real_rows_are_the_texts_through_the_saved_tokenizer(real_data: Path, tmp_path: Path) -> None:
+@of_real_data
+def test_real_rows_go_through_the_saved_tokenizer(real_data: Path, tmp_path: Path, limit: int | None) -> None:
     folder = real_data / "ag_news_partial"
     with lzma.open(folder / "train.partial.jsonl.xz", "rt", encoding="utf-8") as file:
         train = [(row["text"], row["label"]) for row in map(json.loads, file)]
     with lzma.open(folder / "test.csv.xz", "rt", encoding="utf-8", newline="") as file:
         test = [(f"{title} {description}", int(label) - 1) for label, title, description in csv.reader(file)]
     train.sort(key=lambda row: hashlib.sha256(row[0].encode()).hexdigest())
-    task = news(vocabulary=8_000, head=128, tail=384).build(place(tmp_path, real_data))
-    assert task.name == "ag_news (18.6k train, BPE)"
+    vocabulary = 1_009 if limit else 8_000
+    builder = news(vocabulary=vocabulary, head=128, tail=384, limit=limit)
+    task = built_under_one_name(builder, place(tmp_path, real_data))
+    assert task.name == f"ag_news (18.6k train, BPE{' 1009, limit 1009' if limit else ''})"
     tokenizer = load(task.folder / "tokenizer.json")
     rng = random.Random(1)
     for split, rows in {"train": train[:13_030], "val": train[13_030:], "test": test}.items():
-        found = getattr(task, split)
+        found, rows = getattr(task, split), [rows[row] for row in limited(len(rows), limit, split)]
         assert len(found) == len(rows)
         for number in [0, len(rows) - 1, *rng.sample(range(len(rows)), 200)]:
             ids = tokenizer.encode(rows[number][0]).ids
             assert found.document(number).tolist() == (ids if len(ids) <= 512 else ids[:128] + ids[-384:])
             assert found.labels[number] == rows[number][1]
-    assert task.baselines["majority class"] == 25.0
-    assert 87.5 < task.baselines["bag of words"] < 90
+    if limit is None:
+        assert task.baselines["majority class"] == 25.0
+        assert 87.5 < task.baselines["bag of words"] < 90

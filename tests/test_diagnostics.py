@@ -183,7 +183,7 @@ def test_overlap_of_pairs_of_few_words() -> None:
 
 
 def test_overlap_of_the_real_pairs(tmp_path: Path, real_data: Path) -> None:
-    builder = AclMatching(max_length=4_000, limit=2_003)
+    builder = AclMatching(max_length=4_000, limit=503)
     split = builder.build(place(tmp_path, real_data)).test
     cosines = tf_idf_cosines(split)
     found = Overlap(split)(split, np.arange(len(split)))

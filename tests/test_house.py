@@ -2,12 +2,13 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from support import composed, options
+from support import options
 
 from lra.core.paths import PACKAGE, conf_dir
 
@@ -45,9 +46,15 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -59,31 +66,29 @@ def floor(package: str) -> int:
     return next(number for number, packages in enumerate(FLOORS) if package in packages)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_only_go_down(path: Path) -> None:
-    package = room(path)
-    if package == "__init__":
-        return
-    imported = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {"__version__", package}
-    assert all(floor(other) < floor(package) for other in imported), imported
-    libraries = {name.split(".")[0] for name in imports(path)}
-    if package not in HYDRA:
-        assert not libraries & {"hydra", "omegaconf"}
-    if package in NO_TORCH:
-        assert "torch" not in at_import(path)
+def test_imports_only_go_down() -> None:
+    for path in FILES:
+        package = room(path)
+        if package == "__init__":
+            continue
+        imported = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {"__version__", package}
+        assert all(floor(other) < floor(package) for other in imported), (path, imported)
+        libraries = {name.split(".")[0] for name in imports(path)}
+        assert package in HYDRA or not libraries & {"hydra", "omegaconf"}, path
+        assert package not in NO_TORCH or "torch" not in at_import(path), path
 
 
 ROOMS = ("read", "statistics", "render", "report", "check")
 """Of `lra.report`, from the ground up."""
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "report").rglob("*.py")), ids=lambda path: path.stem)
-def test_rooms_of_the_report_import_only_down(path: Path) -> None:
-    room_of_it = path.relative_to(PACKAGE / "report").with_suffix("").parts[0]
-    if room_of_it == "__init__":
-        return
-    imported = {name.split(".")[2] for name in imports(path) if name.startswith("lra.report.")}
-    assert all(ROOMS.index(other) <= ROOMS.index(room_of_it) for other in imported), imported
+def test_rooms_of_the_report_import_only_down() -> None:
+    for path in sorted((PACKAGE / "report").rglob("*.py")):
+        room_of_it = path.relative_to(PACKAGE / "report").with_suffix("").parts[0]
+        if room_of_it == "__init__":
+            continue
+        imported = {name.split(".")[2] for name in imports(path) if name.startswith("lra.report.")}
+        assert all(ROOMS.index(other) <= ROOMS.index(room_of_it) for other in imported), (path, imported)
 
 
 def test_no_module_imports_itself_by_others() -> None:
@@ -120,7 +125,7 @@ def module_of(name: str) -> str | None:
 def at_import(path: Path) -> set[str]:
     """The libraries that importing a module imports: not those that a function, or only a type checker, asks for."""
     found = set()
-    nodes = list(ast.parse(path.read_text()).body)
+    nodes = list(tree(path).body)
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):
@@ -149,7 +154,7 @@ def slow(module: str) -> bool:
         path = file_of(name) if name.startswith("lra.") else None
         if path is not None and name not in imported:
             imported.add(name)
-            waiting += [other for node in ast.parse(path.read_text()).body for other in modules(node)]
+            waiting += [other for node in tree(path).body for other in modules(node)]
     return False
 
 
@@ -162,42 +167,38 @@ def modules(statement: ast.stmt) -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_functions_import_only_what_is_slow(path: Path) -> None:
+def functions() -> Iterator[tuple[Path, ast.FunctionDef]]:
+    for path in FILES:
+        yield from ((path, node) for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef))
+
+
+def test_functions_import_only_what_is_slow() -> None:
     """All else stands at the head of the file; this is what keeps --help quick."""
-    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
-    inside = [node for function in functions for node in ast.walk(function)]
-    for statement in (node for node in inside if isinstance(node, ast.Import | ast.ImportFrom)):
-        known = any({name, name.split(".")[0]} & SLOW or slow(name) for name in modules(statement))
-        assert known, ast.unparse(statement)
+    for path, function in functions():
+        for statement in (node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)):
+            known = any({name, name.split(".")[0]} & SLOW or slow(name) for name in modules(statement))
+            assert known, (path, ast.unparse(statement))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_files_and_functions_are_short(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= LINES_OF_A_FILE
-    long = [
-        node.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= LINES_OF_A_FUNCTION
-    ]
-    assert not long
+def test_files_and_functions_are_short() -> None:
+    assert [path for path in FILES if len(path.read_text().splitlines()) > LINES_OF_A_FILE] == []
+    lengths = [(path, node.name, node.end_lineno - node.lineno) for path, node in functions()]
+    assert [one for one in lengths if one[2] >= LINES_OF_A_FUNCTION] == []
 
 
 def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_yaml_owns_the_defaults(path: Path) -> None:
+def test_yaml_owns_the_defaults() -> None:
     """Parameters that YAML sets have no second default in Python, and nothing swallows unknown names."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+    for path, node in functions():
+        if node.name == "__init__":
             assert node.args.kwarg is None, f"{path.name}: **{node.args.kwarg.arg}"
             assert not any(node.args.kw_defaults), f"{path.name}: a keyword of a constructor has a default"
 
@@ -210,18 +211,24 @@ def rooms(package: str) -> set[str]:
     return names - {"__init__"}
 
 
+def modules_of(group: str, package: str) -> dict[str, str]:
+    """By option of ours, the module of `package` that it names; those that derive from another name none."""
+    texts = {name: (conf_dir() / group / f"{name}.yaml").read_text() for name in options(group)}
+    named = {
+        name: re.search(rf"^ *_target_: lra\.{package}\.(\w+)", text, re.MULTILINE) for name, text in texts.items()
+    }
+    return {name: match[1] for name, match in named.items() if match}
+
+
 def test_every_attention_has_a_file_of_its_own_and_nothing_else_is_there() -> None:
-    files = set()
-    for name in options("attention"):
-        file = composed(f"attention={name}")["attention"]["_target_"].split(".")[2]
-        assert name.removesuffix("_lra_released") == file
-        files.add(file)
-    assert files == rooms("attention")
+    found = modules_of("attention", "attention")
+    assert {option for option in options("attention") if not option.endswith("_lra_released")} == found.keys()
+    assert all(option == module for option, module in found.items())
+    assert found.keys() == rooms("attention")
 
 
 def test_every_task_has_a_file_or_a_folder_of_its_own_and_nothing_else_is_there() -> None:
-    targets = {composed(f"task={name}")["task"]["_target_"] for name in options("task")}
-    assert {target.split(".")[2] for target in targets} == rooms("tasks")
+    assert set(modules_of("task", "tasks").values()) == rooms("tasks")
 
 
 def test_nothing_names_this_machine() -> None:

@@ -5,17 +5,18 @@ import lzma
 import tarfile
 from collections import Counter
 from collections.abc import Callable
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import composed
+from support import built_under_one_name, composed, of_real_data
 
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub
-from lra.data.sampling import limited
+from lra.data.sampling import held_out, limited
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey
 from lra.tasks import Place, Split, image
@@ -354,35 +355,31 @@ def test_no_published_number_stands_beside_copies() -> None:
 # ---------------------------------------------------------------- the real images
 
 
+def grey_copies(folder: Path, split: str) -> list[tuple[bytes, int]]:
+    with lzma.open(folder / f"{split}.images.u8.xz") as file:
+        pixels = file.read()
+    labels = (folder / f"{split}.labels.u8").read_bytes()
+    assert len(pixels) == 1024 * len(labels)
+    return [(pixels[1024 * row : 1024 * (row + 1)], label) for row, label in enumerate(labels)]
+
+
+@of_real_data
 def test_real_copies_are_read_as_plain_python_reads_them(
-    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
     monkeypatch.setattr(image, "picture_baselines", lambda *_: {})  # it trains; the slow test below has it
-    task = Image(limit=None).build(place(tmp_path, real_data))
-    folder = real_data / "cifar10_gray"
-    assert task.name == "image (JPEG copies)"
-    assert [np.bincount(split.labels).tolist() for split in (task.train, task.val, task.test)] == [
-        [4500] * 10,
-        [500] * 10,
-        [1000] * 10,
-    ]
-    with lzma.open(folder / "test.images.u8.xz") as file:
-        pixels = file.read()
-    assert task.test.labels.tolist() == list((folder / "test.labels.u8").read_bytes())
-    for row in [0, 9_999, *np.random.default_rng(3).choice(10_000, size=200, replace=False).tolist()]:
-        assert task.test.document(row).tolist() == [value + 1 for value in pixels[1024 * row : 1024 * (row + 1)]]
-    with lzma.open(folder / "train.images.u8.xz") as file:
-        pixels = file.read()
-    labels = (folder / "train.labels.u8").read_bytes()
-    whole = Counter((pixels[1024 * row : 1024 * (row + 1)], label) for row, label in enumerate(labels))
-    divided = Counter(
-        (picture.tobytes(), int(label))
-        for split in (task.train, task.val)
-        for picture, label in zip(
-            (split.tokens - 1).astype(np.uint8).reshape(-1, 1024)[split.index], split.labels, strict=True
-        )
-    )
-    assert divided == whole and len(pixels) == 1024 * len(labels)
+    task = built_under_one_name(Image(limit=limit), place(tmp_path, real_data))
+    assert task.name == ("image (JPEG copies)" if limit is None else "image (JPEG copies, limit 1009)")
+    train, test = (grey_copies(real_data / "cifar10_gray", split) for split in ("train", "test"))
+    held = held_out(np.array([label for _, label in train]))
+    divided = {"train": list(compress(train, ~held)), "val": list(compress(train, held)), "test": test}
+    for split, count in (("train", 4500), ("val", 500), ("test", 1000)):
+        assert Counter(label for _, label in divided[split]) == dict.fromkeys(range(10), count)
+        rows = [divided[split][row] for row in limited(10 * count, limit, split)]
+        found = getattr(task, split)
+        assert found.labels.tolist() == [label for _, label in rows]
+        for row in [0, len(rows) - 1, *np.random.default_rng(3).choice(len(rows), size=200, replace=False).tolist()]:
+            assert found.document(row).tolist() == [value + 1 for value in rows[row][0]]
 
 
 @pytest.mark.slow

@@ -174,6 +174,7 @@ def test_transfer_from_the_command_line(cli: Commands) -> None:
     assert (code, err.count("\n"), "train.freeze" in err, "'qkv'" in err) == (2, 1, True, True)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -> None:
     """The rows of the transfer share attention and variant, and none overwrites another."""
     code, _, err = cli(
@@ -182,6 +183,7 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
         *SMALL,
         "case=transfer_source,transfer_none,transfer_random,transfer_qkv,transfer_all",
         "seed=1,2",
+        "model.depth=1",
     )
     assert code == 0, err
     assert "10 of 10 runs finished" in err

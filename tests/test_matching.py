@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import composed, model_of
+from support import built_under_one_name, composed, model_of, of_real_data
 
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.baselines import best_threshold, pair_cosine
 from lra.data.cache import verify
+from lra.data.sampling import sampled
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task
 from lra.tasks.acl_matching import AclMatching
@@ -382,21 +383,24 @@ def test_a_damaged_or_missing_acl_file_is_named(tmp_path: Path) -> None:
     assert cached(tmp_path) == []
 
 
-def test_the_real_acl_pairs(tmp_path: Path, real_data: Path) -> None:
-    task = acl(tmp_path, real_data, max_length=4000)
-    assert task.name == "acl_matching"
+@of_real_data
+def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
+    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), place(tmp_path, real_data))
+    assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")
     raw = real_data / "acl_pairs"
     with lzma.open(raw / "docs.jsonl.xz", "rt", encoding="utf-8") as file:
         papers = {row["id"]: row["text"].encode() for row in map(json.loads, file)}
     for split, part in NAMES.items():
         with lzma.open(raw / f"pairs.{part}.tsv.xz", "rt") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
-        assert_reads(getattr(task, split), [(label, papers[one], papers[two]) for label, one, two in rows], 4000)
-    assert task.digest == "703959cbaf8b3fe170713fee5f0a9c0e8160d735d2ccf042b1fc64f865f3c1a8"
+        drawn = [(label, papers[one], papers[two]) for label, one, two in sampled(rows, limit, split)]
+        assert_reads(getattr(task, split), drawn, 4000)
     assert task.source["papers"] == {"train": 4806, "val": 2818, "test": 2841}
     assert task.source["papers in train and test"] == 2798
-    assert task.baselines["majority class"] == pytest.approx(100 * 3082 / 6120)
-    assert 78 < task.baselines["cosine of bag of words"] < 81
+    if limit is None:
+        assert task.digest == "703959cbaf8b3fe170713fee5f0a9c0e8160d735d2ccf042b1fc64f865f3c1a8"
+        assert task.baselines["majority class"] == pytest.approx(100 * 3082 / 6120)
+        assert 78 < task.baselines["cosine of bag of words"] < 81
 
 
 # ---------------------------------------------------------------- baselines

@@ -11,13 +11,12 @@ import pytest
 import torch
 from faults.api_trial import After, changed
 from faults.hostile import results
-from faults.runs import TINY
-from support import Commands
+from faults.runs import TINY, warm
 
 import lra
 
 CALLS: dict[str, Callable[[], Any]] = {
-    "compose": lambda: lra.compose("task=listops", "attention=simple").describe(),
+    "compose": lambda: lra.compose("experiment=smoke", "attention=simple").describe(),
     "train": lambda: lra.train(*TINY, "out=trained"),
     "load": lambda: lra.load("runs").table,
     "check": lambda: lra.check("simple", "growth=[]", "lengths=[3]"),
@@ -25,24 +24,28 @@ CALLS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture
-def here(cli: Commands) -> None:
-    """A working folder with results, and everything imported: torch sets a variable when it first counts FLOPs."""
-    results(Path("runs"))
-    CALLS["load"]()
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Torch sets a variable when it first counts FLOPs."""
+    warm()
     CALLS["compose"]()
 
 
+@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize("name", CALLS)
-def test_nothing_of_the_process_is_another_afterwards(here: None, name: str) -> None:
+def test_nothing_of_the_process_is_another_afterwards(name: str) -> None:
     """But for torch's generator, from which a layer draws its weights."""
+    if name == "load":
+        results(Path("runs"))
     said = changed(CALLS[name], torch_draws=name == "attention")
     assert said == ("returned", [])
 
 
-@pytest.mark.parametrize("how", ["raised", "SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("after", [40, 400, 2_500])
-def test_nothing_of_it_is_another_after_an_interrupt(here: None, after: int, how: str) -> None:
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("after", "how"), [(40, "SIGINT"), (400, "raised"), (400, "SIGINT"), (400, "SIGTERM"), (2_500, "SIGINT")]
+)
+def test_nothing_of_it_is_another_after_an_interrupt(after: int, how: str) -> None:
     """In the middle of a training; a signal that comes before a run listens is not ours."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
     signal.signal(signal.SIGTERM, signal.default_int_handler)

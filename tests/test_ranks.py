@@ -60,9 +60,9 @@ def together(processes: int, folder: Path, work: Callable[[], object]) -> list:
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system[0].removeprefix("attention="))
 def test_any_number_of_ranks_trains_as_one(tmp_path: Path, system: tuple[str, ...]) -> None:
-    """Losses of 20 steps with dropout, weights, tokens, and counts of an evaluation."""
+    """Losses of 11 steps with dropout, weights, tokens, and counts of an evaluation."""
     task = stub_task()
-    recipe = small_recipe(steps=20, clip_norm=1.0)
+    recipe = small_recipe(steps=11, clip_norm=1.0)
 
     def work() -> tuple:
         torch.manual_seed(1)

@@ -33,6 +33,7 @@ from lra.runs import estimate
 from lra.runs.build import Job, assemble
 
 SMOKE = ("--multirun", "experiment=smoke", "out=runs")
+SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
 PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 SLURM = ("hydra.launcher.cpus_per_task=1",)
@@ -255,7 +256,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
             for descriptor, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(tmp_path / f"{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-            sys.argv = ["lra", *SIX, "train.steps=60"]
+            sys.argv = ["lra", *SIX]
             train.main()
             code = 0
         except SystemExit as stop:
@@ -272,7 +273,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
     trained = [line for number in range(3) for line in (tmp_path / f"{number}.out").read_text().splitlines()]
     assert sum("test accuracy" in line for line in trained if line.startswith("[")) == 6
     assert len(left(Path("runs"))) == 6
-    code, _, err = cli(train.main, *SIX, "train.steps=60")
+    code, _, err = cli(train.main, *SIX)
     assert code == 0
     assert err.count("nothing to do") == 6
 
@@ -289,7 +290,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
         return outcome
 
     monkeypatch.setattr(train, "_command", lra.cli.command.command("train", sweep.run)(run_and_signal))
-    code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
+    code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
     assert err.endswith("1 of 3 runs finished, 2 waiting\n")
@@ -298,7 +299,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     assert "Traceback" not in err
     assert signal.getsignal(number) == before
     monkeypatch.setattr(train, "_command", honest)
-    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10")
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert (code, err.count("nothing to do")) == (0, 1)
 
 
@@ -316,14 +317,14 @@ def test_a_signal_within_a_run_ends_the_sweep(
         return run(job)
 
     monkeypatch.setattr(train, "run", signalled)
-    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", "train.steps=10", *extra)
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT, *extra)
     assert (code, err.count("paused (SIGTERM)")) == (75, 1)
     assert len(list(Path("runs").rglob(CONFIG))) <= 1
     assert err.splitlines()[-1].startswith("0 of 3 runs finished")
 
 
 def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
-    code, out, err = cli(train.main, *SMOKE, "seed=1,2", "train.steps=10", "system=simple,linear")
+    code, out, err = cli(train.main, *SMOKE, "seed=1,2", *SHORT, "system=simple,linear")
     assert code == 0, err
     found = re.findall(r"^\[(\d)/4\] listops (\w+)/\w+ \(paper\) seed (\d)", out, re.MULTILINE)
     assert found == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
@@ -336,22 +337,22 @@ def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> Non
     assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
     said = "= softmax at this length, where nothing is left out: listops longformer/transformer (paper)"
     assert err.splitlines()[0] == said
-    code, _, err = cli(train.main, "experiment=smoke", "system=longformer", "out=runs", "train.steps=10")
+    code, _, err = cli(train.main, "experiment=smoke", "system=longformer", "out=runs", *SHORT)
     assert code == 0, err
     assert [json.loads(path.read_text())["full_pattern"] for path in Path("runs").rglob(record.NAME)] == [True]
 
 
 def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) -> None:
     line = ("--multirun", "experiment=smoke", "out=runs", "seed=1,2")
-    code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=1e-9")
+    code, _, err = cli(train.main, *line, *SHORT, "max_hours=1e-9")
     assert code == 2
-    assert re.search(r"2 runs, 9.6e\+03 tokens in training, about \S+ minutes .* more than max_hours=1e-09", err)
+    assert re.search(r"2 runs, 2.9e\+03 tokens in training, about \S+ minutes .* more than max_hours=1e-09", err)
     assert not Path("runs").exists()
-    code, _, err = cli(train.main, *line, "train.steps=10", "train.micro_batch=auto", "max_hours=1e-9")
+    code, _, err = cli(train.main, *line, *SHORT, "train.micro_batch=auto", "max_hours=1e-9")
     assert (code, "could not be measured" in err) == (2, False)
-    code, _, err = cli(train.main, *line, "train.steps=10", "max_hours=null")
+    code, _, err = cli(train.main, *line, *SHORT, "max_hours=null")
     assert code == 0
-    assert "2 runs, 9.6e+03 tokens in training" in err
+    assert "2 runs, 2.9e+03 tokens in training" in err
 
 
 def test_a_sweep_that_has_begun_goes_on_however_long_it_is(cli: Commands) -> None:
@@ -432,35 +433,35 @@ def test_what_cannot_be_measured_is_reckoned_from_its_flops(cli: Commands, monke
 
 
 def test_the_estimate_counts_what_is_not_done(cli: Commands) -> None:
-    line = (*SMOKE, "train.steps=10", "system=simple,linear")
+    line = (*SMOKE, *SHORT, "system=simple,linear")
     assert cli(train.main, *line, "seed=1,2")[0] == 0
-    assert "4 runs, 1.9e+04 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
+    assert "4 runs, 5.8e+03 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
     assert "0 runs, 0 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
 
 
-@pytest.mark.parametrize(
-    ("status", "retry", "runs"),
-    [
-        ("failed", "failed", 1),
-        ("failed", "none", 0),
-        ("failed", "all", 1),
-        ("diverged", "failed", 0),
-        ("diverged", "none", 0),
-        ("diverged", "all", 1),
-        ("finished", "all", 0),
-    ],
-)
-def test_which_runs_are_tried_again(cli: Commands, status: str, retry: str, runs: int) -> None:
+TRIED_AGAIN = [
+    ("failed", "failed", 1),
+    ("failed", "none", 0),
+    ("failed", "all", 1),
+    ("diverged", "failed", 0),
+    ("diverged", "none", 0),
+    ("diverged", "all", 1),
+    ("finished", "all", 0),
+]
+
+
+def test_which_runs_are_tried_again(cli: Commands) -> None:
     """By the same command, and counted in what it says it will cost."""
-    line = (*SMOKE, "train.steps=10", "checkpoint.steps=5", "seed=1,2")
+    line = (*SMOKE, *SHORT, "checkpoint.steps=2", "seed=1,2")
     assert cli(train.main, *line)[0] == 0
     folder = Path("runs/listops/paper/simple/simple/seed2")
-    record.write(folder, {**record.read(folder / record.NAME), "status": status, "reason": "so it was"})
-    code, _, err = cli(train.main, *line, f"retry={retry}")
-    assert re.search(rf"\b{runs} runs?, ", err)
-    assert code == (1 if status != "finished" and not runs else 0)
-    assert ("1 of 2 runs finished" if code else "2 of 2 runs finished") in err
-    assert (f"{folder}: {status}: so it was" in err) == bool(code)
+    for status, retry, runs in TRIED_AGAIN:
+        record.write(folder, {**record.read(folder / record.NAME), "status": status, "reason": "so it was"})
+        code, _, err = cli(train.main, *line, f"retry={retry}")
+        assert re.search(rf"\b{runs} runs?, ", err), (status, retry)
+        assert code == (1 if status != "finished" and not runs else 0), (status, retry)
+        assert ("1 of 2 runs finished" if code else "2 of 2 runs finished") in err
+        assert (f"{folder}: {status}: so it was" in err) == bool(code)
 
 
 def test_a_diverged_run_begins_anew(cli: Commands) -> None:
@@ -479,7 +480,7 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
 
 
 def test_a_status_says_where_and_why(cli: Commands) -> None:
-    line = (*SMOKE, "train.steps=10", "seed=1,2,3")
+    line = (*SMOKE, *SHORT, "seed=1,2,3")
     assert cli(train.main, *line)[0] == 0
     folder = Path("runs/listops/paper/simple/simple")
     record.write(
@@ -552,17 +553,17 @@ def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:
 
 
 def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None:
-    words = ("experiment=smoke", "system=simple,longformer", "seed=1,2", "describe=true", "--multirun")
+    words = ("experiment=smoke", "system=simple,longformer", "describe=true", "--multirun")
 
     def rows(*more: str) -> list[str]:
         code, out, err = cli(train.main, *words, *more)
         assert code == 0, err
         return [Path(line.split('"')[3]).parent.parent.name for line in out.splitlines() if "run_folder" in line]
 
-    without = ["simple"] * 2 + ["longformer"] * 2
-    assert rows() == without
-    assert rows("also=softmax") == without + ["softmax"] * 2
-    assert rows("also=[linear,fnet]") == without + ["linear"] * 2 + ["fnet"] * 2
+    assert rows() == ["simple", "longformer"]
+    assert rows("also=softmax") == ["simple", "longformer", "softmax"]
+    twice = [name for name in ("simple", "longformer", "linear", "fnet") for _ in range(2)]
+    assert rows("also=[linear,fnet]", "seed=1,2") == twice
 
 
 @pytest.mark.parametrize(

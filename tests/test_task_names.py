@@ -5,18 +5,18 @@ import json
 import random
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support import composed
+from support import built_under_one_name, composed, facts_of
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import hub
 from lra.runs.build import assemble
-from lra.tasks import Place, TaskBuilder, TaskSpec, image, text, titled
+from lra.tasks import Place, TaskBuilder, image, text, titled
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
 from lra.tasks.ag_news import files as ag_news_files
@@ -219,24 +219,10 @@ EXAMPLES = [
 
 
 @pytest.fixture(autouse=True)
-def small_publications(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13 reviews of each class are all of IMDb, and 120 images all of CIFAR-10, unless real data are read."""
-    if "real_data" not in request.fixturenames:
-        monkeypatch.setattr(text, "ROWS_PER_CLASS", 13)
-        monkeypatch.setattr(image, "BATCH_ROWS", 20)
-
-
-def facts_of(task: TaskSpec) -> dict[str, object]:
-    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
-
-
-def assert_one_name(builder: TaskBuilder, at: Place) -> str:
-    """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
-    before = builder.at(at).facts
-    assert not [path for path in at.cache.rglob("manifest.json")]
-    task = builder.build(at)
-    assert facts_of(task) == facts_of(before) == facts_of(builder.at(at).facts)
-    return task.name
+def small_publications(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13 reviews of each class are all of IMDb, and 120 images all of CIFAR-10."""
+    monkeypatch.setattr(text, "ROWS_PER_CLASS", 13)
+    monkeypatch.setattr(image, "BATCH_ROWS", 20)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -244,7 +230,7 @@ def test_the_name_is_final_before_the_data_are_read(tmp_path: Path, example: Exa
     example.write(tmp_path / "data")
     (tmp_path / "data").mkdir(exist_ok=True)
     builder = example.builder(tmp_path / "data")
-    assert assert_one_name(builder, place(tmp_path / "cache", tmp_path / "data")) == example.name
+    assert built_under_one_name(builder, place(tmp_path / "cache", tmp_path / "data")).name == example.name
 
 
 @pytest.mark.parametrize("example", EXAMPLES[:-2], ids=lambda example: example.name)
@@ -282,7 +268,7 @@ def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatc
     for split in ag_news_files.ROWS:
         monkeypatch.setitem(ag_news_files.ROWS, split, 26)
     for builder in (imdb(), news(tokenizer="bpe")):
-        assert "examples" not in assert_one_name(builder, place(tmp_path / type(builder).__name__, None))
+        assert "examples" not in built_under_one_name(builder, place(tmp_path / type(builder).__name__, None)).name
     monkeypatch.setitem(ag_news_files.ROWS, "test", 29)
     with pytest.raises(UserError, match="fancyzhx/ag_news: 26 items in test, expected 29"):
         news(tokenizer="bpe").build(place(tmp_path / "other", None))
@@ -307,19 +293,3 @@ def test_an_assembled_system_has_the_name_that_a_sweep_declares(tmp_path: Path) 
 def test_notes_that_hold_follow_the_name() -> None:
     assert titled("a", {"b": False}) == "a"
     assert titled("a", {"b": True, "c": False, "d": True}) == "a (b, d)"
-
-
-REAL = {
-    "text (length 37, limit 53)": imdb(limit=53),
-    "ag_news (18.6k train, BPE 263, length 5+3, limit 53)": news(tokenizer="bpe", limit=53),
-    "acl_matching (length 43, limit 53)": AclMatching(max_length=43, limit=53),
-    "books (context 3, vocabulary 263, limit 3)": Books(
-        context=3, vocabulary=263, groups=["children", "young-adventure"], limit=3
-    ),
-    "image (JPEG copies, limit 53)": Image(limit=53),
-}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_data_have_one_name(real_data: Path, tmp_path: Path, name: str) -> None:
-    assert assert_one_name(REAL[name], place(tmp_path, real_data)) == name

@@ -1,14 +1,7 @@
-"""Text: every source gives the same bytes, plain readings of the raw files agree, and bad input is refused."""
+"""Text: every source gives the same bytes, and plain readings of the raw files agree."""
 
-import functools
-import io
-import json
-import lzma
 import os
 import shutil
-import subprocess
-import sys
-import tarfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from imdb import (
+    LAYOUTS,
+    Reviews,
+    as_archive,
+    as_compressed_json_lines,
+    as_folder,
+    as_json_lines,
+    by_file,
+    expected,
+    files_in,
+    imdb,
+    place,
+    stored,
+    write_archive,
+)
 from support import Commands, composed
 
 from lra.cli import prepare
@@ -25,121 +33,7 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub, readers
 from lra.data.sampling import held_out, limited
-from lra.data.tokenise import text_of
-from lra.tasks import Place, Split, Task, text
-from lra.tasks.text import Text
-
-PER_CLASS = 13
-Reviews = dict[str, list[tuple[int, str]]]
-
-
-def place(cache: Path, data_dir: Path | None) -> Place:
-    return Place(cache=cache, data_dir=data_dir, workers=1, progress=lambda done, total: None)
-
-
-def imdb(**changes: Any) -> Text:
-    return Text(**{"max_length": 37, "validation": "test", "limit": None, **changes})
-
-
-@pytest.fixture(autouse=True)
-def few_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official data have 13 reviews of each class here, unless real data are read."""
-    if "real_data" not in request.fixturenames:
-        monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
-
-
-@pytest.fixture
-def reviews() -> Reviews:
-    """13 of each class and split, in no order; some equal, one with both labels, some longer than 37 bytes."""
-    words = {0: "awful <br /><br />", 1: "splendid, très"}
-    splits: Reviews = {}
-    for split in ("train", "test"):
-        rows = [
-            (label, f"{number % 9} {split}: {words[label]}" * (1 + number % 3))
-            for number in range(12)
-            for label in (1, 0)
-        ]
-        splits[split] = [(1, "as it is"), *rows, (0, "as it is")]
-    return splits
-
-
-# ---------------------------------------------------------------- the sources
-
-
-def by_file(reviews: Reviews) -> list[tuple[str, bytes]]:
-    """Members of the archive, as the original names them."""
-    seen: Counter[tuple[str, int]] = Counter()
-    files = []
-    for split, rows in reviews.items():
-        for label, review in rows:
-            files.append((f"aclImdb/{split}/{('neg', 'pos')[label]}/{seen[split, label]}_7.txt", review.encode()))
-            seen[split, label] += 1
-    return files
-
-
-def write_archive(folder: Path, members: list[tuple[str, bytes]]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "aclImdb_v1.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
-
-
-def as_archive(folder: Path, reviews: Reviews) -> None:
-    beside = [("aclImdb/README", b"a note"), ("aclImdb/train/unsup/0_0.txt", b"no label"), ("aclImdb/imdb.vocab", b"a")]
-    write_archive(folder, [*beside, *by_file(reviews)])
-
-
-def as_folder(folder: Path, reviews: Reviews) -> None:
-    for name, data in [("aclImdb/train/unsup/0_0.txt", b"no label"), *by_file(reviews)]:
-        path = folder / "imdb" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-def as_json_lines(folder: Path, reviews: Reviews) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in reviews.items():
-        lines = [
-            json.dumps({"id": number, "label": label, "text": review}) for number, (label, review) in enumerate(rows)
-        ]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def as_compressed_json_lines(folder: Path, reviews: Reviews) -> None:
-    as_json_lines(folder / "imdb", reviews)
-    for split in reviews:
-        path = folder / "imdb" / f"{split}.jsonl"
-        (folder / "imdb" / f"{split}.jsonl.xz").write_bytes(lzma.compress(path.read_bytes()))
-        path.unlink()
-
-
-def as_parquet(folder: Path, reviews: Reviews) -> None:
-    """As the hub has them, in two parts."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (folder / "imdb" / "plain_text").mkdir(parents=True)
-    for split, rows in reviews.items():
-        for part, piece in enumerate((rows[:7], rows[7:])):
-            table = pa.table({"text": [review for _, review in piece], "label": [label for label, _ in piece]})
-            pq.write_table(table, folder / "imdb" / "plain_text" / f"{split}-0000{part}-of-00002.parquet")
-
-
-def as_arrow(folder: Path, reviews: Reviews) -> None:
-    import pyarrow as pa
-
-    folder.mkdir()
-    for split, rows in reviews.items():
-        table = pa.table({"text": [review for _, review in rows], "label": [label for label, _ in rows]})
-        with pa.OSFile(str(folder / f"imdb-{split}.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
-            out.write_table(table)
-
-
-LAYOUTS = [as_archive, as_folder, as_json_lines, as_compressed_json_lines, as_parquet, as_arrow]
+from lra.tasks import Place
 
 
 def of_hub(reviews: Reviews) -> Callable[..., list[dict[str, Any]]]:
@@ -147,20 +41,6 @@ def of_hub(reviews: Reviews) -> Callable[..., list[dict[str, Any]]]:
         return [{"text": review, "label": label} for label, review in reviews[split]]
 
     return hub
-
-
-def expected(rows: list[tuple[int, str]], length: int) -> list[tuple[list[int], int]]:
-    """Ids and labels by plain Python: sorted by bytes, then label; cut at the right; byte + 1."""
-    pairs = sorted((review.encode(), label) for label, review in rows)
-    return [([byte + 1 for byte in review[:length]], label) for review, label in pairs]
-
-
-def stored(split: Split) -> list[tuple[list[int], int]]:
-    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
-
-
-def files_in(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
@@ -299,23 +179,6 @@ def test_verify_reads_the_raw_data_again(cli: Commands, reviews: Reviews) -> Non
     assert "label 7, expected 0" in err
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", ["aclImdb_v1.tar.gz", "aclImdb", "imdb/train.jsonl", "aclImdb/train/neg/5_7.txt"])
-def test_a_pipe_is_no_data(tmp_path: Path, reviews: Reviews, name: str) -> None:
-    as_json_lines(tmp_path / "data", reviews)
-    if "/" in name:
-        as_folder(tmp_path / "data" / "..", reviews)
-        (tmp_path / "imdb" / "aclImdb").rename(tmp_path / "data" / "aclImdb")
-    path = tmp_path / "data" / name
-    path.unlink(missing_ok=True)
-    path.parent.mkdir(exist_ok=True)
-    os.mkfifo(path)
-    if name == "imdb/train.jsonl":
-        (tmp_path / "data" / "test.jsonl").rename(tmp_path / "data" / "imdb" / "test.jsonl")
-        shutil.rmtree(tmp_path / "data" / "aclImdb")
-    refused(tmp_path, f"{name}: expected a regular file, found a FIFO")
-
-
 def test_length_costs_no_memory(tmp_path: Path, reviews: Reviews) -> None:
     as_json_lines(tmp_path, reviews)
     imdb(max_length=10**9).build(place(tmp_path / "cache", tmp_path))  # what it imports is not measured
@@ -325,9 +188,6 @@ def test_length_costs_no_memory(tmp_path: Path, reviews: Reviews) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 2**20
-
-
-# ---------------------------------------------------------------- names, splits, baselines
 
 
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
@@ -392,148 +252,6 @@ def test_too_little_for_a_baseline_is_said(tmp_path: Path, reviews: Reviews) -> 
     assert not files_in(tmp_path / "cache")
 
 
-# ---------------------------------------------------------------- bad input
-
-
-def refused(tmp_path: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        imdb().build(place(tmp_path / "cache", tmp_path / "data"))
-    assert "\n" not in str(error.value)
-    assert not files_in(tmp_path / "cache")
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.8, 0.99])
-def test_a_truncated_archive_is_refused(tmp_path: Path, reviews: Reviews, share: float) -> None:
-    noise = np.random.default_rng(1)
-    members = [(name, data + noise.bytes(300)) for name, data in by_file(reviews)]
-    path = write_archive(tmp_path / "data", members)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    refused(tmp_path, r"aclImdb_v1.tar.gz: (.*damaged|\d+ reviews in .*, expected 13)")
-
-
-@pytest.mark.parametrize("write", [as_archive, as_folder])
-def test_a_split_without_reviews_is_named(tmp_path: Path, reviews: Reviews, write: Callable) -> None:
-    write(tmp_path / "data", {"train": reviews["train"], "test": [row for row in reviews["test"] if row[0]]})
-    refused(tmp_path, r"aclImdb.*: 0 reviews in aclImdb/test/neg, expected 13; take the official")
-
-
-def test_one_review_too_many_is_an_error(tmp_path: Path, reviews: Reviews) -> None:
-    as_folder(tmp_path / "data", {**reviews, "train": [*reviews["train"], (1, "one more")]})
-    refused(tmp_path, "14 reviews in aclImdb/train/pos, expected 13")
-
-
-@pytest.mark.parametrize(
-    "name", ["../aclImdb/train/neg/0_1.txt", "aclImdb/train/neg/../../../0_1.txt", "/aclImdb/train/neg/0_1.txt"]
-)
-def test_a_member_that_leaves_the_folder_is_refused(tmp_path: Path, reviews: Reviews, name: str) -> None:
-    write_archive(tmp_path / "data", [(name, b"x"), *by_file(reviews)])
-    refused(tmp_path, "member '.*0_1.txt' leaves the folder")
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
-def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: bytes) -> None:
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "aclImdb_v1.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo("aclImdb/train/neg/0_1.txt")
-        member.type, member.linkname = kind, "secret"
-        archive.addfile(member)
-    refused(tmp_path, "member 'aclImdb/train/neg/0_1.txt' is a link or a device")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"label": 0, "text": "a', "not JSON"),
-        ('["label", "text"]', "field 'label' is .*, expected int"),
-        ('{"label": 0}', "field 'text' is None, expected str"),
-        ('{"label": "0", "text": "a"}', "field 'label' is '0', expected int"),
-        ('{"label": true, "text": "a"}', "field 'label' is True, expected int"),
-        ('{"label": 2, "text": "a"}', r"label 2, expected 0 \(negative\) or 1 \(positive\)"),
-        ('{"label": -1, "text": "a"}', "label -1, expected 0"),
-        ('{"label": 1, "text": ""}', "an empty text, expected words"),
-        ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
-        ('{"label": 1, "text": "' + "a" * 1000 + '"}', "a line of more than 1,000 bytes"),
-        ("", "not JSON"),
-        ('{"label": 1, "text": "a", "b": ' + 400 * "[" + 400 * "]" + "}", "not JSON: nested deeper than"),
-        ('{"label": ' + "9" * 900 + ', "text": "a"}', "label 99999999"),
-    ],
-)
-def test_a_bad_line_is_named(
-    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch, line: str, message: str
-) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
-    as_json_lines(tmp_path / "data", reviews)
-    path = tmp_path / "data" / "test.jsonl"
-    rows = path.read_text().splitlines()
-    path.write_text("\n".join([*rows[:4], line, *rows[4:]]) + "\n")
-    refused(tmp_path, f"test.jsonl:5: {message}")
-
-
-def test_a_review_of_gigabytes_is_refused(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
-    for write in (as_archive, as_folder):
-        write(tmp_path / write.__name__ / "data", {**reviews, "train": [*reviews["train"][:-1], (0, "a" * 1001)]})
-        refused(tmp_path / write.__name__, "train/neg/12_7.txt: more than 1,000 bytes")
-
-
-@pytest.mark.parametrize("write", [as_archive, as_folder, as_parquet])
-@pytest.mark.parametrize("empty", ["", " \n"])
-def test_an_empty_review_is_named(tmp_path: Path, reviews: Reviews, write: Callable, empty: str) -> None:
-    write(tmp_path / "data", {**reviews, "train": [(0, empty), *reviews["train"][1:]]})
-    refused(tmp_path, "(train/neg/0_7.txt|train-00000-of-00002.parquet: row 1): an empty text")
-
-
-def test_a_damaged_compressed_file_is_refused(tmp_path: Path, reviews: Reviews) -> None:
-    as_compressed_json_lines(tmp_path / "data", reviews)
-    path = tmp_path / "data" / "imdb" / "train.jsonl.xz"
-    path.write_bytes(path.read_bytes()[:-20])
-    refused(tmp_path, "train.jsonl.xz: damaged")
-
-
-def test_columns_of_other_data_are_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (tmp_path / "data").mkdir()
-    for split in ("train", "test"):
-        pq.write_table(pa.table({"review": ["a"], "label": [1]}), tmp_path / "data" / f"{split}-0.parquet")
-    refused(tmp_path, r"train-0.parquet: columns \['review', 'label'\], expected \['label', 'text'\]")
-
-
-def test_a_split_without_the_other_is_named(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path / "data", {"train": reviews["train"]})
-    refused(tmp_path, "test.jsonl: no such file; it belongs beside train.jsonl")
-
-
-def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:
-    as_folder(tmp_path / "data", reviews)
-    review = tmp_path / "data" / "imdb" / "aclImdb" / "train" / "neg" / "0_7.txt"
-    review.unlink()
-    review.symlink_to("nowhere")
-    refused(tmp_path, "train/neg/0_7.txt: No such file")
-    review.unlink()
-    review.mkdir()
-    refused(tmp_path, "train/neg/0_7.txt: expected a regular file, found a folder")
-
-
-@pytest.mark.parametrize("offline", [True, False])
-def test_without_data_and_network_it_is_said_what_to_put_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
-) -> None:
-    from huggingface_hub import constants
-
-    (tmp_path / "data").mkdir()
-    if offline:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    else:
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: aclImdb_v1.tar.gz")
-
-
-# ---------------------------------------------------------------- configuration
-
-
 @pytest.mark.parametrize(
     ("protocol", "max_length", "validation", "eval_every"),
     [("paper", 4000, "test", 200), ("lra", 1000, "test", 100), ("strict", 4000, "holdout", 200)],
@@ -542,75 +260,3 @@ def test_what_a_protocol_changes(protocol: str, max_length: int, validation: str
     cfg = composed("task=text", f"protocol={protocol}")
     assert (cfg.task.max_length, cfg.task.validation, cfg.train.eval_every) == (max_length, validation, eval_every)
     assert (cfg.train.steps, cfg.train.lr, cfg.train.warmup, cfg.train.schedule) == (20_000, 0.05, 8_000, "rsqrt")
-
-
-# ---------------------------------------------------------------- the real reviews
-
-
-@pytest.fixture(scope="module")
-def real_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Task]:
-    cache = tmp_path_factory.mktemp("text")
-
-    def build(data_dir: Path, validation: str) -> Task:
-        return imdb(max_length=4000, validation=validation).build(place(cache, data_dir))
-
-    return build
-
-
-@functools.cache
-def plain(path: Path) -> list[tuple[bytes, int]]:
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return sorted((row["text"].encode(), row["label"]) for row in rows)
-
-
-def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, real_task: Callable) -> None:
-    task = real_task(real_data, "test")
-    assert task.name == "text"
-    for split in ("train", "test"):
-        found, rows = getattr(task, split), plain(real_data / "imdb" / f"{split}.jsonl.xz")
-        assert len(found) == len(rows) == 25_000
-        assert found.labels.tolist() == [label for _, label in rows]
-        for row in [0, 24_999, *np.random.default_rng(3).choice(25_000, size=200, replace=False).tolist()]:
-            assert found.document(row).tolist() == [byte + 1 for byte in rows[row][0][:4000]]
-    assert task.baselines["majority class"] == 50
-    assert 88.5 < task.baselines["bag of words"] < 89.1
-
-
-def test_real_holdout_divides_the_training_reviews(
-    real_data: Path, real_task: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "bag_of_words", lambda *_: 0.0)  # the test before this one has it
-    task = real_task(real_data, "holdout")
-    assert np.bincount(task.train.labels).tolist() == [11_250, 11_250]
-    assert np.bincount(task.val.labels).tolist() == [1_250, 1_250]
-    both = [
-        (text_of(split.document(row)), int(split.labels[row]))
-        for split in (task.train, task.val)
-        for row in range(len(split))
-    ]
-    whole = [(review[:4000], label) for review, label in plain(real_data / "imdb" / "train.jsonl.xz")]
-    assert Counter(both) == Counter(whole)
-
-
-MEASURED = """
-import sys, time
-from pathlib import Path
-from lra.tasks import Place
-from lra.tasks.text import Text
-place = Place(cache=Path(sys.argv[1]), data_dir=Path(sys.argv[2]), workers=2, progress=lambda done, total: None)
-for _ in range(2):
-    started = time.monotonic()
-    Text(max_length=4000, validation="test", limit=None).build(place)
-    print(time.monotonic() - started)
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
-@pytest.mark.slow
-def test_preparing_takes_less_than_a_gibibyte_and_is_done_once(real_data: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MEASURED, str(tmp_path), str(real_data.resolve())]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
-    first, second, peak_kib = map(float, result.stdout.split())
-    assert second < first / 5
-    assert peak_kib < 2**20

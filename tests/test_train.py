@@ -12,15 +12,16 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from faults.runs import Child, without_figures
 from support import Commands, options, strip_times
 
 from lra.cli import train
 from lra.core import locks, paths
 from lra.records import provenance, record
 from lra.records.names import ERRORS, LOCK
-from lra.report.render import figures
 
 SMOKE = ("experiment=smoke", "out=runs")
+SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SIMPLE = Path("runs/listops/paper/simple/simple")
 
 
@@ -109,14 +110,14 @@ def test_the_same_seed_twice_is_the_same_to_the_byte(cli: Commands) -> None:
 
 
 def test_a_finished_run_is_skipped_and_another_configuration_refused(cli: Commands) -> None:
-    cli(train.main, *SMOKE)
+    cli(train.main, *SMOKE, *SHORT)
     path = SIMPLE / "seed1" / record.NAME
     before = path.stat().st_mtime_ns
-    code, _, err = cli(train.main, *SMOKE)
+    code, _, err = cli(train.main, *SMOKE, *SHORT)
     assert (code, path.stat().st_mtime_ns) == (0, before)
     assert "finished before, nothing to do" in err
-    assert cli(train.main, *SMOKE, "device=cpu", "workers=1")[0] == 0
-    code, _, err = cli(train.main, *SMOKE, "train.lr=0.5", "model.depth=1")
+    assert cli(train.main, *SMOKE, *SHORT, "device=cpu", "workers=1")[0] == 0
+    code, _, err = cli(train.main, *SMOKE, *SHORT, "train.lr=0.5", "model.depth=1")
     assert (code, path.stat().st_mtime_ns) == (2, before)
     assert "model.depth: 2 there, 1 now" in err
     assert "train.lr: 0.05 there, 0.5 now" in err
@@ -124,18 +125,18 @@ def test_a_finished_run_is_skipped_and_another_configuration_refused(cli: Comman
 
 
 def test_a_run_that_was_cut_off_is_trained_again(cli: Commands) -> None:
-    cli(train.main, *SMOKE)
+    cli(train.main, *SMOKE, *SHORT)
     whole = metrics(SIMPLE / "seed1")
     (SIMPLE / "seed1" / record.NAME).unlink()
     (SIMPLE / "seed1" / record.METRICS).write_text("{half a line")
-    assert cli(train.main, *SMOKE)[0] == 0
+    assert cli(train.main, *SMOKE, *SHORT)[0] == 0
     assert metrics(SIMPLE / "seed1") == whole
 
 
 def test_a_damaged_record_is_named(cli: Commands) -> None:
-    cli(train.main, *SMOKE)
+    cli(train.main, *SMOKE, *SHORT)
     (SIMPLE / "seed1" / record.NAME).write_text("{")
-    code, _, err = cli(train.main, *SMOKE)
+    code, _, err = cli(train.main, *SMOKE, *SHORT)
     assert code == 2
     assert "seed1/record.json: not a readable record" in err
 
@@ -148,10 +149,10 @@ def test_two_processes_do_not_share_a_run(cli: Commands) -> None:
     assert f"at work elsewhere ({platform.node()}, process {os.getpid()})" in err
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_sweep_writes_its_report(cli: Commands) -> None:
-    code, out, err = cli(
-        train.main, "--multirun", *SMOKE, "system=simple,transformer", "model.depth=1,2", "seed=1,2", "train.steps=10"
-    )
+    sweep = ("--multirun", *SMOKE, *SHORT, "system=simple,transformer", "model.depth=1,2")
+    code, out, err = cli(train.main, *sweep, "seed=1,2")
     assert code == 0, err
     runs = sorted(path.parent.relative_to("runs").as_posix() for path in Path("runs").rglob(record.NAME))
     assert runs == [
@@ -168,20 +169,12 @@ def test_a_sweep_writes_its_report(cli: Commands) -> None:
     assert "8 of 8 runs finished" in err
     declared = json.loads(Path("runs/sweep.json").read_text())["cells"]
     assert [cell["seeds"] for cell in declared] == [[1, 2]] * 4
-    code, _, err = cli(
-        train.main, "--multirun", *SMOKE, "system=simple,transformer", "model.depth=1,2", "seed=3", "train.steps=10"
-    )
+    code, _, err = cli(train.main, *sweep, "seed=3")
     assert code == 0
     assert [cell["seeds"] for cell in json.loads(Path("runs/sweep.json").read_text())["cells"]] == [[1, 2, 3]] * 4
 
 
-@pytest.fixture
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take seconds."""
-    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
-
-
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     import lra.runs.trainer
 
@@ -193,7 +186,7 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
         return honest(*arguments, seed=seed, **rest)
 
     monkeypatch.setattr(lra.runs.trainer, "fit", fails_for_two)
-    code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
+    code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=1,2,3")
     assert code == 1
     assert "failed: RuntimeError: the machine is on fire" in err
     assert "**2/3 runs are done; 1 failed.**" in out
@@ -203,7 +196,7 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert (found["status"], found["reason"]) == ("failed", "RuntimeError: the machine is on fire")
     assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
     monkeypatch.setattr(lra.runs.trainer, "fit", honest)
-    code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2,3")
+    code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=1,2,3")
     assert code == 0
     assert "runs are done" not in out
     assert "3/3" in Path("runs/README.md").read_text()
@@ -211,7 +204,7 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert not (SIMPLE / "seed2" / ERRORS).exists()
 
 
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures")
 def test_divergence_is_a_result(cli: Commands) -> None:
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.lr=1e30", "train.eval_every=1")
     assert code == 1
@@ -280,7 +273,7 @@ def test_the_listops_column_of_table_3(cli: Commands) -> None:
 
 def test_the_attention_chooses_its_variant_unless_told(cli: Commands) -> None:
     def folder(*arguments: str) -> str:
-        return json.loads(cli(train.main, *arguments, "describe=true")[1])["run_folder"]
+        return json.loads(cli(train.main, *SMOKE, *arguments, "describe=true")[1])["run_folder"]
 
     assert folder("attention=simple") == "runs/listops/paper/simple/simple/seed1"
     assert folder("attention=softmax") == "runs/listops/paper/softmax/transformer/seed1"
@@ -292,20 +285,12 @@ def test_the_attention_chooses_its_variant_unless_told(cli: Commands) -> None:
 @pytest.mark.parametrize("system", options("system"))
 @pytest.mark.parametrize("protocol", options("protocol"))
 def test_every_system_trains_under_every_protocol(cli: Commands, system: str, protocol: str) -> None:
-    code, _, err = cli(
-        train.main,
-        *SMOKE,
-        f"system={system}",
-        f"protocol={protocol}",
-        "train.steps=10",
-        "train.warmup=5",
-        "model.depth=1",
-    )
+    code, _, err = cli(train.main, *SMOKE, *SHORT, f"system={system}", f"protocol={protocol}", "model.depth=1")
     assert code == 0, err
 
 
 def test_selection_is_what_the_protocol_says(cli: Commands) -> None:
-    assert cli(train.main, *SMOKE, "protocol=lra", "train.steps=10", "train.warmup=5")[0] == 0
+    assert cli(train.main, *SMOKE, *SHORT, "protocol=lra")[0] == 0
     found = record.read(Path("runs/listops/lra/simple/simple/seed1") / record.NAME)
     assert found["selection"] == "last"
     code, _, err = cli(train.main, *SMOKE, "train.selection=best_test", "seed=2")
@@ -313,23 +298,20 @@ def test_selection_is_what_the_protocol_says(cli: Commands) -> None:
     assert "validates on a split of its own; use best_val or last" in err
 
 
-def test_as_a_module_in_another_process(cli: Commands) -> None:
-    command = [sys.executable, "-m", "lra", "train", *SMOKE, "train.steps=10"]
+def test_a_mistake_in_a_process_of_its_own_is_one_line(cli: Commands) -> None:
+    command = [sys.executable, "-m", "lra", "train", *SMOKE, "sed=2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (SIMPLE / "seed1" / record.NAME).exists()
-    again = subprocess.run([*command, "sed=2"], capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert again.stdout == ""
-    assert again.stderr == "lra-train: error: sed: unknown key; did you mean 'seed'?\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lra-train: error: sed: unknown key; did you mean 'seed'?\n"
 
 
-@pytest.mark.usefixtures("without_figures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_sweep_whose_runs_are_all_refused_says_so(cli: Commands) -> None:
-    assert cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.steps=10")[0] == 0
-    code, _, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.steps=12")
+    sweep = ("--multirun", *SMOKE, *SHORT, "seed=1,2")
+    assert cli(train.main, *sweep)[0] == 0
+    code, _, err = cli(train.main, *sweep, "train.steps=5")
     assert code == 2
-    assert err.count("train.steps: 10 there, 12 now") == 4  # when it happens, and at the end
+    assert err.count("train.steps: 3 there, 5 now") == 4  # when it happens, and at the end
     assert "0 of 2 runs finished" in err
 
 
@@ -349,16 +331,16 @@ def test_a_mistake_in_a_sweep_is_one_line(cli: Commands, argument: str, message:
     assert not Path("runs").exists()
 
 
-def test_control_c_and_the_same_command_again(cli: Commands) -> None:
-    command = [sys.executable, "-m", "lra", "train", "--multirun", *SMOKE, "seed=1,2", "train.eval_every=1"]
-    patient = subprocess.Popen([*command, "train.steps=100000"], stderr=subprocess.PIPE, text=True)
+def test_control_c_pauses_a_sweep(cli: Commands) -> None:
+    sweep = ("--multirun", *SMOKE, "seed=1,2", "train.eval_every=1", "train.steps=100000", "max_hours=null")
+    child = Child(*sweep, inside=without_figures)
     lines = SIMPLE / "seed1" / record.METRICS
     deadline = time.monotonic() + 300
     while not (lines.exists() and lines.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
-    patient.send_signal(signal.SIGINT)
-    _, err = patient.communicate(timeout=300)
-    assert patient.returncode == 130
-    assert "seed 1: paused (SIGINT); the same command goes on" in err
-    assert "Traceback" not in err
+    os.kill(child.process, signal.SIGINT)
+    ended = child.ends()
+    assert ended.code == 130
+    assert "seed 1: paused (SIGINT); the same command goes on" in ended.err
+    assert "Traceback" not in ended.err
     assert record.read(SIMPLE / "seed1" / record.NAME)["status"] == "paused"

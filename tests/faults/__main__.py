@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from faults.kinds import preload
+from faults.runs import warm
 from faults.trial import KINDS_OF_CASES, WELL, Outcome, Verdict, drawn, tried
 
 from lra.core.files import json_bytes
@@ -101,7 +101,7 @@ def write(path: Path, values: dict[str, str], done: list[Done], found: dict[str,
 def main() -> None:
     values = asked(sys.argv[1:])
     start, done = monotonic(), []
-    preload()
+    warm()
     for one in cases(values):
         done.append(one)
         print("  ".join(one.cells), flush=True)

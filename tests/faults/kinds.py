@@ -9,9 +9,7 @@ from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from random import Random
 from time import monotonic
 from typing import Any
@@ -32,7 +30,6 @@ from lra.records.names import FIGURES, METRICS, RECORD, SWEEP
 PER_CLASS = 13  # reviews, of each split
 SIZES = tuple(option for option in TINY if not option.startswith("task"))
 HERE = ("out=runs", "cache=cache", "workers=1", "data_dir=null", "max_hours=null")
-LIBRARIES = ("matplotlib.figure", "pyarrow.parquet", "safetensors.torch", "sklearn.feature_extraction.text")
 
 
 def nothing(folder: Path) -> None:
@@ -157,21 +154,12 @@ class Undisturbed:
 
 
 @cache
-def preload() -> None:
-    """Import in this process what commands import later, once for all children."""
-    for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *LIBRARIES):
-        if "__main__" not in name and "kernel" not in name and "templates" not in name:
-            import_module(name)
-    warm()
-
-
-@cache
 def undisturbed(name: str) -> Undisturbed:
     """What a kind of command leaves in a folder where nothing happens to it."""
     kind = KINDS[name]
     with tempfile.TemporaryDirectory() as place, chdir(place):
         kind.lay(Path(place))
-        preload()
+        warm()
         start = monotonic()
         ended = kind.command()
         assert ended.code == 0, ended.err

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from tempfile import TemporaryFile
 from time import sleep
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from support import strip_times
 
+import lra
 import lra.report.render.figures
 from lra.cli import train
 from lra.records import record
@@ -32,7 +34,7 @@ TINY = (
     "task=listops",
     *(f"task.{key}" for key in ("train_size=97", "val_size=31", "test_size=37", "min_length=5", "max_length=40")),
     "task.max_depth=4",
-    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=2", "mlp_dim=17")),
+    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=1", "mlp_dim=17")),
     *(
         f"train.{key}"
         for key in ("steps=30", "batch_size=7", "micro_batch=3", "eval_batch=50", "eval_every=7", "warmup=5")
@@ -42,6 +44,10 @@ TINY = (
     "checkpoint.steps=4",
     "checkpoint.keep=true",
 )
+LIBRARIES = (
+    "matplotlib.figure", "PIL.ImageDraw", "pyarrow.parquet", "safetensors.torch", "scipy.stats",
+    "sklearn.feature_extraction.text", "torch.utils.flop_counter",
+)  # fmt: skip
 PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
@@ -148,12 +154,14 @@ def _code(main: Callable, inside: Callable) -> int:
 
 @cache
 def warm() -> None:
-    """What a first step imports, once for all children."""
+    """Import in this process what commands import later, and what a first step imports, once for all children."""
+    for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *LIBRARIES):
+        if "__main__" not in name and "kernel" not in name and "templates" not in name:
+            import_module(name)
     weight = torch.nn.Parameter(torch.ones(3))
     weight.sum().backward()
     torch.optim.AdamW([weight], fused=True).step()
     torch.nn.utils.get_total_norm([weight.grad])
-    import_module("scipy.stats")
 
 
 def with_mounts(scenario: Callable[[], Any]) -> Any:

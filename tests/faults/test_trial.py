@@ -25,13 +25,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is imported beforehand for a few cases."""
-    monkeypatch.setattr("faults.kinds.preload", lambda: None)
-    monkeypatch.setattr(program, "preload", lambda: None)
-
-
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=lambda value: value)
 def test_a_case(kind: str, name: str) -> None:
     outcome = tried(cases(kind)[name], Random(name))

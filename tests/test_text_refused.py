@@ -1,0 +1,179 @@
+"""Text: bad input is refused, and the file and the line are named."""
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from imdb import (
+    Reviews,
+    as_archive,
+    as_compressed_json_lines,
+    as_folder,
+    as_json_lines,
+    as_parquet,
+    by_file,
+    files_in,
+    imdb,
+    place,
+    write_archive,
+)
+
+from lra.core.errors import UserError
+from lra.data import readers
+
+
+def refused(tmp_path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        imdb().build(place(tmp_path / "cache", tmp_path / "data"))
+    assert "\n" not in str(error.value)
+    assert not files_in(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.8, 0.99])
+def test_a_truncated_archive_is_refused(tmp_path: Path, reviews: Reviews, share: float) -> None:
+    noise = np.random.default_rng(1)
+    members = [(name, data + noise.bytes(300)) for name, data in by_file(reviews)]
+    path = write_archive(tmp_path / "data", members)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    refused(tmp_path, r"aclImdb_v1.tar.gz: (.*damaged|\d+ reviews in .*, expected 13)")
+
+
+@pytest.mark.parametrize("write", [as_archive, as_folder])
+def test_a_split_without_reviews_is_named(tmp_path: Path, reviews: Reviews, write: Callable) -> None:
+    write(tmp_path / "data", {"train": reviews["train"], "test": [row for row in reviews["test"] if row[0]]})
+    refused(tmp_path, r"aclImdb.*: 0 reviews in aclImdb/test/neg, expected 13; take the official")
+
+
+def test_one_review_too_many_is_an_error(tmp_path: Path, reviews: Reviews) -> None:
+    as_folder(tmp_path / "data", {**reviews, "train": [*reviews["train"], (1, "one more")]})
+    refused(tmp_path, "14 reviews in aclImdb/train/pos, expected 13")
+
+
+@pytest.mark.parametrize(
+    "name", ["../aclImdb/train/neg/0_1.txt", "aclImdb/train/neg/../../../0_1.txt", "/aclImdb/train/neg/0_1.txt"]
+)
+def test_a_member_that_leaves_the_folder_is_refused(tmp_path: Path, reviews: Reviews, name: str) -> None:
+    write_archive(tmp_path / "data", [(name, b"x"), *by_file(reviews)])
+    refused(tmp_path, "member '.*0_1.txt' leaves the folder")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
+def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "aclImdb_v1.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("aclImdb/train/neg/0_1.txt")
+        member.type, member.linkname = kind, "secret"
+        archive.addfile(member)
+    refused(tmp_path, "member 'aclImdb/train/neg/0_1.txt' is a link or a device")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"label": 0, "text": "a', "not JSON"),
+        ('["label", "text"]', "field 'label' is .*, expected int"),
+        ('{"label": 0}', "field 'text' is None, expected str"),
+        ('{"label": "0", "text": "a"}', "field 'label' is '0', expected int"),
+        ('{"label": true, "text": "a"}', "field 'label' is True, expected int"),
+        ('{"label": 2, "text": "a"}', r"label 2, expected 0 \(negative\) or 1 \(positive\)"),
+        ('{"label": -1, "text": "a"}', "label -1, expected 0"),
+        ('{"label": 1, "text": ""}', "an empty text, expected words"),
+        ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
+        ('{"label": 1, "text": "' + "a" * 1000 + '"}', "a line of more than 1,000 bytes"),
+        ("", "not JSON"),
+        ('{"label": 1, "text": "a", "b": ' + 400 * "[" + 400 * "]" + "}", "not JSON: nested deeper than"),
+        ('{"label": ' + "9" * 900 + ', "text": "a"}', "label 99999999"),
+    ],
+)
+def test_a_bad_line_is_named(
+    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch, line: str, message: str
+) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
+    as_json_lines(tmp_path / "data", reviews)
+    path = tmp_path / "data" / "test.jsonl"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:4], line, *rows[4:]]) + "\n")
+    refused(tmp_path, f"test.jsonl:5: {message}")
+
+
+def test_a_review_of_gigabytes_is_refused(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
+    for write in (as_archive, as_folder):
+        write(tmp_path / write.__name__ / "data", {**reviews, "train": [*reviews["train"][:-1], (0, "a" * 1001)]})
+        refused(tmp_path / write.__name__, "train/neg/12_7.txt: more than 1,000 bytes")
+
+
+@pytest.mark.parametrize("write", [as_archive, as_folder, as_parquet])
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_an_empty_review_is_named(tmp_path: Path, reviews: Reviews, write: Callable, empty: str) -> None:
+    write(tmp_path / "data", {**reviews, "train": [(0, empty), *reviews["train"][1:]]})
+    refused(tmp_path, "(train/neg/0_7.txt|train-00000-of-00002.parquet: row 1): an empty text")
+
+
+def test_a_damaged_compressed_file_is_refused(tmp_path: Path, reviews: Reviews) -> None:
+    as_compressed_json_lines(tmp_path / "data", reviews)
+    path = tmp_path / "data" / "imdb" / "train.jsonl.xz"
+    path.write_bytes(path.read_bytes()[:-20])
+    refused(tmp_path, "train.jsonl.xz: damaged")
+
+
+def test_columns_of_other_data_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        pq.write_table(pa.table({"review": ["a"], "label": [1]}), tmp_path / "data" / f"{split}-0.parquet")
+    refused(tmp_path, r"train-0.parquet: columns \['review', 'label'\], expected \['label', 'text'\]")
+
+
+def test_a_split_without_the_other_is_named(tmp_path: Path, reviews: Reviews) -> None:
+    as_json_lines(tmp_path / "data", {"train": reviews["train"]})
+    refused(tmp_path, "test.jsonl: no such file; it belongs beside train.jsonl")
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:
+    as_folder(tmp_path / "data", reviews)
+    review = tmp_path / "data" / "imdb" / "aclImdb" / "train" / "neg" / "0_7.txt"
+    review.unlink()
+    review.symlink_to("nowhere")
+    refused(tmp_path, "train/neg/0_7.txt: No such file")
+    review.unlink()
+    review.mkdir()
+    refused(tmp_path, "train/neg/0_7.txt: expected a regular file, found a folder")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_data_and_network_it_is_said_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    from huggingface_hub import constants
+
+    (tmp_path / "data").mkdir()
+    if offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    else:
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: aclImdb_v1.tar.gz")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["aclImdb_v1.tar.gz", "aclImdb", "imdb/train.jsonl", "aclImdb/train/neg/5_7.txt"])
+def test_a_pipe_is_no_data(tmp_path: Path, reviews: Reviews, name: str) -> None:
+    as_json_lines(tmp_path / "data", reviews)
+    if "/" in name:
+        as_folder(tmp_path / "data" / "..", reviews)
+        (tmp_path / "imdb" / "aclImdb").rename(tmp_path / "data" / "aclImdb")
+    path = tmp_path / "data" / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    if name == "imdb/train.jsonl":
+        (tmp_path / "data" / "test.jsonl").rename(tmp_path / "data" / "imdb" / "test.jsonl")
+        shutil.rmtree(tmp_path / "data" / "aclImdb")
+    refused(tmp_path, f"{name}: expected a regular file, found a FIFO")
