@@ -1,6 +1,10 @@
-"""A sweep by Ray or submitit loses nothing when its workers are killed, its driver is killed, or a node's disk is full:
-the same command goes on, and leaves what an undisturbed sweep leaves."""
+"""Sweeps by every launcher leave the same records, and lose nothing when workers or the driver are killed, or a disk is
+full: the same command goes on, and leaves what an undisturbed sweep leaves.
 
+Launchers that are not there are skipped: pip install '.[submitit,ray]'; bash scripts/slurm.sh start.
+"""
+
+import os
 import signal
 import subprocess
 import sys
@@ -9,14 +13,178 @@ from pathlib import Path
 
 import pytest
 from support import Commands
-from test_sweep import SMOKE, command, launcher, left
+from sweeps import PLUGINS, SIX, SMOKE, launcher, left
 
 from lra.cli import train
+from lra.records.names import CONFIG
+from lra.records.outcome import state
+
+pytestmark = pytest.mark.launcher
 
 ELSEWHERE = ("ray", "submitit_local", "submitit_slurm")
 NODES = (*SMOKE, "train.steps=20,40", "seed=1,2", "checkpoint.steps=15", "max_hours=null")
 
-pytestmark = pytest.mark.launcher
+BAD = '''
+import os, signal, time
+from pathlib import Path
+from lra.attention.softmax import Softmax
+
+class Bad(Softmax):
+    """Until a file `repaired` is there, it fails, is killed, or takes its time."""
+
+    def __init__(self, shape, *, what: str) -> None:
+        super().__init__(shape, scale="head_dim")
+        self.what = what
+
+    def attend(self, q, k, v, key_mask):
+        if q.device.type != "meta" and self.training and not Path("repaired").exists():
+            if self.what == "fails":
+                raise RuntimeError("the machine is on fire")
+            if self.what == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "dawdles":
+                time.sleep(0.5)
+        return super().attend(q, k, v, key_mask)
+'''
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard error of lra-train in a process of its own."""
+    line = [sys.executable, "-m", "lra", "train", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=500)
+    return done.returncode, done.stderr
+
+
+def session(leader: int) -> list[str]:
+    """The command lines of the processes that still belong to a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = path.read_text().rsplit(")", 1)[1].split()[:4]
+            if int(number) == leader and state != "Z":
+                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> None:
+    overrides = launcher(name)
+    assert cli(train.main, *SIX)[0] == 0
+    expected = left(Path("runs"))
+    assert len(expected) == 6
+    code, err = command(*SIX, "out=second", *overrides)
+    assert code == 0, err
+    assert "6 of 6 runs finished" in err
+    assert left(Path("second")) == expected
+    assert (
+        Path("second/README.md").read_text().replace("second", "runs").split("## More")[0]
+        == (Path("runs/README.md").read_text().split("## More")[0])
+    )
+
+
+def test_a_ray_cluster_that_runs_already(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = launcher("ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    program = (
+        "import ray, sys; print(ray.init(num_cpus=1, include_dashboard=False).address_info['address'], flush=True); "
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program + "sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as cluster:
+        address = cluster.stdout.readline().strip()
+        code, err = command(*SMOKE, "seed=1,2", *overrides, f"hydra.launcher.ray.init.address='{address}'")
+    assert code == 0, err
+    assert "2 of 2 runs finished" in err
+
+
+@pytest.mark.parametrize("name", ["basic", "joblib", "submitit_slurm"])
+def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
+    cli: Commands, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = launcher(name)
+    Path("bad.py").write_text(BAD)
+    options = Path("options/attention")
+    options.mkdir(parents=True)
+    for what in ("fails", "dies", "dawdles"):
+        text = f"_target_: bad.Bad\n_partial_: true\nwhat: {what}\n"
+        (options / f"{what}.yaml").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[2]}")
+    line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,dawdles,fails,simple", *overrides)
+    code, err = command(*line, "isolate=true", "train.minutes=0.05")
+    assert code == 75, err
+    at = "runs/listops/paper"
+    assert "1 of 4 runs finished, 1 failed, 1 killed, 1 paused" in err
+    assert f"{at}/dies/transformer/seed1: killed: it ended without a word\n" in err
+    assert f"{at}/dawdles/transformer/seed1: paused: train.minutes=0.05 are over\n" in err
+    assert f"{at}/fails/transformer/seed1: failed: RuntimeError: the machine is on fire (error.log" in err
+    assert "in attend" in Path(f"{at}/fails/transformer/seed1/error.log").read_text()
+    assert "1 failed" in Path("runs/README.md").read_text()
+    Path("repaired").touch()
+    code, err = command(*line)
+    assert code == 0, err
+    assert "4 of 4 runs finished" in err
+    assert {path[0]["status"] for path in left(Path("runs")).values()} == {"finished"}
+
+
+def test_a_dead_worker_takes_no_run_with_it_that_had_not_begun(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """joblib kills all workers when one is killed; the others' runs are begun by new ones."""
+    line = (*SMOKE, "seed=1,2,3,4,5", *launcher("joblib"), "hydra.launcher.n_jobs=2")
+    monkeypatch.setenv("LRA_FAULT", "step:15:kill")
+    code, err = command(*line)
+    assert code == 1
+    assert "the launcher gave up: TerminatedWorkerError" in err
+    assert "0 of 5 runs finished, 5 killed" in err
+    assert "Traceback" not in err
+    monkeypatch.delenv("LRA_FAULT")
+    assert command(*line)[0] == 0
+
+
+def test_no_worker_outlives_its_driver(cli: Commands) -> None:
+    line = (*SMOKE, "seed=1,2,3", "checkpoint.steps=10", "max_hours=null", *launcher("joblib"))
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "lra", "train", *line, "hydra.launcher.n_jobs=2", "train.steps=1000000"],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    runs = [Path(f"runs/listops/paper/simple/simple/seed{seed}/checkpoint.json") for seed in (1, 2)]
+    while not all(run.exists() for run in runs) and driver.poll() is None:
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    until = time.monotonic() + 120
+    while (alive := session(driver.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", ["basic", "joblib"])
+def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, asked: signal.Signals) -> None:
+    """Ctrl-C as a terminal sends it, to the whole group; SIGTERM to the driver alone."""
+    line = (*SMOKE, "seed=1,2,3", "train.eval_every=10", "checkpoint.steps=10", "max_hours=null", *launcher(name))
+    line += ("isolate=true",) if name == "basic" else ("hydra.launcher.n_jobs=2",)
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "lra", "train", *line, "train.steps=1000000"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    first = Path("runs/listops/paper/simple/simple/seed1/checkpoint.json")
+    while not first.exists() and driver.poll() is None:
+        time.sleep(0.05)
+    if asked == signal.SIGINT:
+        os.killpg(driver.pid, asked)
+    else:
+        driver.send_signal(asked)
+    _, err = driver.communicate(timeout=300)
+    assert driver.returncode == (130 if asked == signal.SIGINT else 75), err
+    assert "Traceback" not in err
+    assert "0 of 3 runs finished" in err
+    assert "killed" not in err
+    deadline = time.monotonic() + 120
+    while session(driver.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert session(driver.pid) == []
+    assert not any(state(path.parent)[0] == "running" for path in Path("runs").rglob(CONFIG))
 
 
 def undisturbed(cli: Commands) -> dict[str, tuple]:
