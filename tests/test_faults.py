@@ -47,7 +47,7 @@ from lra.data import cache, hub
 from lra.records import checkpoint, record
 from lra.runs.build import assemble
 
-WIDE = (*TINY, "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
+WIDE = (*TINY, "model.depth=2", "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
 DATA = tuple(option for option in TINY if option.startswith("task"))
 AGAIN = "0, the same end"
 
