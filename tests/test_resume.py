@@ -244,7 +244,7 @@ def survive(reference, kills: int, seed: int) -> tuple[int, int]:
         here = 0
         while True:
             child = fork(job)
-            time.sleep(rng.uniform(0.02, 0.6) if done < kills else 60)
+            time.sleep(rng.uniform(0.02, 0.4) if done < kills else 60)
             os.kill(child, signal.SIGKILL)
             if finish(child) == 0:
                 break
