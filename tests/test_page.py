@@ -447,7 +447,7 @@ def test_two_thousand_runs_open_within_two_seconds(browser: object, tmp_path: Pa
         place = root / "listops" / f"train.lr={number // seeds}" / f"seed{number % seeds}"
         curve(place, number % seeds)
         record.write(place, run | {"settings": settings, "seed": number % seeds})
-    made = write_page(root, Report(root).sections, [])
+    made = write_page(Report(root), [])
     loaded = []
     for _ in range(3):  # the machine may be busy with other tests
         visit = Visit(browser, made)
