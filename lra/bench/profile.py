@@ -48,7 +48,7 @@ def _kind(event: FunctionEvent, dropped: set[int]) -> str:
     for ancestor in _line(event):
         if ancestor.name == DROPOUT or ("evaluate_function" in ancestor.name and ancestor.sequence_nr in dropped):
             return DROPOUT
-        if ancestor.name.startswith("Optimizer."):
+        if ancestor.name.startswith("Optimizer.") or "_fused_adamw" in ancestor.name:
             return OPTIMISER
     return next((kind for kind, parts in KINDS.items() if any(part in event.name for part in parts)), REST)
 

@@ -3,7 +3,6 @@ rows of Table 1, and further systems, as options of `system`."""
 
 import copy
 import os
-import pickle
 import warnings
 from functools import cache
 from pathlib import Path
@@ -150,7 +149,7 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Repository(config_search_path)
-        self._composed: dict[tuple, tuple[dict[str, tuple], bytes]] = {}
+        self._composed: dict[tuple, tuple[dict[str, tuple], DictConfig]] = {}
 
     def _load_configuration_impl(
         self,
@@ -168,13 +167,12 @@ class Loader(ConfigLoaderImpl):
         values = [override for override in parsed if not elsewhere and self._is_value(override)]
         choices = [override.input_line for override in parsed if override not in values]
         key = (config_name, run_mode, os.getcwd(), *choices)
-        files, composed = self._composed.get(key, ({}, b""))
+        files, composed = self._composed.get(key, ({}, None))
         if not files or any(self.repository.state(path) != state for path, state in files.items()):
             self.repository.asked = {}
-            config = super()._load_configuration_impl(config_name, choices, run_mode, from_shell, False)
-            self._composed[key] = self.repository.asked, pickle.dumps(config)
-        else:
-            config = pickle.loads(composed)
+            composed = super()._load_configuration_impl(config_name, choices, run_mode, from_shell, False)
+            self._composed[key] = self.repository.asked, composed
+        config = copy.deepcopy(composed)
         self._apply_overrides_to_config([override for override in values if not override.is_sweep_override()], config)
         told = [override for override in parsed if not override.is_hydra_override()]
         config.hydra.overrides.task = [override.input_line for override in told]
@@ -210,7 +208,7 @@ class _Sections:
     def load_config(self, config_path: str) -> ConfigResult | None:
         result = copy.copy(self._repository.load_config(config_path))
         if result is not None:
-            result.config = pickle.loads(pickle.dumps(result.config))  # composing changes it; a deep copy takes longer
+            result.config = copy.deepcopy(result.config)  # since composing changes it
             if any(key in result.config for key in GROUPS):
                 result.config = self._merged(result.config, f"{config_path}.yaml: ")
         return result
