@@ -59,10 +59,10 @@ def swapped(*inputs: Tensor) -> list[Tensor]:
 def test_gla(length: int) -> None:
     lib = pytest.importorskip("fla.ops.gla.naive")
     mixer = mixer_of("gla", causal=True)
-    inputs = drawn(*[(2, length, 15)] * 4)
-    found = mixer.recurrence(inputs, torch.ones(2, length, 1))
-    q, k, v, decay = (x.unflatten(-1, (3, 5)) for x in inputs)
-    expected, _ = lib.naive_recurrent_gla(q, k, v, torch.nn.functional.logsigmoid(decay) / 16)
+    q, k, v, decay = inputs = drawn(*[(2, length, 15)] * 4)
+    decay = torch.nn.functional.logsigmoid(decay) / 16
+    found = mixer.recurrence((q * 5**-0.5, k, v, decay), torch.ones(2, length, 1))
+    expected, _ = lib.naive_recurrent_gla(*(x.unflatten(-1, (3, 5)) for x in (q, k, v, decay)))
     same(found, expected.transpose(1, 2), inputs)
 
 
