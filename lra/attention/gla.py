@@ -48,7 +48,8 @@ class GatedLinear(Recurrent):
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         decay = logsigmoid(at_least_float32(self.decay(x))) / self.tau
-        return self.query(x) * self.shape.head_dim**-0.5, self.key(x), self.value(x), decay
+        query = at_least_float32(self.query(x)) * self.shape.head_dim**-0.5
+        return query, self.key(x), self.value(x), decay
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         return self.scan(channel_product, *(split_heads(part, self.shape.heads) for part in inputs))

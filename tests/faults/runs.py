@@ -157,7 +157,8 @@ def warm() -> None:
     """Import in this process what commands import later, and what a first step imports, once for all children."""
     for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *LIBRARIES):
         if "__main__" not in name and "kernel" not in name and "templates" not in name:
-            import_module(name)
+            with suppress(ModuleNotFoundError):  # of Triton, where it is not installed
+                import_module(name)
     weight = torch.nn.Parameter(torch.ones(3))
     weight.sum().backward()
     torch.optim.AdamW([weight], fused=True).step()
