@@ -40,7 +40,7 @@ def test_every_step_is_that_of_torch_to_the_last_bit(monkeypatch: pytest.MonkeyP
         return {**model.state_dict(), **kept}
 
     found = trained()
-    monkeypatch.setattr(AdamW, "move", of_torch)
+    monkeypatch.setattr(AdamW, "step_at", of_torch)
     expected = trained()
     assert {key.split()[-1] for key in found if " " in key} == {"step", "exp_avg", "exp_avg_sq"}
     assert found.keys() == expected.keys()

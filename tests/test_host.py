@@ -35,7 +35,7 @@ SLOWED = {  # by part, what is called within it at least once, and in no other p
     host.FORWARD: "lra.model.embedding.Embedding.forward",
     host.BACKWARD: "torch.Tensor.backward",
     "adding up losses, freeing what micro-batches kept": "lra.training.distributed.add_gradients",
-    "the optimiser, and the norm of the gradient": "lra.training.adamw.AdamW.move",
+    "the optimiser, and the norm of the gradient": "lra.training.adamw.AdamW.step_at",
     "the numbers of a step": "lra.training.update.Update.look",
     "between steps: bar, memory, signals": "lra.runs.device.KeptMemory.between_parts",
     host.MEASURE: "lra.runs.trainer.End.take",

@@ -44,7 +44,7 @@ class NoiseKey:
 
 
 @dataclass
-class Drawing:
+class NoiseState:
     """What a module that draws is told: `layer`, which of those in the model it is; `parts`, how many a row had the
     last time. It stands apart, since a module takes a hundred times as long to set an attribute of its own."""
 
@@ -58,14 +58,14 @@ class Keyed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawing = Drawing()
+        self.noise_state = NoiseState()
 
     def key(self, rows: int) -> NoiseKey:
         """The key of this batch of so many rows."""
-        keys = self.drawing.keys
+        keys = self.noise_state.keys
         if keys is None or len(keys.rows) != rows:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
-        return NoiseKey(words=keys.words, step=keys.step, layer=self.drawing.layer, rows=keys.rows)
+        return NoiseKey(words=keys.words, step=keys.step, layer=self.noise_state.layer, rows=keys.rows)
 
 
 class Dropout(Keyed):
@@ -94,8 +94,8 @@ class Dropout(Keyed):
         key = self.key(shape[0])
         if self.by_rule(device):
             parts, inner = _heads(shape)
-            self.drawing.parts = parts
-            return rule_of(self.drawing.keys.batch.on(device, key.layer, parts), inner, _level(self.p), numbers)
+            self.noise_state.parts = parts
+            return rule_of(self.noise_state.keys.batch.on(device, key.layer, parts), inner, _level(self.p), numbers)
         if device.type == "cpu":
             return torch.from_numpy(_dropped(key, shape, self.p, numbers))
         return _kept(key, shape, self.p, device, numbers)
@@ -157,11 +157,11 @@ class StepKeys:
 
     def __init__(self, layers: Sequence[Keyed], *, seed: int, step: int, rows: Sequence[int]) -> None:
         self.words, self.step = _key_words(seed), step
-        self._of_step = StepWords(self.words, step, rows, [module.drawing.parts for module in layers])
+        self._of_step = StepWords(self.words, step, rows, [module.noise_state.parts for module in layers])
         self._places = {row: place for place, row in enumerate(rows)}
         self.set(rows)
         for layer, module in enumerate(layers):
-            module.drawing.keys, module.drawing.layer = self, layer
+            module.noise_state.keys, module.noise_state.layer = self, layer
 
     def set(self, rows: Sequence[int]) -> None:
         """The next forward pass is of these rows of the step; before, it is of all."""

@@ -38,7 +38,7 @@ class AdamW(torch.optim.AdamW):
         self.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
 
     @torch.no_grad()
-    def move(self, lr: float) -> None:
+    def step_at(self, lr: float) -> None:
         """What `step` does, at this learning rate."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]

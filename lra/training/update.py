@@ -110,7 +110,7 @@ def update(
     optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
-    optimizer.move(lr)
+    optimizer.step_at(lr)
     return Update(step=step, lr=lr, numbers=Awaited(numbers), cause=cause)
 
 
