@@ -102,6 +102,18 @@ def test_without_progress_the_rate_falls_before_the_end() -> None:
     assert ended(*flat, patience=3, cooldown=67).why == "steps"  # which fall from there on by themselves
 
 
+def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> None:
+    slow = (10, 30, 32, 34, 36, 38, 40, 42)  # always better; 90, 70, 68 ... 58 of 100 are wrong
+    assert ended(*slow, patience=3).why == "steps"
+    share = ended(*slow[:6], patience=3, progress=0.2)  # the second has a fifth fewer; 38 does not yet, with 62
+    assert (share.step, share.why, share.progress) == (30, "no progress", {"step": 10, "wrong": 70})
+    in_time = ended(*slow, patience=4, progress=0.1)  # 38 has a tenth fewer than 30
+    assert (in_time.why, in_time.progress) == ("steps", {"step": 30, "wrong": 62})
+    assert ended(*(100,) * 6, patience=3, progress=0.2).why == "no progress"  # nothing is less than none
+    with pytest.raises(UserError, match="train.progress=0.2: expected train.patience beside it: within how many"):
+        small_recipe(progress=0.2)
+
+
 def test_training_ends_where_it_is_told_to() -> None:
     task, seen = stub_task(), []
     model, recipe = model_for(task), small_recipe(steps=17, eval_every=5)

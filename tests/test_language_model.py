@@ -155,6 +155,7 @@ def test_schedules() -> None:
             "layer_decay": None,
             "groups": None,
             "patience": None,
+            "progress": None,
             "goal": None,
             "cooldown": None,
             "processes": 1,

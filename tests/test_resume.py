@@ -107,10 +107,12 @@ def test_killed_after_any_step_the_end_is_the_same(reference, system: tuple[str,
     assert result("killed") == expected
 
 
-def test_killed_before_and_after_its_patience_ends_the_end_is_the_same(reference) -> None:
-    """With a rate that moves no weight, the first evaluation stays the best: two evaluations later nothing is trained
-    any more, also where the run goes on from the checkpoint of that moment."""
-    patient = ("attention=simple", "train.lr=1e-30", "train.patience=2", "checkpoint.keep=true")
+@pytest.mark.parametrize("learning", [("train.lr=1e-30",), ("train.lr=0.01", "train.progress=0.999")])
+def test_killed_before_and_after_its_patience_ends_the_end_is_the_same(reference, learning: tuple[str, ...]) -> None:
+    """With a rate that moves no weight, the first evaluation stays the best; with one that does, it stays the last that
+    was progress. Two evaluations later nothing is trained any more, also where the run goes on from the checkpoint of
+    that moment."""
+    patient = ("attention=simple", *learning, "train.patience=2", "checkpoint.keep=true")
     expected = reference(*patient)
     assert expected["record"]["ended"] == "no progress"
     assert [line["step"] for line in expected["metrics"]] == [7, 14, 21]

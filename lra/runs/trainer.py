@@ -111,14 +111,16 @@ def save_array(path: Path, values: np.ndarray) -> None:
 class End:
     """When a training ends: solved, without progress, or after all steps; and when it first reached what.
 
-    Solved is a validation accuracy of `train.goal` in two evaluations running. Without progress for `train.patience`,
-    what is left is `train.cooldown`, in which the rate falls, as it does before the last of all steps.
+    Solved is a validation accuracy of `train.goal` in two evaluations running. Progress is a better validation; with
+    `train.progress`, wrong answers that are fewer by this share than at the last progress. Without any for
+    `train.patience`, what is left is `train.cooldown`, in which the rate falls, as before the last of all steps.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.step, self.why = recipe.steps, "steps"
         self.at_goal = 0  # evaluations running
+        self.progress: dict[str, float] | None = None  # step and wrong answers, in percent, of when there last was any
         self.reached: dict[str, dict[str, float]] = {}
 
     def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
@@ -131,18 +133,30 @@ class End:
             if self.at_goal == GOALS:
                 self.step, self.why = step, "solved"
         cooled = step + (recipe.cooldown or 0)
-        if self.why == "steps" and cooled < recipe.steps and recipe.out_of_patience(step, best_step):
+        better = best_step if recipe.progress is None else self._last_progress(step, 100 - last["accuracy"])
+        if self.why == "steps" and cooled < recipe.steps and recipe.out_of_patience(step, better):
             self.step, self.why = cooled, "no progress"
+
+    def _last_progress(self, step: int, wrong: float) -> int:
+        if self.progress is None or wrong < (1 - self.recipe.progress) * self.progress["wrong"]:
+            self.progress = {"step": step, "wrong": wrong}
+        return self.progress["step"]
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"step": self.step, "why": self.why, "at_goal": self.at_goal, "reached": self.reached}
+        return {
+            "step": self.step,
+            "why": self.why,
+            "at_goal": self.at_goal,
+            "progress": self.progress,
+            "reached": self.reached,
+        }
 
     def load(self, state: dict[str, Any] | None) -> None:
         """None: of a checkpoint that was written before there was any of this."""
         if state is not None:
             self.step, self.why = state["step"], state["why"]
-            self.at_goal, self.reached = state["at_goal"], state["reached"]
+            self.at_goal, self.progress, self.reached = state["at_goal"], state.get("progress"), state["reached"]
 
     def said(self) -> dict[str, Any]:
         """What a record says, where a training may end before its steps."""

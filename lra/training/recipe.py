@@ -43,6 +43,7 @@ class Recipe:
     schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
     stop_in_warmup: bool
     patience: PositiveInt | None
+    progress: Annotated[float, Field(gt=0, lt=1)] | None
     goal: Annotated[float, Field(gt=0, le=100)] | None
     cooldown: PositiveInt | None
     weight_decay: NonNegativeFloat
@@ -71,6 +72,10 @@ class Recipe:
                 f"train.cooldown={self.cooldown}: train.schedule={self.schedule} falls by itself; expected "
                 f"{' or '.join(OPEN_SCHEDULES)}"
             )
+        if self.progress is not None and self.patience is None:
+            raise UserError(
+                f"train.progress={self.progress:g}: expected train.patience beside it: within how many evaluations"
+            )
         if self.micro_batch != AUTO and self.micro_batch > self.batch_size:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
         if self.processes > self.batch_size:
@@ -98,8 +103,8 @@ class Recipe:
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
     def out_of_patience(self, step: int, best: int) -> bool:
-        """Whether training comes to its end at the evaluation of `step`, since the one of `best` and the warm-up are
-        both `patience` evaluations ago."""
+        """Whether training comes to its end at the evaluation of `step`, since the one of `best`, the last that was
+        progress, and the warm-up are both `patience` evaluations ago."""
         return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
 
     def own(self, name: str, group: str | None) -> tuple[float, float]:
