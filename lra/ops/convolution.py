@@ -110,18 +110,21 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
     x [B, L, D], rate and c [D, N] complex."""
     batch, length, dim = x.shape
     width = min(CHUNK, length)
-    chunks = pad(x, (0, 0, 0, -length % width)).permute(2, 0, 1).unflatten(-1, (-1, width))  # [D, B, chunks, width]
-    flat = chunks.flatten(1, 2)
+    chunks = _Transposed.apply(pad(x, (0, 0, 0, -length % width)).flatten(0, 1)).view(dim, -1, width)
     lags = torch.arange(width, device=x.device)
     mode = powers(rate, lags)  # [D, N, width]
     kernel = pad(2 * (c.unsqueeze(-1) * mode).real.sum(dim=1), (width - 1, 0))
-    inside = flat @ kernel[:, lags - lags.unsqueeze(-1) + width - 1]
-    last = mode.flip(-1).transpose(-2, -1)
-    states = torch.complex(flat @ last.real, flat @ last.imag).unflatten(1, (batch, -1))
-    before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
-    read = (2 * c * rate.exp()).unsqueeze(-1) * mode
-    y = inside + real_product(before, read)
-    return y.view(dim, batch, -1).permute(1, 2, 0)[:, :length]
+    inside = kernel[:, lags - lags.unsqueeze(-1) + width - 1]
+    if length == width:
+        y = chunks @ inside
+    else:
+        last = torch.view_as_real(mode.flip(-1).transpose(-2, -1)).flatten(2)
+        y, states = (chunks @ torch.cat([inside, last], dim=-1)).split([width, last.shape[-1]], dim=-1)
+        states = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous()).unflatten(1, (batch, -1))
+        before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
+        read = (2 * c * rate.exp()).unsqueeze(-1) * mode
+        y = y + real_product(before, read)
+    return _Transposed.apply(y.flatten(1)).view(batch, -1, dim)[:, :length]
 
 
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
