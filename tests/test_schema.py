@@ -24,7 +24,7 @@ from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report.read import schema
 from lra.report.read.records import load
-from lra.report.render import drawing, figures
+from lra.report.render import figures
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"test": None}, "test: "),
@@ -292,8 +292,8 @@ def test_names_are_no_formulas_in_figures(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(figures, "DRAWINGS", {"diagnostics": figures.DRAWINGS["diagnostics"]})
     drawn = figures.write_figures(folder, Report(folder).named)
     assert {path.name.split("_")[0] for path in drawn} == {"diagnostics"}
-    assert drawing.plain("_a$b$") == r" _a\$b\$"
-    assert len(drawing.plain(500 * "x")) < 70
+    assert figures.plain("_a$b$") == r" _a\$b\$"
+    assert len(figures.plain(500 * "x")) < 70
 
 
 def test_what_is_said_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture) -> None:

@@ -13,7 +13,7 @@ figures and page.
     render/layout.py          tables as rows of text
     render/pictures.py        what stands where in pictures that are templates
     render/markup.py          templates; text as Markdown, LaTeX, HTML
-    render/figures.py         figures by matplotlib, in the look of drawing.py
+    render/figures.py         figures by matplotlib
     render/pages.py           README.md, details.md, table1.tex, index.html
     render/cards.py           cards.md
     render/site.py            the page over many results

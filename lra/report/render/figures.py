@@ -3,12 +3,12 @@
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,29 +16,40 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.records.names import FIGURES as FOLDER
 from lra.report.read import records
-from lra.report.read.records import PROBES, computed_tokens, training_seconds
+from lra.report.read.records import PROBES, Curve, Record, computed_tokens, training_seconds
 from lra.report.render import layout
-from lra.report.render.drawing import (
-    DASHES,
-    LOOK,
-    MARKERS,
-    TOGETHER,
-    DrawnSystem,
-    course,
-    drawn,
-    legend,
-    new_figure,
-    plain,
-    unit,
-)
 from lra.report.render.layout import Named
-from lra.report.render.pictures import COLOURS
-from lra.report.statistics import columns
-from lra.report.statistics.table import Column
+from lra.report.render.pictures import COLOURS, colour_number, system_number
+from lra.report.statistics import columns, inference
+from lra.report.statistics.table import Column, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+WIDTH = 6.9  # inches: the text width of a page
+LINE = 0.17  # inches for one line of small text
+TOGETHER = 7  # as many curves as can be told apart in one panel
+LONGEST = 60  # characters of a name
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+LOOK = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "path.simplify_threshold": 1.0,
+    "svg.hashsalt": "lra",
+}
 
 
 def write_figures(folder: Path, named: Named) -> list[Path]:
@@ -54,7 +65,7 @@ def write_figures(folder: Path, named: Named) -> list[Path]:
         matplotlib.rcParams.update(LOOK)
         for title, column in named:
             systems = drawn(column)
-            for name, draw in DRAWINGS.items():
+            for name, (draw, _) in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
                     figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
@@ -84,6 +95,131 @@ def _reduced(png: io.BytesIO) -> bytes:
     return data.getvalue()
 
 
+# How a system looks in all figures, and what these share.
+
+
+@dataclass(frozen=True)
+class DrawnSystem:
+    """A row of the table as it is drawn, with the records, curves and costs of its finished seeds."""
+
+    row: TableRow
+    runs: list[Record]
+    curves: list[Curve]
+    costs: list[np.ndarray]
+    colour: str
+    marker: str
+    dash: tuple
+
+    @property
+    def name(self) -> str:
+        return plain(self.row.name)
+
+    @property
+    def title(self) -> str:
+        """Its name above a panel, settings on a line of their own."""
+        return self.name.replace(" (", "\n(")
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """Of a line, for matplotlib."""
+        return {"color": self.colour, "linestyle": self.dash, "marker": self.marker}
+
+
+def drawn(column: Column) -> list[DrawnSystem]:
+    """The rows of a column; those of one system have shades of one colour, in their order."""
+    bases = [row.base for row in column.rows]
+    systems = []
+    for number, row in enumerate(column.rows):
+        setting = bases[:number].count(row.base)
+        colour = shade(COLOURS[colour_number(row)], setting, bases.count(row.base))
+        at = system_number(row) + setting
+        look = {"colour": colour, "marker": MARKERS[at % len(MARKERS)], "dash": DASHES[at % len(DASHES)]}
+        left = {"curves": list(row.curves.values()), "costs": list(row.costs.values())}
+        systems.append(DrawnSystem(row, row.finished, **left, **look))
+    return systems
+
+
+def shade(colour: str, place: int, count: int) -> str:
+    """From light to dark, one of `count` shades of a colour; the colour itself where there is one."""
+    if count == 1:
+        return colour
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    lighter = 0.65 * (1 - place / (count - 1))
+    return "#" + "".join(f"{round(part + lighter * (255 - part)):02x}" for part in parts)
+
+
+def plain(text: str, most: int = LONGEST) -> str:
+    """A name as matplotlib shall draw it: `$` begins no formula, and `_` at its start hides it from no legend.
+
+    `most`: of a longer one the middle is left out, lest the panels have no room.
+    """
+    if len(text) > most:
+        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+def unit(column: Column) -> str:
+    return {"accuracy": "accuracy (%)", "perplexity": "perplexity (lower is better)"}[column.metric]
+
+
+def new_figure(count: int, height: float, across: int, **shared: Any) -> "tuple[Figure, list[Axes]]":
+    """A figure of the page's width with `count` panels, `across` in a row, each `height` inches high."""
+    from matplotlib.figure import Figure
+
+    rows, across = -(-count // across), min(count, across)
+    figure = Figure(figsize=(WIDTH, rows * height + 2 * LINE), layout="constrained")
+    panels = list(figure.subplots(rows, across, squeeze=False, **shared).ravel())
+    for place, unused in enumerate(panels[count:], start=count):
+        panels[place - across].xaxis.set_tick_params(labelbottom=True)
+        unused.remove()
+    return figure, panels[:count]
+
+
+def panels_of(systems: Sequence[DrawnSystem], height: float, across: int, **labels: str) -> "tuple[Figure, list[Axes]]":
+    """A panel for each system below its name, all on one scale; `x`, `y`: the `labels` of all."""
+    figure, panels = new_figure(len(systems), height, across, sharex=True, sharey=True)
+    for panel, system in zip(panels, systems, strict=True):
+        panel.set_title(system.title)
+    for axis, text in labels.items():
+        {"x": figure.supxlabel, "y": figure.supylabel}[axis](text, fontsize=8)
+    return figure, panels
+
+
+def legend(figure: "Figure", panel: "Axes", title: str | None = None) -> None:
+    """Every label of a panel once, below all panels; the figure grows by what this takes."""
+    handles, labels = panel.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    across = max(1, int(WIDTH / (0.55 + 0.065 * max(map(len, entries)))))
+    lines = -(-len(entries) // across) + (title is not None)
+    figure.set_figheight(figure.get_figheight() + LINE * lines)
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=across, title=title, title_fontsize=7
+    )
+
+
+def plot(panel: "Axes", x: Sequence, y: Sequence, **look: Any) -> None:
+    """A line with a few markers."""
+    panel.plot(x, y, markevery=max(1, len(x) // 6), **look)
+
+
+def course(panel: "Axes", system: DrawnSystem, name: str) -> None:
+    """The mean over the seeds, within its 95 % interval."""
+    steps, values = records.over_seeds(system.curves, name)
+    if not len(steps):
+        return
+    plot(panel, steps, values.mean(axis=0), label=system.name, **system.look)
+    if len(values) > 1:
+        low, high = zip(*(inference.mean_interval(seeds.tolist()) for seeds in values.T), strict=True)
+        panel.fill_between(steps, low, high, color=system.colour, alpha=0.15, linewidth=0)
+
+
+def others(panel: "Axes", lines: "Sequence[tuple[np.ndarray, np.ndarray]]") -> None:
+    """The other systems' lines, in grey."""
+    for x, y in lines:
+        panel.plot(x, y, color="0.8", linewidth=0.6)
+
+
 # What happens in the blocks.
 
 
@@ -97,26 +233,18 @@ def by_block(probe: str, _column: Column, systems: list[DrawnSystem]) -> "Figure
     if not shown:
         return None
     across = 4 if len(shown) == 4 else 3
-    figure, panels = new_figure(len(shown), 2.1, across=across, sharex=True, sharey=True)
+    figure, panels = panels_of([system for system, _, _ in shown], 2.1, across, y=PROBES[probe])
     deepest = max(mean.shape[1] for _, _, mean in shown)
     colours = matplotlib.colormaps["viridis"].resampled(deepest + 1)
-    for panel, (system, steps, mean) in zip(panels, shown, strict=True):
+    for panel, (_, steps, mean) in zip(panels, shown, strict=True):
         for block in np.flatnonzero(np.isfinite(mean).any(axis=0)):
-            panel.plot(
-                steps,
-                mean[:, block],
-                color=colours(block),
-                marker=MARKERS[block % len(MARKERS)],
-                markevery=max(1, len(steps) // 6),
-                label=f"block {block + 1}",
-            )
-        panel.set_title(system.title)
+            look = {"color": colours(block), "marker": MARKERS[block % len(MARKERS)]}
+            plot(panel, steps, mean[:, block], label=f"block {block + 1}", **look)
     values = np.concatenate([mean[np.isfinite(mean)] for _, _, mean in shown])
     if values.min() > 0 and values.max() > 10 * values.min():
         panels[0].set_yscale("log")
     for panel in panels[-across:]:
         panel.set_xlabel("step")
-    figure.supylabel(PROBES[probe], fontsize=8)
     legend(figure, max(panels, key=lambda panel: len(panel.lines)), "mean over seeds")
     return figure
 
@@ -223,8 +351,7 @@ def together(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     figure, [panel] = new_figure(1, 3.2, across=1)
     for system in shown:
         batches, (low, middle, high) = quartiles(system.costs)
-        style = {"color": system.colour, "linestyle": system.dash, "marker": system.marker}
-        panel.plot(batches, middle, label=system.name, markevery=max(1, len(batches) // 6), **style)
+        plot(panel, batches, middle, label=system.name, **system.look)
         panel.fill_between(batches, low, high, color=system.colour, alpha=0.15, linewidth=0)
     panel.set(xlabel="batches", ylabel="training cost")
     legend(figure, panel, f"line: median of {WINDOW} batches, all seeds together; band: quartiles")
@@ -236,27 +363,21 @@ def each(_column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     shown = _shown(systems)
     if not shown:
         return None
-    figure, panels = new_figure(len(shown), 1.8, across=3, sharex=True, sharey=True)
-    medians = [quartiles(system.costs) for system in shown]
-    for panel, system, (batches, (_, middle, _)) in zip(panels, shown, medians, strict=True):
-        for other, (_, line, _) in medians:
-            panel.plot(other, line, color="0.8", linewidth=0.6)
+    below = f"batches (line: median of {WINDOW}; grey: the other systems')"
+    figure, panels = panels_of(shown, 1.8, across=3, x=below, y="training cost")
+    medians = [(batches, middle) for batches, (_, middle, _) in (quartiles(system.costs) for system in shown)]
+    for panel, system, median in zip(panels, shown, medians, strict=True):
+        others(panel, medians)
         for costs in system.costs:
             dots = {"marker": ".", "markersize": 2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
             panel.plot(np.arange(1, len(costs) + 1), costs, color=system.colour, linestyle="", **dots)
-        panel.plot(batches, middle, color=system.colour)
-        panel.set_title(system.title)
+        panel.plot(*median, color=system.colour)
     panels[0].set_ylim(*np.quantile(np.concatenate([costs for system in shown for costs in system.costs]), (0, 0.995)))
-    figure.supxlabel(f"batches (line: median of {WINDOW}; grey: the other systems')", fontsize=8)
-    figure.supylabel("training cost", fontsize=8)
     return figure
 
 
 def _shown(systems: list[DrawnSystem]) -> list[DrawnSystem]:
     return [system for system in systems if system.costs and min(map(len, system.costs)) >= WINDOW]
-
-
-BATCH_DRAWINGS = {"batches": together, "batches_each": each}
 
 
 # Accuracy over what makes a probe harder: the number of pairs to recall, the length of the prefix to follow.
@@ -279,21 +400,18 @@ def over_difficulty(column: Column, systems: list[DrawnSystem]) -> "Figure | Non
         return None
     shown = [(system, course) for system in systems if (course := _course(system, group))]
     values = list(dict.fromkeys(value for _, course in shown for value in course))
-    figure, panels = new_figure(len(shown), 1.35, across=4, sharex=True, sharey=True)
+    below = f"{HARDER[group]} (line: mean over seeds; band: lowest to highest seed; grey: the others)"
+    figure, panels = panels_of([system for system, _ in shown], 1.35, across=4, x=below, y="test accuracy (%)")
+    every = -(-len(values) // 5)
     for panel, (system, _) in zip(panels, shown, strict=True):
         for other, course in shown:
             places, lines = [values.index(value) for value in course], np.array(list(course.values()))
             if other is not system:
-                panel.plot(places, lines.mean(axis=1), color="0.8", linewidth=0.6)
+                others(panel, [(places, lines.mean(axis=1))])
                 continue
             panel.plot(places, lines.mean(axis=1), color=system.colour, marker=system.marker)
             panel.fill_between(places, lines.min(axis=1), lines.max(axis=1), color=system.colour, alpha=0.15)
-        panel.set_title(system.title)
-        every = -(-len(values) // 5)
         panel.set_xticks(range(0, len(values), every), map(plain, values[::every]))
-    legend = "line: mean over seeds; band: lowest to highest seed; grey: the others"
-    figure.supxlabel(f"{HARDER[group]} ({legend})", fontsize=8)
-    figure.supylabel("test accuracy (%)", fontsize=8)
     return figure
 
 
@@ -334,15 +452,12 @@ def _learning_curves(column: Column, systems: list[DrawnSystem]) -> "Figure | No
 
 
 def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
-    figure, panels = new_figure(len(shown), 1.35, across=4, sharex=True, sharey=True)
+    below = "step (line: mean over seeds; band: its 95 % interval; grey: the other systems)"
+    figure, panels = panels_of(shown, 1.35, across=4, x=below, y=label)
     means = [(steps, values.mean(axis=0)) for steps, values in (records.over_seeds(s.curves, score) for s in shown)]
     for panel, system in zip(panels, shown, strict=True):
-        for steps, mean in means:
-            panel.plot(steps, mean, color="0.8", linewidth=0.6)
+        others(panel, means)
         course(panel, system, score)
-        panel.set_title(system.title)
-    figure.supxlabel("step (line: mean over seeds; band: its 95 % interval; grey: the other systems)", fontsize=8)
-    figure.supylabel(label, fontsize=8)
     return figure
 
 
@@ -410,7 +525,8 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     shown = [(system, points) for system in systems if (points := columns.reliability(system.runs))]
     if not shown:
         return None
-    figure, panels = new_figure(len(shown), 1.75, across=4, sharex=True, sharey=True)
+    below = f"confidence (%); line: 95 % interval; hollow: below {FEW} predictions; grey: how many"
+    figure, panels = panels_of([system for system, _ in shown], 1.75, across=4, x=below, y="accuracy (%)")
     most = max(point["examples"] for _, points in shown for point in points)
     for panel, (system, points) in zip(panels, shown, strict=True):
         panel.plot([0, 100], [0, 100], color="0.6", linestyle=":", linewidth=1)
@@ -422,48 +538,21 @@ def _calibration(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
             fill = "full" if point["examples"] >= FEW else "none"
             panel.plot(point["confidence"], point["accuracy"], system.marker, color=system.colour, fillstyle=fill)
         panel.set_title(f"{system.title}\nECE {columns.calibration_error(points):.1f}")
-    figure.supxlabel(
-        f"confidence (%); line: 95 % interval; hollow: below {FEW} predictions; grey: how many", fontsize=8
-    )
-    figure.supylabel("accuracy (%)", fontsize=8)
     return figure
 
 
-DRAWINGS = {
-    "cost": _cost,
-    "curves": _learning_curves,
-    "depth": _by_depth,
-    "diagnostics": _diagnostics,
-    "calibration": _calibration,
-    **{probe: partial(by_block, probe) for probe in PROBES},
-    **BATCH_DRAWINGS,
-    "difficulty": over_difficulty,
+DRAWINGS: "dict[str, tuple[Callable[[Column, list[DrawnSystem]], Figure | None], str]]" = {
+    "cost": (_cost, "score and cost"),
+    "curves": (_learning_curves, "learning curves"),
+    "depth": (_by_depth, "accuracy and number of blocks"),
+    "diagnostics": (_diagnostics, "accuracy by kind of example"),
+    "calibration": (_calibration, "confidence and accuracy"),
+    **{probe: (partial(by_block, probe), f"{what} in each block") for probe, what in PROBES.items()},
+    "batches": (together, "cost of every batch"),
+    "batches_each": (each, "cost of every batch, by system"),
+    "difficulty": (over_difficulty, "accuracy and difficulty"),
 }
-
-
-# What stands below a figure: what it shows, of which task, and the caveats of the systems in it.
-
-
-SHOWS = {
-    "cost": "score and cost",
-    "curves": "learning curves",
-    "depth": "accuracy and number of blocks",
-    "diagnostics": "accuracy by kind of example",
-    "calibration": "confidence and accuracy",
-    **{probe: f"{what} in each block" for probe, what in PROBES.items()},
-    "batches": "cost of every batch",
-    "batches_each": "cost of every batch, by system",
-    "difficulty": "accuracy and difficulty",
-}
-"""By the name of a drawing."""
-
-
-@dataclass(frozen=True)
-class Caption:
-    """`title`: the task and what is shown; `caveats`: those of all its systems, then those of some."""
-
-    title: str
-    caveats: str = ""
+"""By name, what draws a figure of a column, and what it shows."""
 
 
 def stem(drawing: str, heading: str) -> str:
@@ -471,12 +560,12 @@ def stem(drawing: str, heading: str) -> str:
     return re.sub(r"[^\w-]+", "_", f"{drawing} {heading}")
 
 
-def captions(named: Named, paths: Sequence[Path]) -> dict[Path, Caption]:
-    """Of those of these figures that are SVG."""
+def captions(named: Named, paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
+    """Of those of these figures that are SVG: the task and what is shown, and the caveats of all its systems, then
+    those of some."""
     known = {
-        stem(drawing, heading): Caption(f"{heading}: {shows}", layout.caveats(column))
+        stem(drawing, heading): (f"{heading}: {shows}", layout.caveats(column))
         for heading, column in named
-        for drawing, shows in SHOWS.items()
+        for drawing, (_, shows) in DRAWINGS.items()
     }
-    other = {path: Caption(path.stem.replace("_", " ")) for path in paths if path.suffix == ".svg"}
-    return {path: known.get(path.stem, caption) for path, caption in other.items()}
+    return {path: known.get(path.stem, (path.stem.replace("_", " "), "")) for path in paths if path.suffix == ".svg"}
