@@ -33,12 +33,12 @@ from typing import Any
 
 from lra.core.errors import UserError, did_you_mean, printable
 from lra.core.files import read_json, read_regular, write_atomic
+from lra.report import Report
 from lra.report.read import records
 from lra.report.read.published import Published
 from lra.report.read.records import training_seconds
 from lra.report.render import layout
 from lra.report.render.markup import markdown
-from lra.report.report import Report
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
 from lra.report.statistics.inference import ALPHA

@@ -10,6 +10,7 @@ from lra.core.files import sha256, write_atomic
 from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
 from lra.records.receipts import packed
 from lra.records.run_files import RunFiles
+from lra.report import Report
 from lra.report.check.numbers import Quantities, fill, mismatches, read_page, without_marks
 from lra.report.check.verify import differences, verify, verify_records
 from lra.report.read.pack import contents
@@ -18,7 +19,6 @@ from lra.report.render import exports, site
 from lra.report.render.layout import Grid, TableText, address
 from lra.report.render.markup import escape, link, markdown
 from lra.report.render.site import Listed
-from lra.report.report import Report
 
 FINDINGS = "findings.md"
 SHORT = "In short"  # the part of the findings that the page opens with

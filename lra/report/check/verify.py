@@ -15,11 +15,10 @@ from lra.core.files import JSON_BYTES, digest, parse_json, read_regular
 from lra.records import record
 from lra.records.names import CARDS, CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
-from lra.report import report
+from lra.report import JSON, Built, Report, read_built
 from lra.report.read.records import BESIDE, Curve, Record, beside, declared_cells, predictions, read_curve, records
 from lra.report.render import cards
 from lra.report.render.figures import write_figures
-from lra.report.report import JSON, Report
 
 TEXT_BYTES = 2**28  # the most that a file of a report may have
 MOST = 20  # places of a file that are named one by one
@@ -85,11 +84,11 @@ def _of_declarations(files: RunFiles, runs: list[Record]) -> Iterator[str]:
             yield f"{run['path']}: seed {run['seed']} was run, but {SWEEP} declares {known}"
 
 
-def _built(folder: Path, faults: list[str]) -> report.Built | None:
+def _built(folder: Path, faults: list[str]) -> Built | None:
     """How the report was built; None where it is README.md and index.html alone, and, with a fault, where that cannot
     be read."""
     try:
-        return report.read_built(folder)
+        return read_built(folder)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -97,7 +96,7 @@ def _built(folder: Path, faults: list[str]) -> report.Built | None:
         return None
 
 
-def _of_report(report: Report, how: report.Built | None) -> Iterator[str]:
+def _of_report(report: Report, how: Built | None) -> Iterator[str]:
     """What in the files of the report is not as the records say."""
     texts = report.pages()
     if (report.folder / JSON).exists():
