@@ -165,7 +165,7 @@ def test_the_dot_of_a_row_is_on_one_scale_with_its_seeds_its_interval_and_the_ba
     values = list(FAR.values())
     [row] = [row for row in column.rows if row.name == "Linear ELU"]
     ends = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    dot = dot_of(column, row, [])
+    dot = dot_of(column, row)
     places = [float(place) for place in (*dot["seeds"], *dot["ends"], dot["tick"], dot["mean"])]
     numbers = [*values, *ends, 36.2, np.mean(values)]
     slope, start = np.polyfit(numbers, places, 1)

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader
 from lra.report import Report
 from lra.report.check.overview import results_folders
 from lra.report.render.markup import escape
-from lra.report.render.pictures import plain_rows
+from lra.report.render.site import plain_rows
 from lra.report.statistics import words
 from lra.report.statistics.table import Column, TableRow
 from lra.report.statistics.words import firm

@@ -1,17 +1,18 @@
 """index.html over many results, for a reader with a minute: what was found, one picture, a matrix for each benchmark,
 and an answer in a sentence for each study."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
 from lra.records.names import PAGE
-from lra.report.render import pictures
 from lra.report.render.layout import Named
 from lra.report.render.markup import markup, rendered
-from lra.report.render.pictures import kinds, plain_rows
+from lra.report.render.pictures import Picture, colour_number, kinds
 from lra.report.statistics import words
 from lra.report.statistics.columns import Tables
-from lra.report.statistics.table import COLLAPSED, Column, TableRow, Word
+from lra.report.statistics.table import COLLAPSED, VANILLA, Column, TableRow, Word
 
 LONGEST = 4  # answers of one result that are shown
 BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
@@ -109,14 +110,14 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     records = sum(entry.records for entry in entries)
     known = benchmarks(entries)
     apart = {id(benchmark.entry) for benchmark in known}
-    cost = pictures.cost(column for _, column in known[0].columns) if known else None
+    drawn = cost(column for _, column in known[0].columns) if known else None
     return rendered(
         "site.html.j2",
         title=title,
         facts=f"{words.plural(records, 'record')}; {sound} of {len(entries)} verified",
         lead=markup(lead),
         benchmarks=known,
-        picture=markup(rendered("cost.svg.j2", **cost)) if cost else "",
+        picture=markup(rendered("cost.svg.j2", **drawn)) if drawn else "",
         studies=[entry for entry in entries if id(entry) not in apart],
         note=markup(note),
         beside=links,
@@ -154,3 +155,110 @@ def _said(row: TableRow) -> str:
         ends = words.interval(known.interval)
         parts.append(f"{known.word}: {words.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
     return "; ".join(parts + [f"{badge.label}: {badge.meaning}" for badge in row.badges])
+
+
+# The picture: what each system learns beside what a step of it costs.
+
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 300, 44, 96, 16, 38  # pixels
+WIDE, HIGH = 6.4, 13  # of a letter of a name
+TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def plain_rows(column: Column) -> list[TableRow]:
+    return [row for row in column.rows if not row.cell.key.settings and row.summary.done]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system. `time`: of its training steps, as a multiple of the reference's; `share`: of what there is to learn."""
+
+    row: TableRow
+    time: float
+    share: float
+
+
+def cost_points(columns: Iterable[Column]) -> list[Point]:
+    """The systems that ran on every task on which the Transformer, the reference, did."""
+    found: dict[tuple, list[Point]] = {}
+    for column in columns:
+        rows = [row for row in plain_rows(column) if step_seconds(row)]
+        reference = next((row for row in rows if row.system == VANILLA), None)
+        if reference is None or column.metric != "accuracy":
+            continue
+        for row in rows:
+            point = Point(row, step_seconds(row) / step_seconds(reference), _share(row, column))
+            found.setdefault(row.order, []).append(point)
+    most = max(map(len, found.values()), default=0)
+    return [
+        Point(parts[0].row, median(part.time for part in parts), fmean(part.share for part in parts))
+        for _, parts in sorted(found.items())
+        if len(parts) == most
+    ]
+
+
+def step_seconds(row: TableRow) -> float | None:
+    """Of training, the median over its runs; None or 0 where these do not say it."""
+    times = [run["seconds"]["train"] / run["steps"] for run in row.finished if "seconds" in run and run["steps"] > 0]
+    return median(times) if times else None
+
+
+def _share(row: TableRow, column: Column) -> float:
+    """How much of the way from the strongest baseline to 100 %."""
+    base = column.strongest[1] if column.strongest else 0.0
+    return max(0.0, (row.summary.mean - base) / (100.0 - base)) if base < 100.0 else 0.0
+
+
+def cost(columns: Iterable[Column]) -> Picture | None:
+    """None where there are no two systems to place."""
+    points = cost_points(columns)
+    if len(points) < 2:
+        return None
+    low, high = min(point.time for point in points) / 1.15, max(point.time for point in points) * 1.15
+    step = 0.25 if max(point.share for point in points) > 0.5 else 0.1
+    top = max(step, step * math.ceil(max(point.share for point in points) / step))
+
+    def x(time: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(time / low) / math.log(high / low)
+
+    def y(share: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share / top
+
+    marks = [
+        {"x": x(point.time), "y": y(point.share), "name": point.row.name, "colour": colour_number(point.row)}
+        for point in points
+    ]
+    _place_names(marks)
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "bottom": HEIGHT - BOTTOM,
+        "marks": marks,
+        "across": [(x(time), f"{time:g}×") for time in TICKS if low <= time <= high],
+        "up": [(y(step * part), f"{100 * step * part:.0f} %") for part in range(round(top / step) + 1)],
+    }
+
+
+def _place_names(marks: list[Picture]) -> None:
+    """Put each name to the right of its mark or to the left, higher or lower where it would cover a mark or a name
+    before it."""
+    covered = [(mark["x"] - 5, mark["x"] + 5, mark["y"] + 4) for mark in marks]
+    for place in sorted(range(len(marks)), key=lambda place: (marks[place]["y"], marks[place]["x"])):
+        mark = marks[place]
+        width = WIDE * len(mark["name"])
+        right, left = mark["x"] + 8, mark["x"] - 8 - width
+        others = [spot for number, spot in enumerate(covered) if number != place]
+        heights = [mark["y"] + 4 + sign * away for away in range(HEIGHT) for sign in (-1, 1)]
+        spots = ((start, start + width, height) for height in heights for start in (right, left))
+        spot = next((spot for spot in spots if _is_free(spot, others)), (right, right + width, mark["y"] + 4))
+        covered.append(spot)
+        start, _, height = spot
+        mark |= {"name_y": height, "name_x": right if start == right else mark["x"] - 8}
+        mark["anchor"] = "start" if start == right else "end"
+
+
+def _is_free(spot: tuple[float, float, float], others: Iterable[tuple[float, float, float]]) -> bool:
+    start, stop, height = spot
+    return not any(start < end and begin < stop and abs(height - other) < HIGH for begin, end, other in others)
