@@ -1,9 +1,9 @@
 """cards.md of a results folder: what each system can, by its accuracy, and what it supports and costs, by the
 attentions.json beside the folder; a row and a card for each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,11 +12,11 @@ from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
 from lra.report.render.layout import Grid
-from lra.report.render.markup import escape, markdown
+from lra.report.render.markup import rendered
 from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
-from lra.report.statistics.table import SIGNS, Column, Section, TableRow, Word, by_system
+from lra.report.statistics.table import SIGNS, Column, TableRow, Word, by_system
 
 ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
@@ -29,19 +29,8 @@ VERDICTS = {
     Word.UNTESTED: "Not tested against",
 }
 FLAGS = ("order", "mask", "causal")
+SAID = {None: "", True: "yes", False: "no"}  # of a flag
 NOT_MEASURED = "not measured"
-LEGEND = f"""\
-- `{YES}`: a mean of {SOLVED:g} % or more, above every trivial baseline. `{PARTLY}`: {ABOVE:g} points or more above
-  the strongest one, with the whole {100 * LEVEL:g} % interval over seeds above it. `{UNCLEAR}`: so many points, but an
-  interval that reaches the baseline, as where only some seeds have learned, or a single seed. `{NO}`: less. An answer
-  holds for these sizes and steps.
-- Beside it: mean accuracy [{100 * LEVEL:g} % interval over seeds], and the difference to the reference system:
-  {"; ".join(f"`{sign}` {word}" for word, sign in SIGNS.items())}.
-- *time*, *memory*: of one layer with its output projection, forward and backward, as a multiple of `simple`'s, at the
-  attention's settings for text, by [attentions.md](../attentions.md); the variants of an attention share them.
-- *order*: without positions it tells permuted inputs apart. *mask*: it can leave padding out. *causal*: it has a form
-  in which no output depends on a later position, at those settings or as it ran here.
-"""
 
 
 class LayerCost(schema.Checked):
@@ -72,7 +61,17 @@ class Attentions(schema.Checked):
 def page(tables: Tables) -> str:
     """The text of the page of a results folder. Raises UserError where no task has an accuracy and a trivial
     baseline."""
-    return "\n".join(_page(tables.sections, _attentions(tables.folder)))
+    known, parts = _attentions(tables.folder), []
+    for section in tables.sections:
+        columns = [column for column in section.columns if column.metric == "accuracy" and column.baselines]
+        systems = by_system(columns).values()
+        if columns:
+            cards = [_card(found, known) for found in systems]
+            parts.append((section.name, columns, _table(columns, systems, known), cards))
+    if not parts:
+        raise UserError("no task here has an accuracy and a trivial baseline: nothing says what a system can")
+    limits = {"SOLVED": SOLVED, "ABOVE": ABOVE, "LEVEL": LEVEL, "ATTENTIONS": ATTENTIONS}
+    return rendered("cards.md.j2", parts=parts, known=known, **limits).rstrip() + "\n"
 
 
 def _attentions(folder: Path) -> Attentions:
@@ -96,41 +95,15 @@ def word(mean: float, interval: tuple[float, float] | None, baseline: float) -> 
     return PARTLY if interval is not None and interval[0] > baseline else UNCLEAR
 
 
-def _page(sections: Sequence[Section], known: Attentions) -> Iterator[str]:
-    tables = [
-        (section, columns)
-        for section in sections
-        if (columns := [column for column in section.columns if column.metric == "accuracy" and column.baselines])
-    ]
-    if not tables:
-        raise UserError("no task here has an accuracy and a trivial baseline: nothing says what a system can")
-    yield "# What each system can\n"
-    yield "And what it costs and supports, by `lra-report --cards` from the records here.\n"
-    if not known.rows:
-        yield f"No cost stands here, because there is no `{ATTENTIONS}` beside this folder.\n"
-    for section, columns in tables:
-        yield f"## In one table{f': {escape(section.name)}' * (len(tables) > 1)}\n"
-        cells = by_system(columns)
-        yield markdown(_table(columns, cells, known))
-        if section is tables[0][0]:
-            yield LEGEND
-        for column in columns:
-            name, value = max(column.baselines.items(), key=lambda pair: pair[1])
-            yield f"- {escape(column.title)}: the strongest baseline is {escape(name)}, {value:.2f}."
-        yield ""
-        for found in cells.values():
-            yield from _card(found, known)
-
-
 Cells = list[tuple[Column, TableRow]]
 """The columns that have a row of one system, with that row."""
 
 
-def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentions) -> Grid:
+def _table(columns: Sequence[Column], systems: Iterable[Cells], known: Attentions) -> Grid:
     header = ["system", "complexity", *(column.title for column in columns)]
     header += [f"{what}, L = {int(length):,}" for length in known.lengths for what in ("time", "memory")]
     rows = []
-    for found in cells.values():
+    for found in systems:
         first = found[0][1]
         of_tasks = {column.key: _ability(column, row) for column, row in found}
         line = [first.label, first.complexity, *(of_tasks.get(column.key, "") for column in columns)]
@@ -138,7 +111,7 @@ def _table(columns: Sequence[Column], cells: dict[tuple, Cells], known: Attentio
             cost = _cost(first, length, known)
             line += [f"{cost.ratio[0]:.2f}", f"{cost.memory:.2f}"] if cost else [NOT_MEASURED] * 2
         flags = _flags(found, known)
-        rows.append([*line, *(_said(flags.get(name)) for name in FLAGS)])
+        rows.append([*line, *(SAID[flags.get(name)] for name in FLAGS)])
     return Grid([*header, *FLAGS], rows, numbers=2)
 
 
@@ -153,7 +126,7 @@ def _ability(column: Column, row: TableRow) -> str:
 
 
 def _word(column: Column, row: TableRow) -> str:
-    return word(row.summary.mean, row.summary.interval, max(column.baselines.values()))
+    return word(row.summary.mean, row.summary.interval, column.strongest[1])
 
 
 def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
@@ -169,54 +142,35 @@ def _flags(found: Cells, known: Attentions) -> dict[str, bool]:
     return flags
 
 
-def _said(flag: bool | None) -> str:
-    return {None: "", True: "yes", False: "no"}[flag]
-
-
-def _card(found: Cells, known: Attentions) -> Iterator[str]:
-    first = found[0][1]
-    yield f"### {escape(first.label)}\n"
-    done = [(column, row) for column, row in found if row.summary.mean is not None]
-    for answer in (YES, PARTLY, UNCLEAR, NO):
-        named = [f"{column.title} ({row.summary.mean:.2f})" for column, row in done if _word(column, row) == answer]
-        if named:
-            yield f"- {answer.capitalize()}: {escape('; '.join(named))}."
-    yield from _compared(done)
-    yield from filter(None, (_course(column, row) for column, row in done))
-    yield f"- {_costs(first, known)}."
-    flags = _flags(found, known)
-    says = [f"{name} {_said(flags[name])}" for name in FLAGS if name in flags]
-    yield f"- It supports: {', '.join(says) or 'not known'}.\n"
-
-
-def _compared(done: Cells) -> Iterator[str]:
-    """Its verdicts."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for column, row in done:
+def _card(found: Cells, known: Attentions) -> dict[str, Any]:
+    """What the card of a system says: by answer the tasks, by verdict the tasks, how it fares as a task gets harder,
+    what it costs beside `simple` at each length, and what it supports."""
+    first, flags = found[0][1], _flags(found, known)
+    answers: dict[str, list[str]] = {answer: [] for answer in (YES, PARTLY, UNCLEAR, NO)}
+    verdicts: dict[tuple[str, str], list[str]] = {}
+    for column, row in found:
+        if row.summary.mean is None:
+            continue
+        answers[_word(column, row)].append(f"{column.title} ({row.summary.mean:.2f})")
         if row.verdict is not None:
-            groups.setdefault((VERDICTS[row.verdict.word], row.verdict.reference), []).append(column.title)
-    for (beside, reference), titles in groups.items():
-        yield f"- {beside} {escape(reference)}: {escape('; '.join(titles))}."
+            verdicts.setdefault((VERDICTS[row.verdict.word], row.verdict.reference), []).append(column.title)
+    return {
+        "label": first.label,
+        "answers": answers,
+        "verdicts": verdicts,
+        "courses": [course for column, row in found if row.summary.done and (course := _course(column, row))],
+        "costs": {int(length): cost for length in known.lengths if (cost := _cost(first, length, known))},
+        "of": known.rows.get(first.cell.key.attention),
+        "supports": [f"{name} {SAID[flags[name]]}" for name in FLAGS if name in flags],
+    }
 
 
-def _course(column: Column, row: TableRow) -> str | None:
-    """Its accuracy at the first and the last value of what makes the task harder."""
+def _course(column: Column, row: TableRow) -> tuple[str, str, str] | None:
+    """The task, what makes it harder, and the accuracy at the first and the last value of that."""
     known = columns.accuracy_by(row.runs)
     group = next((name for name in HARDER if len(known.get(name, {})) > 1), None)
     if group is None:
         return None
     values = list(known[group])
     ends = [f"{known[group][value]['accuracy']:.2f} at {value}" for value in (values[0], values[-1])]
-    return f"- {escape(column.title)}, by {HARDER[group]}: {escape(', '.join(ends))}."
-
-
-def _costs(row: TableRow, known: Attentions) -> str:
-    costs = {length: cost for length in known.lengths if (cost := _cost(row, length, known))}
-    if not costs:
-        return f"Its costs were {NOT_MEASURED}"
-    each = [
-        f"{cost.ratio[0]:.2f} times the time and {cost.memory:.2f} times the memory at {int(length):,} positions"
-        for length, cost in costs.items()
-    ]
-    settings = known.rows[row.cell.key.attention].settings
-    return f"Beside `simple`, a layer takes {'; '.join(each)}" + f" (with {escape(settings)})" * bool(settings)
+    return column.title, HARDER[group], ", ".join(ends)
