@@ -59,7 +59,15 @@ def environment() -> "Environment":
         "printable": printable,
         "SIGNS": SIGNS,
     }
-    known.filters |= {"md": escape, "grid": markdown, "code": code, "link": link, "tex": tex, "tex_cell": tex_cell}
+    known.filters |= {
+        "md": escape,
+        "grid": markdown,
+        "code": code,
+        "link": link,
+        "tex": tex,
+        "tex_cell": tex_cell,
+        "slug": slug,
+    }
     return known
 
 
@@ -150,3 +158,8 @@ def tex(text: str) -> str:
 def _plain(character: str) -> str:
     known = character.isascii() or ("À" <= character <= "ÿ" and character not in "ÐÞðþ")
     return character if known else f"U+{ord(character):04X}"
+
+
+def slug(text: str) -> str:
+    """For a label."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")

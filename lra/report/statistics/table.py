@@ -419,6 +419,11 @@ class Column:
         return {name: dict(sorted(rows.items())) for name, rows in systems.items() if len(rows) > 1}
 
     @property
+    def full_pattern(self) -> bool:
+        """Whether a row of it left out no pair of positions, though it is meant to."""
+        return any(row.full_pattern for row in self.rows)
+
+    @property
     def shared(self) -> list[Badge]:
         """The caveats of every row that has a number."""
         known = [row.badges for row in self.rows if row.summary.done]
