@@ -17,16 +17,13 @@ from lra.report.read.pack import contents
 from lra.report.read.records import Tell, refuse
 from lra.report.render import exports, site
 from lra.report.render.layout import Grid, TableText, address
-from lra.report.render.markup import escape, link, markdown
+from lra.report.render.markup import rendered
 from lra.report.render.site import Listed
 
 FINDINGS = "findings.md"
 SHORT = "In short"  # the part of the findings that the page opens with
 HEAD = ["folder", "tasks", "commits", "seeds", "systems", "runs", "hours"]
-NUMBERS = 4  # where the numbers begin in HEAD
-LISTED = re.compile(
-    r"^\| \[.*\]\((\S+)\) \|", re.MULTILINE
-)  # the beginning of a row: a folder, and where its README is
+LISTED = re.compile(r"^\| \[.*\]\((\S+)\) \|", re.MULTILINE)  # the begin of a row: a folder and its README
 
 
 Verified = dict[Path, tuple[int, list[str]]]
@@ -122,11 +119,13 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
         Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
         for path, (records, faults) in known.items()
     ]
-    lines = _page(folder, reports)
-    links = [(address(path), title) for path, title in _further(folder)]
+    further = _further(folder)
+    table = Grid(HEAD, [_row(path, report) for path, report in reports.items()], numbers=4)
+    readme = rendered("overview.md.j2", table=table, pages=further, PAGE=PAGE, FINDINGS=FINDINGS).rstrip() + "\n"
+    links = [(address(path), title) for path, title in further]
     note = "The records of each folder, its report and its digests are checked when this page is written, by "
     note += "<code>lra-report --overview</code>; <code>lra-report --verify</code> checks them anew."
-    return {README: "\n".join(lines), PAGE: site.page("Results", entries, links, note, _lead(folder))}
+    return {README: readme, PAGE: site.page("Results", entries, links, note, _lead(folder))}
 
 
 def _lead(folder: Path) -> str:
@@ -145,20 +144,6 @@ def _further(folder: Path) -> list[tuple[str, str]]:
     reports = results_folders(folder)
     pages = sorted(path for path in folder.glob("**/*.md") if _a_page_of_its_own(path, folder, reports))
     return findings + [(path.relative_to(folder).as_posix(), _title(path)) for path in pages]
-
-
-def _page(folder: Path, reports: dict[Path, Report]) -> Iterator[str]:
-    yield "# Results\n"
-    yield f"[{PAGE}]({PAGE}) has every system on every task, with its intervals, and the answer of each folder.\n"
-    if (folder / FINDINGS).exists():
-        yield f"What these runs show is in [{FINDINGS}]({FINDINGS}).\n"
-    yield "## The records\n"
-    yield "By `lra-report --overview`. `runs`: finished/declared; `hours`: training and evaluation of all runs.\n"
-    yield markdown(Grid(HEAD, [_row(path, report) for path, report in reports.items()], numbers=NUMBERS))
-    pages = [(path, title) for path, title in _further(folder) if path != FINDINGS]
-    if pages:
-        yield "## More measurements\n"
-        yield "".join(f"- {link(escape(printable(path)), address(path))}: {escape(title)}\n" for path, title in pages)
 
 
 def _row(path: Path, report: Report) -> list[TableText | str]:
