@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median
@@ -112,17 +112,21 @@ class Quantities:
         if MINUS in systems:
             first, other = systems.split(MINUS, 1)
             return _difference(column, first, other, quantity)
-        if BESIDE in systems:
-            first, other = ([_one(column, name)] for name in systems.split(BESIDE, 1))
-            return _quotient(first, other, partial(_of_rows, name=quantity))
-        return _of_rows(_rows(column, systems), quantity)
+        return _or_quotient(systems, lambda name: _of_rows(_rows(column, name), quantity))
 
     def _measured(self, folder: str, subjects: str, quantity: str) -> Quantity:
         record = self.bench(folder)
-        if BESIDE in subjects:
-            first, other = (_subject(record, name) for name in subjects.split(BESIDE, 1))
-            return _quotient(first, other, partial(_of_subject, name=quantity))
-        return _of_subject(_subject(record, subjects), quantity)
+        return _or_quotient(subjects, lambda name: _of_subject(_subject(record, name), quantity))
+
+
+def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
+    """What is read of a name, or of two the quotient."""
+    if BESIDE not in names:
+        return read(names)
+    one, two = (read(name).values for name in names.split(BESIDE, 1))
+    if len(one) != 1 or len(two) != 1:
+        raise UserError(f"{names!r}: expected a quantity of one number each, found {len(one)} and {len(two)}")
+    return Quantity([one[0] / two[0]], "{:.2f}")
 
 
 def _known(name: str, choices: dict[str, Any]) -> Any:
@@ -234,15 +238,6 @@ def _quicker(column: Column, first: str, other: str) -> Quantity:
     return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else Word.UNDECIDED], "{}")
 
 
-def _quotient(first: Any, other: Any, read: Callable[[Any], Quantity]) -> Quantity:
-    [one], [two] = read(first).values, read(other).values
-    return Quantity([one / two], "{:.2f}")
-
-
-def _mean(values: list[float]) -> list[float]:
-    return [fmean(values)] if values else []
-
-
 def _published(source: str, task: str, system: str) -> Quantity:
     known = _known(source, {found.name: found for found in Published().sources})
     return Quantity([known.number(system, task)], "{:.2f}")
@@ -304,7 +299,10 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
     "parameters": (lambda row: [run["parameters"] for run in row.finished][:1], "{:,}"),
-    "pretraining perplexity": (lambda row: _mean(layout.pretrained_to(row, "perplexity")), "{:.2f}"),
+    "pretraining perplexity": (
+        lambda row: [fmean(known)] if (known := layout.pretrained_to(row, "perplexity")) else [],
+        "{:.2f}",
+    ),
     "median steps": (lambda row: [row.race and row.race.median], "{:,}"),
     "training time": (lambda row: [median(training_seconds(run) for run in row.finished)], "{:,.0f}"),
     "frozen": (
