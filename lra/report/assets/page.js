@@ -4,8 +4,7 @@ const rows = [...table.tBodies[0].rows];
 const filters = document.getElementById("filters");
 const sheet = document.getElementById("sheet");
 const tray = document.getElementById("tray");
-const COLOURS = [0, 1, 2, 3, 4, 5, 6].map((place) => `--s${place}`); // of the style, in light and in dark
-const ORDERED = ["#440154", "#414487", "#2a788e", "#22a884", "#7ad151"]; // viridis, for what has an order
+const COLOURS = 7; // --s0 to --s6 of the style, in light and in dark
 const DASHES = [[], [8, 3], [2, 2], [8, 3, 2, 3]];
 const MISSING = "–";
 
@@ -53,11 +52,11 @@ function flat(value, prefix = "") {
   }, {});
 }
 
-// The table: filters and sorting.
+// The table: filters; table.js sorts.
 
 function filter() {
   const wanted = Object.fromEntries(new FormData(filters));
-  const words = wanted.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsOf(wanted.text);
   let shown = 0;
   for (const row of rows) {
     const cell = data.cells[row.dataset.cell];
@@ -73,48 +72,22 @@ function filter() {
   filters.querySelector("output").value = `${shown} of ${rows.length} shown`;
 }
 
-/** By numbers where cells have them, else by text; what has no value stands last either way. */
-function sort(heading) {
-  const descending = heading.getAttribute("aria-sort") === "ascending";
-  const column = heading.cellIndex;
-  const value = (row) => {
-    const cell = row.cells[column];
-    return cell.dataset.value === undefined
-      ? (cell.querySelector("a") ?? cell).textContent
-      : Number(cell.dataset.value);
-  };
-  const keyed = rows.map((row) => [value(row), row]);
-  const order = (a, b) =>
-    typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", {numeric: true});
-  const numbers = keyed.some(([key]) => typeof key === "number");
-  const absent = (key) => (numbers ? typeof key !== "number" : key === "");
-  keyed.sort(([a], [b]) => absent(a) - absent(b) || (descending ? -order(a, b) : order(a, b)));
-  table.tBodies[0].append(...keyed.map(([, row]) => row));
-  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-  heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
-}
-
 // Charts.
 
 const charts = new Set();
-const colour = (place) => (typeof place === "string" ? place : COLOURS[place % COLOURS.length]);
-/** A colour as a canvas takes it: a probe has the style's, which knows light and dark. */
-function resolved(name) {
-  if (!name.startsWith("--")) return name === "currentColor" ? getComputedStyle(document.body).color : name;
-  const probe = make("i", {style: `color: var(${name})`});
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
+const colour = (shade) => (typeof shade === "string" ? shade : `var(--s${shade % COLOURS})`);
+const probe = make("i", {hidden: ""});
+document.body.append(probe);
+
+/** A colour of the style as a canvas takes it, in light or in dark. */
+function resolved(css) {
+  probe.style.color = css;
+  return getComputedStyle(probe).color;
 }
 
-/** The colour of one of so many that have an order, as blocks have. */
-function ordered(place, count) {
-  const at = count < 2 ? 0 : (place / (count - 1)) * (ORDERED.length - 1);
-  const low = Math.floor(at);
-  const high = Math.min(low + 1, ORDERED.length - 1);
-  return `color-mix(in srgb, ${ORDERED[high]} ${Math.round(100 * (at - low))}%, ${ORDERED[low]})`;
-}
+/** The colour of one of so many that have an order, as blocks have: from violet over blue to green. */
+const ordered = (place, count) =>
+  `color-mix(in oklch increasing hue, var(--last) ${(100 * place) / Math.max(1, count - 1)}%, var(--first))`;
 
 /**
  * Lines [{label, x, y, dash}] over the steps, and their numbers as a table. A `band` [[low], [high]] lies around a line.
@@ -244,21 +217,18 @@ function showChosen() {
   for (const box of document.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
   const titles = chosen.map((id) => item(id).title);
   const few = chosen.length < 2;
-  const said = few ? `${titles[0] ?? ""}: tick another one to compare with` : titles.join(" against ");
-  const compare = {type: "button", disabled: few ? "" : null, onclick: () => go(`compare/${chosen.join("/")}`)};
-  const clear = () => {
-    chosen = [];
-    showChosen();
-  };
-  for (const place of document.querySelectorAll(".tray")) {
-    place.hidden = !chosen.length;
-    place.replaceChildren(
-      make("span", {role: "status"}, said),
-      make("button", compare, "compare"),
-      make("button", {type: "button", onclick: clear}, "clear"),
-    );
-  }
+  tray.hidden = !chosen.length;
+  tray.querySelector("[role=status]").textContent = few
+    ? `${titles[0] ?? ""}: tick another one to compare with`
+    : titles.join(" against ");
+  document.getElementById("compare").disabled = few;
 }
+
+document.getElementById("compare").addEventListener("click", () => go(`compare/${chosen.join("/")}`));
+document.getElementById("clear").addEventListener("click", () => {
+  chosen = [];
+  showChosen();
+});
 
 function box(id, label) {
   return make("input", {type: "checkbox", value: id, "aria-label": label});
@@ -278,7 +248,7 @@ function open(title, subtitle, ...content) {
       make("button", {type: "button", onclick: leave}, "close"),
     ),
     ...content.flat(Infinity).filter((part) => part !== null),
-    make("section", {class: "tray", "aria-label": "Comparison"}),
+    tray,
   );
   showChosen();
   sheet.showModal();
@@ -289,6 +259,7 @@ function close() {
   for (const drawn of charts) drawn.destroy();
   charts.clear();
   sheet.close();
+  document.body.append(tray);
   sheet.replaceChildren();
 }
 
@@ -544,10 +515,7 @@ function restore(words) {
   const wanted = new URLSearchParams(words);
   for (const field of filters.querySelectorAll("select, input")) field.value = wanted.get(field.name) ?? "";
   const heading = [...table.tHead.rows[0].cells].find((cell) => cell.textContent === wanted.get("sort"));
-  if (heading) {
-    heading.setAttribute("aria-sort", wanted.get("order") === "descending" ? "ascending" : "none");
-    sort(heading);
-  }
+  if (heading) sort(heading, rows, wanted.get("order"));
   filter();
 }
 
@@ -591,20 +559,9 @@ function hand(title, content) {
   field.select();
 }
 
-const root = document.documentElement;
-
-function setTheme(theme) {
-  root.dataset.theme = theme;
-  for (const drawn of charts) drawn.redraw(false);
-}
-
-document.getElementById("theme").addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  setTheme(dark ? "light" : "dark");
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  for (const drawn of charts) drawn.redraw(false);
-});
+const redraw = () => charts.forEach((drawn) => drawn.redraw(false));
+document.getElementById("theme").addEventListener("click", redraw); // after table.js has changed it
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 filters.addEventListener("input", () => {
   filter();
   remember();
@@ -622,7 +579,8 @@ document.getElementById("latex").addEventListener("click", () => hand("LaTeX", l
 filters.addEventListener("submit", (event) => event.preventDefault());
 table.tHead.addEventListener("click", ({target}) => {
   if (target.tagName !== "BUTTON") return;
-  sort(target.closest("th"));
+  const heading = target.closest("th");
+  sort(heading, rows, pressed(heading));
   remember();
 });
 table.tBodies[0].addEventListener("click", ({target}) => {

@@ -14,28 +14,11 @@ function show(name) {
 }
 
 function filter() {
-  const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsOf(field.value);
   for (const row of document.querySelectorAll(".panel tbody tr:not(.baseline)")) {
     const name = row.cells[0].textContent.toLowerCase();
     row.hidden = words.length > 0 && !words.some((word) => name.includes(word));
   }
-}
-
-/** By what a column is sorted by, the best first and then the other way round; what has no value stands last. */
-function sort(heading) {
-  const body = heading.closest("table").tBodies[0];
-  const column = heading.cellIndex;
-  const descending = heading.getAttribute("aria-sort") !== "descending" && column > 0;
-  const rows = [...body.rows].filter((row) => !row.className);
-  const value = (row) => Number(row.cells[column].dataset.value ?? NaN);
-  rows.sort((a, b) => {
-    if (column === 0) return a.cells[0].textContent.trim().localeCompare(b.cells[0].textContent.trim(), "en");
-    const [one, other] = [value(a), value(b)];
-    return isNaN(one) - isNaN(other) || (descending ? other - one : one - other) || 0;
-  });
-  body.append(...rows);
-  for (const other of heading.parentElement.cells) other.removeAttribute("aria-sort");
-  heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
 }
 
 /** Let the address say it, without a jump to the panel. */
@@ -49,7 +32,10 @@ const route = () => show(panels.find(({id}) => `#${encodeURIComponent(id)}` === 
 addEventListener("popstate", route);
 field?.addEventListener("input", filter);
 document.addEventListener("click", ({target}) => {
-  if (target.matches("thead button")) sort(target.closest("th"));
+  if (!target.matches("thead button")) return;
+  const heading = target.closest("th");
+  const rows = [...heading.closest("table").querySelectorAll("tbody tr:not(.baseline)")];
+  sort(heading, rows, pressed(heading, heading.cellIndex ? "descending" : "ascending")); // what is better first
 });
 document.querySelector("[role=tablist]")?.addEventListener("keydown", (event) => {
   const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
@@ -64,9 +50,4 @@ for (const tab of tabs) {
     open(tab);
   });
 }
-document.getElementById("theme").addEventListener("click", () => {
-  const {dataset} = document.documentElement;
-  const dark = dataset.theme ? dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  dataset.theme = dark ? "light" : "dark";
-});
 route();
