@@ -44,14 +44,13 @@ def write_overview(folder: Path, tell: Tell = refuse) -> Path:
 
 def verified(folder: Path) -> Verified:
     """The results folders in `folder`; one that cannot be read at all has that for its fault."""
-    return {path: _verified(path) for path in results_folders(folder)}
-
-
-def _verified(path: Path) -> tuple[int, list[str]]:
-    try:
-        return verify(path)
-    except UserError as error:
-        return 0, [str(error)]
+    known: Verified = {}
+    for path in results_folders(folder):
+        try:
+            known[path] = verify(path)
+        except UserError as error:
+            known[path] = 0, [str(error)]
+    return known
 
 
 def results_folders(folder: Path) -> list[Path]:
@@ -140,10 +139,14 @@ def _lead(folder: Path) -> str:
 
 def _further(folder: Path) -> list[tuple[str, str]]:
     """Paths and titles of what was found and measured besides."""
-    findings = [(FINDINGS, "Findings: what these runs show")] if (folder / FINDINGS).exists() else []
-    reports = results_folders(folder)
-    pages = sorted(path for path in folder.glob("**/*.md") if _a_page_of_its_own(path, folder, reports))
-    return findings + [(path.relative_to(folder).as_posix(), _title(path)) for path in pages]
+    findings, reports = folder / FINDINGS, results_folders(folder)
+    known = [(FINDINGS, "Findings: what these runs show")] if findings.exists() else []
+    for path in sorted(folder.glob("**/*.md")):
+        of_report = path.parent in reports and path.name != CARDS
+        if path.is_file() and not of_report and path not in (folder / README, findings):
+            title = printable(read_page(path).split("\n", 1)[0].lstrip("# "))
+            known.append((path.relative_to(folder).as_posix(), title))
+    return known
 
 
 def _row(path: Path, report: Report) -> list[TableText | str]:
@@ -157,15 +160,6 @@ def _row(path: Path, report: Report) -> list[TableText | str]:
         f"{sum(len(cell.scores()) for cell in cells)}/{sum(len(cell.seeds()) for cell in cells)}",
         f"{report.hours:.1f}",
     ]
-
-
-def _a_page_of_its_own(path: Path, folder: Path, reports: Iterable[Path]) -> bool:
-    of_report = path.parent in reports and path.name != CARDS
-    return path.is_file() and not of_report and path not in (folder / README, folder / FINDINGS)
-
-
-def _title(path: Path) -> str:
-    return printable(read_page(path).split("\n", 1)[0].lstrip("# "))
 
 
 # A board that anyone can extend: results in single files, and a page and a CSV of those that verify.

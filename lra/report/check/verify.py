@@ -145,15 +145,10 @@ def _of_files(files: RunFiles, run: Record) -> Iterator[str]:
             if name != WEIGHTS:
                 yield f"{name}, which it lists, is not beside it"
         elif name not in BESIDE:
-            yield from _of_other_file(files, path, run)
-
-
-def _of_other_file(files: RunFiles, path: str, run: Record) -> Iterator[str]:
-    name = Path(path).name
-    try:
-        record.check_contents(name, files.read(path), run)
-    except (OSError, ValueError):
-        yield f"{name} has another SHA-256 than it says"
+            try:
+                record.check_contents(name, files.read(path), run)
+            except (OSError, ValueError):
+                yield f"{name} has another SHA-256 than it says"
 
 
 def _of_entry(name: str, entry: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from lra.core.errors import printable
 from lra.records import names
 from lra.records.run_files import RunFiles
 from lra.report.read import records
-from lra.report.read.records import PROBES, Record, anchor
+from lra.report.read.records import PROBES, Curve, Record, anchor
 from lra.report.read.schema import RULES, cleaned
 from lra.report.render import layout, pictures
 from lra.report.render.figures import captions
@@ -101,10 +101,9 @@ def _summed(tables: Tables) -> Iterator[str]:
 
 
 def _other_rules(section: Section) -> list[str]:
-    """The runs' own rule of selection, in a list, where it is not the section's."""
+    """The runs' own rules of selection that are not the section's."""
     runs = [run for column in section.columns for row in column.rows for run in row.runs]
-    rules = sorted({run["selection"] for run in runs} - {section.selection})
-    return ["`, `".join(rules)] if rules else []
+    return sorted({run["selection"] for run in runs} - {section.selection})
 
 
 def _made(runs: Sequence[Record]) -> dict[str, Any]:
@@ -155,10 +154,13 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
     Raises UserError."""
     steps: Steps = {}
     numbers = {column.key: number for number, column in enumerate(tables.columns)}
-    cells = [_cell(tables.run_files, column, row, steps, number=numbers[column.key]) for column, row in tables.rows]
+    facts_of = [facts(column, row) for column, row in tables.rows]
+    cells = [
+        {"column": numbers[column.key], **_cell(tables.run_files, column, row, known, steps)}
+        for (column, row), known in zip(tables.rows, facts_of, strict=True)
+    ]
     choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
-    facts_of = [facts(column, row) for column, row in tables.rows]
     kept = kept_headings(facts_of)
     return rendered(
         "page.html.j2",
@@ -211,27 +213,26 @@ def _quantiles(seeds: int) -> list[float]:
     return [float(t.ppf((1 + inference.LEVEL) / 2, freedom)) for freedom in range(1, seeds)]
 
 
-def _cell(files: RunFiles, column: Column, row: TableRow, steps: Steps, number: int) -> dict[str, Any]:
-    """A cell of the column of this number; what all its runs share stands once."""
+def _cell(
+    files: RunFiles, column: Column, row: TableRow, known: dict[str, tuple[float | None, str]], steps: Steps
+) -> dict[str, Any]:
+    """What opens when a cell is chosen, with the facts that are `known` of it; what all its runs share stands once."""
     key = row.cell.key
     config = next((run["config"] for run in row.runs), {})
     first, *others = [run["provenance"] for run in row.runs] or [{}]
     shared = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     baselines = {f"baseline: {name}": words.decimals(value) for name, value in sorted(column.baselines.items())}
     return {
-        "column": number,
         "name": row.name,
-        "short": column.short,
         "colour": colour_number(row),
         "caveats": [f"{badge.label}: {badge.meaning}" for badge in row.badges],
-        "bold": column.bold == row.name,
         "task": key.task,
         "protocol": f"{key.protocol}, {key.selection}",
         "selection": key.selection,
         "attention": key.attention,
         "variant": key.variant,
         "metric": column.metric,
-        "facts": {name: text for name, (_, text) in facts(column, row).items() if name not in FILTERS}
+        "facts": {name: text for name, (_, text) in known.items() if name not in FILTERS}
         | {"complexity": row.complexity, **baselines},
         "diagnostics": columns.accuracy_by(row.finished),
         "calibration": columns.reliability(row.finished),
@@ -258,15 +259,14 @@ def _run(files: RunFiles, row: TableRow, seed: int, shared: dict[str, Any], step
         "test": {rule: run["test"][rule][row.cell.metric] for rule in RULES if rule in run.get("test", {})},
         "best_val": best.get(row.cell.metric),
         "best_val_step": best.get("step"),
-        **{name: run.get(name) for name in ("steps", "seconds", "tokens_per_second", "peak_memory_bytes", "resumes")},
+        **{name: run.get(name) for name in ("steps", "seconds", "tokens_per_second", "peak_memory_bytes")},
         "provenance": {name: value for name, value in run["provenance"].items() if name not in shared},
-        "curve": _curve(files, run, steps),
+        "curve": _curve(row.curves.get(seed) or records.read_curve(files, run), steps),
     }
 
 
-def _curve(files: RunFiles, run: Record, steps: Steps) -> dict[str, Any]:
-    """The curve of a run at no more than POINTS_OF_A_CURVE of its evaluations, the first and the last among them."""
-    curve = records.read_curve(files, run)
+def _curve(curve: Curve | None, steps: Steps) -> dict[str, Any]:
+    """No more than POINTS_OF_A_CURVE of the evaluations, the first and the last among them."""
     if not curve:
         return {}
     count = len(curve["step"])
