@@ -1,15 +1,13 @@
 """How time and memory grow with the length: curves, the laws that are fitted to them, and a figure."""
 
-import io
 from collections.abc import Iterator
 from statistics import median
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from lra.bench.measure import MEASURED, Result
-from lra.report.render.figures import COLOURS, LOOK, MARKERS
+from lra.report.render.figures import COLOURS, MARKERS, rendered, styled
 
 MB = 1e6
 CURVES = {  # what is drawn against the length, and fitted
@@ -48,9 +46,7 @@ def line(lengths: list[int], values: list[float]) -> tuple[float, float, float] 
 
 def figure(results: list[Result]) -> dict[str, bytes]:
     """Time and the peak of tensors against the length, as SVG and PNG."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
+    with styled():
         subjects = list(groups(results, "subject"))
         drawing = Figure(figsize=(6.9, 3 + 0.14 * len(subjects)), layout="constrained")
         for panel, name in zip(drawing.subplots(1, len(DRAWN)), DRAWN, strict=True):
@@ -66,12 +62,7 @@ def figure(results: list[Result]) -> dict[str, bytes]:
             panel.legend(
                 title="subject (exponent)", fontsize=6, title_fontsize=6, loc="upper left", bbox_to_anchor=(0, -0.15)
             )
-        files = {}
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-            file = io.BytesIO()
-            drawing.savefig(file, format=suffix, metadata=metadata)
-            files[suffix] = file.getvalue()
-    return files
+        return rendered(drawing)
 
 
 def curve(results: list[Result], name: str) -> tuple[list[int], list[float]]:

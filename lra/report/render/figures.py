@@ -3,7 +3,8 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,15 +55,9 @@ LOOK = {
 
 def write_figures(folder: Path, named: Named) -> list[Path]:
     """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
-    try:
-        import matplotlib
-    except ValueError as error:  # of what MPLBACKEND says
-        raise UserError(f"no figures: matplotlib: {error}") from None
     written = []
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
         for title, column in named:
             systems = drawn(column)
             for name, (draw, _) in DRAWINGS.items():
@@ -73,6 +68,19 @@ def write_figures(folder: Path, named: Named) -> list[Path]:
                         written.append(Path(FOLDER, f"{stem(name, title)}.{kind}"))
                         write_atomic(folder / written[-1], data)
     return written
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """What all figures have in common, whatever a user's matplotlibrc says. Raises UserError."""
+    try:
+        import matplotlib
+    except ValueError as error:  # of what MPLBACKEND says
+        raise UserError(f"no figures: matplotlib: {error}") from None
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        yield
 
 
 def rendered(figure: "Figure") -> dict[str, bytes]:
