@@ -42,18 +42,16 @@ def seeds(tables: Tables) -> list[Values]:
 
 def pairs_csv(tables: Tables) -> str:
     """One line per pair of systems of a column; McNemar's p by seed."""
-    lines = []
-    for column in tables.columns:
-        for pair in column.pairs:
-            tests = pair.discordant
-            lines.append(
-                _pair(column, pair)
-                | {
-                    "only_system_right": sum(test.only_first for test in tests.values()) if tests else None,
-                    "only_other_right": sum(test.only_second for test in tests.values()) if tests else None,
-                    "mcnemar_p": " ".join(f"{seed}:{number(test.p)}" for seed, test in tests.items()),
-                }
-            )
+    lines = [
+        _pair(column, pair)
+        | {
+            "only_system_right": sum(test.only_first for test in pair.discordant.values()) if pair.discordant else None,
+            "only_other_right": sum(test.only_second for test in pair.discordant.values()) if pair.discordant else None,
+            "mcnemar_p": " ".join(f"{seed}:{number(test.p)}" for seed, test in pair.discordant.items()),
+        }
+        for column in tables.columns
+        for pair in column.pairs
+    ]
     return as_csv(lines, PAIRS)
 
 

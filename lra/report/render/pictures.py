@@ -156,5 +156,5 @@ def axis(column: Column) -> tuple[float, float]:
 
 def kinds(row: TableRow, word: Callable[[TableRow], str] = lambda row: row.verdict.word) -> str:
     """What a cell is, for its look: its verdict, and whether it lost to a trivial baseline."""
-    lost = " lost" * any(badge.code == "B" for badge in row.badges)
+    lost = " lost" * row.has("B")
     return (word(row) if row.verdict else "reference") + lost

@@ -79,12 +79,6 @@ class Benchmark:
         rows = {row.order: row for _, column in self.columns for row in plain_rows(column)}
         return [(rows[order], [self._number(column, order) for _, column in self.columns]) for order in sorted(rows)]
 
-    @property
-    def trivial(self) -> list[Number | None]:
-        """The strongest baseline of each column."""
-        known = [column.strongest for _, column in self.columns]
-        return [best and Number(f"{best[1]:.1f}", best[1], "", best[0], "") for best in known]
-
     def _number(self, column: Column, order: tuple) -> Number | None:
         row = column.by_order.get(order)
         if row is None or not row.summary.done:
@@ -139,10 +133,9 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
 
 def _at_chance(column: Column) -> bool:
     """Whether nobody was compared, for want of anything learned."""
-    return all(
-        row.verdict is None or row.verdict.word == Word.UNTESTED or any(badge.code == "U" for badge in row.badges)
-        for row in column.rows
-    ) and any(COLLAPSED in flags for row in column.rows for flags in row.flags.values())
+    return all(row.verdict is None or row.verdict.word == Word.UNTESTED or row.has("U") for row in column.rows) and any(
+        COLLAPSED in flags for row in column.rows for flags in row.flags.values()
+    )
 
 
 def _said(row: TableRow) -> str:

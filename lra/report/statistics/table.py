@@ -320,6 +320,10 @@ class TableRow:
         """How many of its seeds are."""
         return sum(COLLAPSED in flags for flags in self.flags.values())
 
+    def has(self, code: str) -> bool:
+        """Whether a caveat stands at its number."""
+        return any(badge.code == code for badge in self.badges)
+
     @property
     def without_case(self) -> str:
         """Its settings, but for the case of an experiment and for a pretraining."""

@@ -230,7 +230,7 @@ def _baselines(column: Column) -> str:
 def _below(column: Column) -> tuple[int, int]:
     """How many systems have a finished run, and how many of these are below the strongest baseline."""
     done = [row for row in column.rows if row.summary.done]
-    return len(done), sum(any(badge.code == "B" for badge in row.badges) for row in done)
+    return len(done), sum(row.has("B") for row in done)
 
 
 # Numbers as text.
