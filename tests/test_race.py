@@ -83,6 +83,10 @@ def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
     [cell] = load(RunFiles(tmp_path))
     found = race_of(cell)
     assert found == Race(99.0, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), frozenset({2}), {1: 66.0, 3: 66.0})
+    for seed, accuracy in ((2, 99.0), (3, 98.9)):  # what is there at its end, whyever it ends, has learned the task
+        put(tmp_path, seed, accuracy, ended="no progress", steps=100 * seed, config={**config, "seed": seed})
+    [cell] = load(RunFiles(tmp_path))
+    assert (race_of(cell).solved, race_of(cell).stuck) == (frozenset({1, 2}), frozenset({3}))
     put(tmp_path, 5, 37.5, config={**config, "train": {"lr": 0.005, "goal": 90.0}, "seed": 5})
     with pytest.raises(UserError, match="differ in config.train.goal"):
         load(RunFiles(tmp_path))

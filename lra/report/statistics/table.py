@@ -6,6 +6,7 @@ column.short   the task in one word, as in `listops-short`; column.title has it 
 column.answer  the verdicts of a column in words, which a page opens with
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,15 +113,21 @@ class Race:
         return reached, [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
 
 
+def _learned(run: dict[str, Any], goal: float) -> bool:
+    """Whether validation had the goal in two evaluations running, which ends a training, or at its end, after the rate
+    has fallen."""
+    last = run.get("validation", {}).get("last", {"accuracy": -math.inf})
+    return run.get("ended") == "solved" or last["accuracy"] >= goal
+
+
 def race_of(cell: RecordedCell) -> Race | None:
     """None where its runs had no goal, or none came to an end."""
     runs = {seed: run for seed, run in sorted(cell.runs.items()) if cell.status(seed) in ("finished", "diverged")}
     goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
     if goal is None:
         return None
-    solved, stuck = (
-        frozenset(seed for seed, run in runs.items() if run.get("ended") == end) for end in ("solved", "no progress")
-    )
+    solved = frozenset(seed for seed, run in runs.items() if _learned(run, goal))
+    stuck = frozenset(seed for seed, run in runs.items() if run.get("ended") == "no progress") - solved
     return Race(
         goal=goal,
         steps={seed: run["steps"] for seed, run in runs.items()},
