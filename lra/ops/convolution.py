@@ -6,20 +6,55 @@ by its rounding. Legend: B batch, L positions, D channels, N modes.
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
+from lra.ops.precision import at_least_float32, autocast_dtype
 from lra.ops.scan import CHUNK
 
+AT_ONCE = 256  # positions of a short convolution's gradient
 SHORT = 16  # positions in a chunk where every mode has a matrix of its own
 
 
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     """sum_l weight[:, -1 - l] x_{i + later - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
-    x = pad(x, (0, 0, weight.shape[1] - 1 - later, later))
     if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel a group take seconds
-        return sum_of_shifted(x, weight)
-    rows = x.transpose(1, 2).unsqueeze(2)  # [B, C, 1, L] with channels last: oneDNN's fastest layout, and no copy
-    return conv2d(rows, weight[:, None, None], groups=len(weight)).squeeze(2).transpose(1, 2)
+        return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
+    dtype = autocast_dtype(x)
+    return _ShortConvolution.apply(x.to(dtype), weight.to(dtype), later)
+
+
+class _ShortConvolution(torch.autograd.Function):
+    """Keeps its inputs alone. The gradient by the weights is by hand: oneDNN's takes ten times as long as the rest."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, later: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.later = later
+        return _each_channel(x, weight, later)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        earlier = weight.shape[1] - 1 - ctx.later
+        by_tap = [_shifted_product(x, grad, tap - earlier) for tap in range(weight.shape[1])]
+        return _each_channel(grad, weight.flip(-1), earlier), torch.stack(by_tap, dim=-1).to(weight.dtype), None
+
+
+def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
+    """[B, C, 1, L] with channels last is oneDNN's fastest layout, and no copy."""
+    rows = x.contiguous().transpose(1, 2).unsqueeze(2)
+    y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
+    return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
+
+
+def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
+    """sum_i x_{i + shift} y_i in each channel, both [B, L, C] -> [C]; some positions at a time, which stay in cache."""
+    length = x.shape[1]
+    x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
+    parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
+    return sum((at_least_float32(one) * other).sum(dim=(0, 1)) for one, other in parts)
 
 
 def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
