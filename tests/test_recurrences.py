@@ -15,7 +15,10 @@ from torch.nn.functional import pad
 from lra.attention import Mixer
 from lra.attention.s5 import hippo_n
 from lra.core.errors import UserError
+from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
+from lra.ops.decayed_product import TILE
+from lra.ops.delta_rule import delta_rule
 from lra.ops.scan import CHUNK, SMALL_CHUNK, channel_product, delta_product
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
@@ -58,23 +61,35 @@ def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
     same(channel_product(q, k, v, log_decay), torch.stack(expected, dim=2), inputs)
 
 
-@pytest.mark.parametrize("keys", [False, True])
-@pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_state_that_reads_itself(length: int, width: int, keys: bool) -> None:
+def test_a_state_that_reads_itself(length: int) -> None:
     """Decays are slow, so that something of a state is left after a chunk."""
-    q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 4, (2, 3, length, width), (2, 3, length, 7))
+    q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 5, (2, 3, length, 7))
     a, b, log_decay = 0.3 * a, 0.3 * b, -0.05 * decay.abs()
     state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
     for i in range(length):
         read = (a[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
         state = log_decay[:, :, i].exp().unsqueeze(-1) * state
-        if keys:
-            state = state + outer(b[:, :, i], read) + outer(k[:, :, i], v[:, :, i])
-        else:
-            state = state + outer(b[:, :, i], read + v[:, :, i])
+        state = state + outer(b[:, :, i], read) + outer(k[:, :, i], v[:, :, i])
         expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
-    same(delta_product(q, a, b, v, log_decay, k if keys else None), torch.stack(expected, dim=2), inputs)
+    same(delta_product(q, a, b, v, log_decay, k), torch.stack(expected, dim=2), inputs)
+
+
+@pytest.mark.parametrize("tile", [TILE, 1])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_write_takes_away_what_its_key_held(length: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All chunks at once, or one after the other; strengths up to 2, and some positions that write nothing."""
+    monkeypatch.setattr(decayed_product, "TILE", tile)
+    q, k, v, strength, decay = inputs = drawn(*[(2, 3, length, 5)] * 2, (2, 3, length, 7), *[(2, 3, length)] * 2)
+    k, log_decay = k / k.square().sum(dim=-1, keepdim=True).sqrt(), -0.05 * decay.abs()
+    strength = 2 * strength.sigmoid() * (torch.arange(length) % 11 != 4)
+    state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
+    for i in range(length):
+        state = log_decay[:, :, i, None, None].exp() * state
+        error = v[:, :, i] - (k[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
+        state = state + outer(strength[:, :, i, None] * k[:, :, i], error)
+        expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
+    same(delta_rule(q, k, v, strength, log_decay), torch.stack(expected, dim=2), inputs)
 
 
 @pytest.mark.parametrize("strength", [1, 20, 60])
@@ -98,7 +113,7 @@ def test_a_bound_of_decays_changes_no_number(least: float) -> None:
     same(delta_product(q, a, b, v, log_decay, k, least), expected, inputs)
 
 
-@pytest.mark.parametrize("product", ["channels", "delta", "delta of heads"])
+@pytest.mark.parametrize("product", ["channels", "delta", "delta rule"])
 def test_products_round_without_regard_to_later_positions(product: str) -> None:
     """To the last bit of fp32, where they go on from chunk to chunk."""
     length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
@@ -112,7 +127,7 @@ def test_products_round_without_regard_to_later_positions(product: str) -> None:
             return channel_product(q, k, v, log_decay)
         if product == "delta":
             return delta_product(q, 0.3 * a, 0.3 * k, v, log_decay, k, least=-10.0)
-        return delta_product(q, 0.3 * a, 0.3 * k, v, log_decay[..., :1])
+        return delta_rule(q, 0.3 * k, v, a[..., 0].sigmoid(), log_decay[..., 0])
 
     assert torch.equal(output(11)[..., :place, :], output(12)[..., :place, :])
     assert not torch.equal(output(11), output(12))

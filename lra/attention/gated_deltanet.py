@@ -17,8 +17,8 @@ from torch.nn.functional import normalize, silu
 from lra.attention import Card, Shape, split_heads
 from lra.ops.backend import Backend, Scan
 from lra.ops.convolution import short_convolution
+from lra.ops.delta_rule import delta_rule
 from lra.ops.recurrent import NORM, DecaySteps, Recurrent
-from lra.ops.scan import delta_product
 
 OF_GATED = (
     "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "
@@ -84,16 +84,10 @@ class GatedDeltaNet(Recurrent):
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
         b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
         log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
-        return self.scan(gated_delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)
+        return self.scan(delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)
 
     @property
     def extra_parameters(self) -> int:
         shape = self.shape
         heads = shape.heads * shape.dim + (self.steps.count if self.is_gated else 0)
         return self.gate_parameters + 3 * shape.qkv_dim * self.conv + heads
-
-
-def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
-    """S = a S + b k (v - a k^T S), what is read is the state after its decay; strength b and log_decay [B, H, L]."""
-    strength, log_decay = strength.unsqueeze(-1), log_decay.unsqueeze(-1)
-    return delta_product(q, -log_decay.exp() * k, strength * k, v, log_decay)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.ops import convolution, scan
+from lra.ops import delta_rule as rule
 from lra.ops.backend import scan_of
 from lra.ops.mixer import Mixer
 
@@ -37,21 +38,31 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
 
 
 def delta_product(
-    q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor | None = None, least: float | None = None
+    q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
 ) -> Tensor:
-    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays, and b writes what was read; a loop
-    over positions needs no bound `least`."""
+    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays; a loop over positions needs no bound
+    `least`."""
     rows = []
     state = torch.zeros_like(b[..., 0, :, None] * v[..., 0, None, :])
-    keys = torch.zeros_like(b) if k is None else k
-    inputs = zip(*map(_positions, (q, a, b, v, log_decay.exp(), keys)), strict=True)
-    for read, looks, writes, value, kept, key in inputs:
-        seen = (looks.unsqueeze(-2) @ state).squeeze(-2)
-        state = kept.unsqueeze(-1) * state
-        if k is None:
-            state = state + writes.unsqueeze(-1) * (seen + value).unsqueeze(-2)
-        else:
-            state = state + writes.unsqueeze(-1) * seen.unsqueeze(-2) + key.unsqueeze(-1) * value.unsqueeze(-2)
+    for read, looks, writes, value, kept, key in zip(*map(_positions, (q, a, b, v, log_decay.exp(), k)), strict=True):
+        seen = looks.unsqueeze(-2) @ state
+        state = kept.unsqueeze(-1) * state + writes.unsqueeze(-1) * seen + key.unsqueeze(-1) * value.unsqueeze(-2)
+        rows.append((read.unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(rows, dim=-2)
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
+    """`lra.ops.delta_rule.delta_rule`: what is written is a value less what its key finds; strength and log_decay
+    [..., L]."""
+    rows = []
+    state = torch.zeros_like(k[..., 0, :, None] * v[..., 0, None, :])
+    numbers = (strength[..., None, None], log_decay.exp()[..., None, None])
+    for read, key, value, weight, kept in zip(
+        *map(_positions, (q, k, v)), *(x.unbind(-3) for x in numbers), strict=True
+    ):
+        state = kept * state
+        error = value.unsqueeze(-2) - key.unsqueeze(-2) @ state
+        state = state + weight * key.unsqueeze(-1) * error
         rows.append((read.unsqueeze(-2) @ state).squeeze(-2))
     return torch.stack(rows, dim=-2)
 
@@ -78,6 +89,7 @@ IN_CHUNKS = {
     scan.causal_product: causal_product,
     scan.channel_product: channel_product,
     scan.delta_product: delta_product,
+    rule.delta_rule: delta_rule,
     convolution.diagonal_scan: diagonal_scan,
 }
 

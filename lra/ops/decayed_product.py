@@ -35,10 +35,10 @@ class _DecayedProduct(torch.autograd.Function):
         y = torch.empty_like(v) if v.shape[:-2] == lead else v.new_empty(*lead, *v.shape[-2:])
         state = v.new_zeros(lead.numel(), q.shape[-1], v.shape[-1])
         kept: list[Tensor] = []
-        for place in _tiles(y, q.shape[-1], chunk):
-            tile = [_chunks(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
+        for place in tiles(y, q.shape[-1], chunk):
+            tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
             found, states = _product(*tile, state)
-            _unchunk(found, y[..., place, :])
+            write_tile(found, y[..., place, :])
             state = states[-1]
             kept += *tile, states
         ctx.save_for_backward(*kept)
@@ -50,12 +50,12 @@ class _DecayedProduct(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         kept = ctx.saved_tensors
         grads = [grad.new_empty_strided(*like) for like in ctx.like]
-        tiles = [*_tiles(grad, grads[0].shape[-1], ctx.chunk)]
+        places = [*tiles(grad, grads[0].shape[-1], ctx.chunk)]
         d_state = torch.zeros_like(kept[-1][0])
-        for number, place in reversed([*enumerate(tiles)]):
-            *found, d_state = _gradients(*kept[5 * number : 5 * number + 5], _chunks(grad, place, ctx.chunk), d_state)
+        for number, place in reversed([*enumerate(places)]):
+            *found, d_state = _gradients(*kept[5 * number : 5 * number + 5], read_tile(grad, place, ctx.chunk), d_state)
             for whole, part in zip(grads, found, strict=True):
-                _unchunk(part, whole[..., place, :], grad.shape[:-2])
+                write_tile(part, whole[..., place, :], grad.shape[:-2])
         return *grads, None
 
 
@@ -63,11 +63,11 @@ def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple
     """y of a tile, and the states [T + 1, heads, M, N] before its chunks and after the last."""
     decays = _decays(g)
     scores = decays.scores(q, k)
-    states = _room(state, len(q))
+    states = room(state, len(q))
     states[0] = state
     states[1:].flatten(0, 1).baddbmm_((k * decays.until).mT, v, beta=0)
     rows = states.unbind()
-    for before, after, whole in zip(rows[:-1], rows[1:], _by_chunk(decays.whole.mT, rows), strict=True):
+    for before, after, whole in zip(rows[:-1], rows[1:], by_chunk(decays.whole.mT, rows), strict=True):
         after.addcmul_(whole, before)
     return torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1)), states
 
@@ -83,11 +83,11 @@ def _gradients(
     decays = _decays(g)
     scores = decays.scores(q, k)
     d_q, d_k = decays.gradients(d_y @ v.mT, q, k)
-    d_states = _room(d_state, len(q))
+    d_states = room(d_state, len(q))
     d_states[-1] = d_state
     d_states[:-1].flatten(0, 1).baddbmm_((q * decays.since).mT, d_y, beta=0)
     rows = d_states.unbind()[::-1]
-    for after, before, whole in zip(rows[:-1], rows[1:], _by_chunk(decays.whole.mT, rows)[::-1], strict=True):
+    for after, before, whole in zip(rows[:-1], rows[1:], by_chunk(decays.whole.mT, rows)[::-1], strict=True):
         before.addcmul_(whole, after)
     d_after = d_states[1:].flatten(0, 1)
     d_q.addcmul_(d_y @ states[:-1].flatten(0, 1).mT, decays.since)
@@ -106,16 +106,16 @@ def from_here_on(x: Tensor) -> Tensor:
     return torch.ones(x.shape[-2], x.shape[-2], dtype=x.dtype, device=x.device).triu() @ x
 
 
-def _room(state: Tensor, chunks: int) -> Tensor:
+def room(state: Tensor, chunks: int) -> Tensor:
     """[T + 1, heads, M, N] for so many chunks of all heads together."""
     return state.new_empty(chunks // len(state) + 1, *state.shape)
 
 
-def _by_chunk(whole: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
+def by_chunk(whole: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
     return whole.unflatten(0, (len(rows) - 1, -1)).unbind()
 
 
-def _tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
+def tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
     """Positions of one tile after the other, of y [..., L, N]; there is but one on an accelerator."""
     length = y.shape[-2]
     positions = TILE // max(1, y[..., 0, 0].numel() * max(width, y.shape[-1]))
@@ -126,7 +126,7 @@ def _tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
         yield from (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-def _chunks(x: Tensor, place: slice, chunk: int) -> Tensor:
+def read_tile(x: Tensor, place: slice, chunk: int) -> Tensor:
     """[..., L, .] -> [T heads, C, .] with zeros behind, the first chunks of all heads first."""
     part = x[..., place, :]
     fill = -part.shape[-2] % chunk
@@ -134,7 +134,7 @@ def _chunks(x: Tensor, place: slice, chunk: int) -> Tensor:
     return part.movedim(-3, 0).reshape(-1, *part.shape[-2:])
 
 
-def _unchunk(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
+def write_tile(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
     """The other way, into a view [..., positions, .]; sums where heads had it in common."""
     length = into.shape[-2]
     part = part.unflatten(0, (-1, *(lead or into.shape[:-2]))).movedim(0, -3)
@@ -142,11 +142,11 @@ def _unchunk(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
     into.copy_(part.flatten(-3, -2)[..., :length, :])
 
 
-def _decays(g: Tensor) -> "_HeadDecays | ChannelDecays":
-    return _HeadDecays(g) if g.shape[-1] == 1 else ChannelDecays(g)
+def _decays(g: Tensor) -> "HeadDecays | ChannelDecays":
+    return HeadDecays(g) if g.shape[-1] == 1 else ChannelDecays(g)
 
 
-class _HeadDecays:
+class HeadDecays:
     """Of log decays [., C, 1]: `since` the start of each chunk, `until` its end, and of the `whole` chunk."""
 
     def __init__(self, g: Tensor) -> None:

@@ -5,7 +5,7 @@ logarithms, none of them positive; only products of decays are formed, which nev
 Legend: M width of queries and keys, N width of values; a state is [M, N].
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
-from lra.ops.decayed_product import ChannelDecays, between, decayed_product, from_here_on
+from lra.ops.decayed_product import ChannelDecays, decayed_product, from_here_on
 
 CHUNK = 64
 SMALL_CHUNK = 32  # where every channel has its own decay, or a state reads itself
@@ -50,61 +50,39 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
 
 
 def delta_product(
-    q: Tensor,
-    a: Tensor,
-    b: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    k: Tensor | None = None,
-    least: float | None = None,
+    q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
 ) -> Tensor:
-    """y_i = q_i^T S_i of a state that reads itself; q, a, b, k [..., L, M], v [..., L, N].
+    """y_i = q_i^T S_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
-    S_i = exp(g_i) S_{i-1} + b_i z_i^T, z_i = S_{i-1}^T a_i + v_i; with k: z_i = S_{i-1}^T a_i, and k_i v_i^T is added.
-    log_decay g: [..., L, 1], or [..., L, M] for every channel of the state by itself; `least`: what no g is below.
-
-    In a chunk z = (1 - A)^-1 (v + a S), A strictly lower triangular (Yang et al. 2024, Parallelizing Linear
-    Transformers with the Delta Rule), so a chunk maps the state before it by one matrix [M, M]. Time
-    O(L (SMALL_CHUNK + M) (M + N)).
+    q, a, b, k and log_decay g, for every channel of the state by itself: [..., L, M], v [..., L, N]; `least`: what no g
+    is below. In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), A and A' strictly lower triangular (Yang et al.
+    2024, Parallelizing Linear Transformers with the Delta Rule), so a chunk maps the state before it by one matrix
+    [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
     """
     length = q.shape[-2]
-    q, a, b, v, decay, *given_keys = in_chunks(q, a, b, v, log_decay, *([] if k is None else [k]))
+    q, a, b, v, decay, k = in_chunks(q, a, b, v, log_decay, k)
     reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads what was there after i - 1
-    within, scores = _scores([q, reads], [b, *given_keys], decay, least)
-    seen, *seen_keys = scores[0]
-    by_read, *by_read_keys = (pad(each[..., :-1, :], (0, 0, 1, 0)) for each in scores[1])
-    given = by_read_keys[0] @ v if given_keys else v
+    scores = _ChannelScores.apply(torch.stack([q, reads], -3), torch.stack([b, k], -3), decay, least)
+    seen, by_read = scores.unbind(-4)
+    seen, seen_keys = seen.unbind(-2)
+    by_read, by_read_keys = (pad(each[..., :-1, :], (0, 0, 1, 0)) for each in by_read.unbind(-2))
+    given = by_read_keys @ v
     system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - by_read
     if length <= SMALL_CHUNK:
         y = seen @ solve_triangular(system, given, upper=False)
     else:
+        within = decay.cumsum(dim=-2)
         read = a * pad(within[..., :-1, :], (0, 0, 1, 0)).exp()  # without the position's own decay
         solved = solve_triangular(system, torch.cat([given, read], dim=-1), upper=False)
         z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
         whole = within[..., -1:, :]
         rest = (whole - within).exp()
         writes = (b * rest).transpose(-2, -1)
-        fresh = writes @ z
-        if given_keys:
-            fresh = fresh + (given_keys[0] * rest).transpose(-2, -1) @ v
-        carry = torch.diag_embed(whole.squeeze(-2).exp().expand(*whole.shape[:-2], q.shape[-1])) + writes @ by_state
+        fresh = writes @ z + (k * rest).transpose(-2, -1) @ v
+        carry = torch.diag_embed(whole.squeeze(-2).exp()) + writes @ by_state
         y = seen @ z + (q * within.exp() + seen @ by_state) @ _before(fresh, carry)
-    if given_keys:
-        y = y + seen_keys[0] @ v
+    y = y + seen_keys @ v
     return y.flatten(-3, -2)[..., :length, :]
-
-
-def _scores(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], decay: Tensor, least: float | None
-) -> tuple[Tensor, Sequence[Sequence[Tensor]]]:
-    """The log decays since the start of each chunk, and sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i,
-    else 0, for each of `queries` with each of `keys`; log decays [..., C, M], or [..., C, 1] in common to channels."""
-    within = decay.cumsum(dim=-2)
-    if decay.shape[-1] > 1:
-        scores = _ChannelScores.apply(torch.stack([*queries], -3), torch.stack([*keys], -3), decay, least)
-        return within, [row.unbind(-2) for row in scores.unbind(-4)]
-    weights = between(within)
-    return within, [[(query @ key.transpose(-2, -1)) * weights for key in keys] for query in queries]
 
 
 def in_chunks(*inputs: Tensor) -> list[Tensor]:

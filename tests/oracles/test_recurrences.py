@@ -12,6 +12,7 @@ from torch import Tensor
 from lra.attention import split_heads
 from lra.ops import backend
 from lra.ops.backend import Scan, function
+from lra.ops.delta_rule import delta_rule
 from lra.ops.scan import causal_product, delta_product
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -86,8 +87,7 @@ def test_the_delta_rule(length: int, gated: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "float32", torch.float64)
     q, k, v, b, g = inputs = drawn(*[(2, 3, length, 5)] * 3, *[(2, 3, length)] * 2)
     k, b, g = torch.nn.functional.normalize(k, dim=-1), b.sigmoid(), -SLOW * g.abs() * gated
-    decay, strength = g.unsqueeze(-1), b.unsqueeze(-1)
-    found = delta_product(q * 5**-0.5, -decay.exp() * k, strength * k, v, decay)
+    found = delta_rule(q * 5**-0.5, k, v, b, g)
     if gated:
         expected = lib.naive_recurrent_gated_delta_rule(*swapped(q, k, v, b, g))[0].transpose(1, 2)
     else:
