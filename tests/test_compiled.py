@@ -19,8 +19,8 @@ NEWER = [
     "retention", "rotary", "rwkv7", "s4d", "s5",
 ]  # fmt: skip
 
-EACH = {"gated_deltanet", "gla", "hyena", "mega", "rwkv7", "s4d"}  # a graph for each length
-FEW = {"bigbird", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn"}  # and one for few parts
+EACH = {"gla", "hyena", "mega", "rwkv7", "s4d"}  # a graph for each length
+FEW = {"bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn"}  # and one for few parts
 
 
 def passes(model: Model, x: Tensor, mask: Tensor) -> list[Tensor]:
