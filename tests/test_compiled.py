@@ -20,7 +20,9 @@ NEWER = [
 ]  # fmt: skip
 
 EACH = {"gla", "hyena", "mega", "rwkv7", "s4d"}  # a graph for each length
-FEW = {"bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn"}  # and one for few parts
+FEW = {  # and one for few parts
+    "bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn",
+}  # fmt: skip
 
 
 def passes(model: Model, x: Tensor, mask: Tensor) -> list[Tensor]:

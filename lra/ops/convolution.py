@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
-from lra.ops.precision import at_least_float32, autocast_dtype
+from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
 AT_ONCE = 256  # positions of a short convolution's gradient
@@ -39,7 +39,9 @@ class _ShortConvolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         earlier = weight.shape[1] - 1 - ctx.later
         by_tap = [_shifted_product(x, grad, tap - earlier) for tap in range(weight.shape[1])]
-        return _each_channel(grad, weight.flip(-1), earlier), torch.stack(by_tap, dim=-1).to(weight.dtype), None
+        with full_precision(grad.device):
+            by_x = _each_channel(grad, weight.flip(-1), earlier)
+        return by_x, torch.stack(by_tap, dim=-1).to(weight.dtype), None
 
 
 def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:

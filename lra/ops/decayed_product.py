@@ -136,10 +136,13 @@ def read_tile(x: Tensor, place: slice, chunk: int) -> Tensor:
 
 def write_tile(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
     """The other way, into a view [..., positions, .]; sums where heads had it in common."""
-    length = into.shape[-2]
     part = part.unflatten(0, (-1, *(lead or into.shape[:-2]))).movedim(0, -3)
     part = part.sum_to_size(*into.shape[:-2], *part.shape[-3:])
-    into.copy_(part.flatten(-3, -2)[..., :length, :])
+    length, sizes = into.shape[-2], part.shape[-3:-1]
+    if length == sizes.numel():
+        into.unflatten(-2, sizes).copy_(part)
+    else:
+        into.copy_(part.flatten(-3, -2)[..., :length, :])
 
 
 def _decays(g: Tensor) -> "HeadDecays | ChannelDecays":

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
 from lra.ops.decayed_product import HeadDecays, by_chunk, from_here_on, read_tile, room, tiles, write_tile
+from lra.ops.precision import full_precision
 from lra.ops.scan import SMALL_CHUNK
 
 
@@ -48,7 +49,8 @@ class _DeltaRule(torch.autograd.Function):
         d_state = torch.zeros_like(kept[-1][0])
         for number, place in reversed([*enumerate(tiles(grad, inputs[0].shape[-1], ctx.chunk))]):
             tile = (read_tile(x, place, ctx.chunk) for x in (*inputs, grad))
-            *found, d_state = _gradients(*tile, d_state, *kept[3 * number : 3 * number + 3])
+            with full_precision(grad.device):
+                *found, d_state = _gradients(*tile, d_state, *kept[3 * number : 3 * number + 3])
             for whole, part in zip(grads, found, strict=True):
                 write_tile(part, whole[..., place, :])
         return *grads, None
