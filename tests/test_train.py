@@ -241,6 +241,14 @@ def test_describe_trains_nothing(cli: Commands) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(("progress", "better"), [("null", "a better one"), ("0.125", "12.5 % fewer wrong answers")])
+def test_describe_says_what_may_end_a_run(cli: Commands, progress: str, better: str) -> None:
+    rule = ("train.patience=7", f"train.progress={progress}", "train.eval_every=3", "train.steps=97", "train.goal=90")
+    said = json.loads(cli(train.main, *SMOKE, *rule, "describe=true")[1])["ends"]
+    steps = f"no progress: 7 evaluations of 3 steps without {better}; all 97 steps"
+    assert said == f"solved: 90 % of validation in two evaluations running; {steps}"
+
+
 def test_described_flops_are_those_of_the_formula(cli: Commands) -> None:
     """Forward per token: projections 6 D^2, K^T V and Q S 4 D Dh, feed-forward 4 D F; backward is twice that.
 

@@ -37,7 +37,7 @@ def _ends(recipe: Recipe) -> dict[str, str]:
         ends.append(f"solved: {recipe.goal:g} % of validation in two evaluations running")
     if recipe.patience is not None:
         cooled = f", and {recipe.cooldown} steps more" * (recipe.cooldown is not None)
-        better = "a better one" if recipe.progress is None else f"{recipe.progress:.0%} fewer wrong answers"
+        better = "a better one" if recipe.progress is None else f"{100 * recipe.progress:g} % fewer wrong answers"
         ends.append(f"no progress: {recipe.patience} evaluations of {recipe.eval_every} steps without {better}{cooled}")
     return {"ends": "; ".join([*ends, f"all {recipe.steps:,} steps"])} if ends else {}
 
