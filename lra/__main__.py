@@ -1,9 +1,11 @@
 """The console commands. What a signal would interrupt while a command is still being imported ends in one line, too."""
 
+import io
 import signal
 import sys
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 from lra import __version__
 from lra.cli.contents import contents
@@ -23,6 +25,7 @@ COMMANDS = {
 
 def main() -> None:
     """Do one command, as in `lra train` or `python -m lra train`, or say what there is."""
+    _let_readers_leave()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     asked = sys.argv[1] if sys.argv[1:] else "--help"
     if asked in words:
@@ -46,11 +49,33 @@ def start(name: str) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)
         raise SystemExit(INTERRUPTED if number == signal.SIGINT else PAUSED)
 
+    _let_readers_leave()
     before = {number: signal.signal(number, stop) for number in ASKING}
     command = import_module(COMMANDS[name][0]).main
     for number, handler in before.items():
         signal.signal(number, handler)
     command()
+
+
+class _Output(io.FileIO):
+    """Standard output whose reader may leave, as `head` does: what nobody reads is dropped, and the work goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _let_readers_leave() -> None:
+    stdout = sys.stdout
+    if stdout is None or stdout is not sys.__stdout__:
+        return
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output(stdout.fileno(), "w", closefd=False)),
+        stdout.encoding, stdout.errors,
+        line_buffering=stdout.line_buffering, write_through=stdout.write_through,
+    )  # fmt: skip
 
 
 def train() -> None:

@@ -5,6 +5,8 @@ import os
 import platform
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -338,3 +340,15 @@ def test_a_signal_while_a_command_is_imported(
             signal.signal(other, handler)
     assert stop.value.code == code
     assert capfd.readouterr().err == f"\nlra-train: stopped before it began ({number.name})\n"
+
+
+@pytest.mark.parametrize("line", [(), ("train", "--help"), ("train", *SMOKE, "--cfg", "job")], ids=len)
+def test_a_reader_that_leaves_is_no_fault(line: tuple[str, ...]) -> None:
+    """As in `lra ... | head`; here nobody reads from the beginning."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "lra", *line], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,14 +5,19 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support import Commands
 
-from lra.cli import train
+from lra.cli import train, workers
 from lra.core import signals
 from lra.core.errors import UserError
-from lra.core.signals import Requests
+from lra.core.signals import ASKING, Paused, Requests
+from lra.records.names import CONFIG
+from lra.records.outcome import state
+from lra.runs.folder import Runner
 
 
 def test_a_signal_is_acknowledged_at_once(capfd: pytest.CaptureFixture) -> None:
@@ -113,3 +118,51 @@ def test_a_signal_is_no_fault_of_the_library_that_it_came_through(
     monkeypatch.setattr("lra.cli.command._composed", composed)
     found, _, err = cli(train.main)
     assert (found, err) == (code, f"lra-train: paused ({signal.Signals(asked).name}); the same command goes on\n")
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process, as if it were one of joblib's."""
+    monkeypatch.setattr(workers, "_told", [])
+    before = {number: signal.getsignal(number) for number in ASKING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_that_is_asked_before_its_run_listens_begins_none() -> None:
+    begun = []
+    with pytest.raises(Paused, match=r"^SIGINT$") as pause, workers.stoppable():
+        os.kill(os.getpid(), signal.SIGINT)
+        begun.append("a run")
+    with pytest.raises(Paused, match=r"^SIGINT$"), workers.stoppable():
+        begun.append("another run")
+    assert (pause.value.code, begun, workers.told()) == (130, [], True)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_that_is_asked_outside_of_a_run_or_within_it_remembers() -> None:
+    with workers.stoppable(), Requests(None, None, one_of_many=False) as requests:
+        requests.patiently(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert requests.pending() is not None
+        assert not workers.told(), "the run heeds it first"
+    assert workers.told()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert workers._told == [signal.SIGTERM, signal.SIGUSR1]
+
+
+def test_a_run_that_is_asked_while_its_folder_is_made_says_that_it_is_paused(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidy = Runner._tidy
+
+    def asked(runner: Runner) -> None:
+        tidy(runner)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Runner, "_tidy", asked)
+    code, _, err = cli(train.main, "experiment=smoke", "out=runs")
+    [config] = Path("runs").rglob(CONFIG)
+    assert (code, state(config.parent)) == (75, ("paused", "SIGTERM")), err

@@ -1,5 +1,6 @@
 """lra-train: one run, or a sweep of them; from a configuration to a record."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -39,16 +40,15 @@ def train(cfg: DictConfig) -> str:
         settings_of(cfg)  # its mistakes come before those of what a sweep fills in
     elif not in_driver:
         without_bars()
-        if worker:
-            if workers.told():
-                return "waiting"
-            workers.listen()
+        if worker and workers.told():
+            return "waiting"
     cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
     title = f"{cell} seed {cfg.seed}"
     if not alone:
         title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
     try:
-        outcome = _one(cfg, cell, title, number, alone=alone)
+        with workers.stoppable() if worker and not in_driver else nullcontext():
+            outcome = _one(cfg, cell, title, number, alone=alone)
     except AtWork as other:
         say(f"{title}: {other}")
         if alone:

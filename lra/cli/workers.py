@@ -16,20 +16,37 @@ from types import FrameType
 
 from lra.core import locks
 from lra.core.console import say
-from lra.core.signals import ASKING
+from lra.core.signals import ASKING, Paused
 
 _told: list[int] = []
-
-
-def listen() -> None:
-    """In a worker: remember a signal that no run of its own heeds."""
-    for number in ASKING:
-        signal.signal(number, lambda number, _: _told.append(number))
+_in_a_run = False
 
 
 def told() -> bool:
     """In a worker: whether it was told to stop."""
     return bool(_told)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """In a worker, around a run: a signal raises `Paused` where the run does not listen yet. Between runs, in joblib's
+    own code, signals are remembered from now on."""
+    global _in_a_run
+    for number in ASKING:
+        signal.signal(number, _hear)
+    _in_a_run = True
+    try:
+        if _told:
+            raise Paused.by(_told[0])
+        yield
+    finally:
+        _in_a_run = False
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    _told.append(number)
+    if _in_a_run and frame is not None:  # a run that has heeded a signal hands it on without a frame
+        raise Paused.by(number)
 
 
 @contextmanager

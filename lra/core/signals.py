@@ -35,6 +35,11 @@ class Paused(BaseException):
         super().__init__(reason)
         self.code, self.alone, self.title = code, alone, PROGRAM
 
+    @classmethod
+    def by(cls, number: int) -> "Paused":
+        """By a signal."""
+        return cls(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+
     @property
     def line(self) -> str:
         """For people."""
@@ -172,7 +177,7 @@ class Requests:
         if self._asked is not None:
             return  # it is being heeded: the record of the run may be under way
         self._number = number
-        self._asked = Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+        self._asked = Paused.by(number)
         if not self._patient:
             raise self._asked
 

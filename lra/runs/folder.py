@@ -139,9 +139,13 @@ class Runner:
     def _do(self, gate: "Gate", requests: Requests) -> str:
         """Train, and write the record whatever comes of it."""
         job, started = self.job, provenance.now()
+        requests.patiently(True)  # from here on a run that is stopped has a record that says so
         self._tidy()
+        requests.patiently(False)
         data_digest, paused, backend = None, None, {}
         try:
+            if asked := requests.heard():
+                raise asked
             backend = job.system.backend(self.device)
             task = self._task()
             data_digest = task.digest
