@@ -19,6 +19,7 @@ from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
 from lra.ops.delta_rule import delta_rule
+from lra.ops.gated_memory import gated_memory
 from lra.ops.scan import CHUNK, SMALL_CHUNK, channel_product, delta_product
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
@@ -92,6 +93,46 @@ def test_a_write_takes_away_what_its_key_held(length: int, tile: int, monkeypatc
     same(delta_rule(q, k, v, strength, log_decay), torch.stack(expected, dim=2), inputs)
 
 
+@pytest.mark.parametrize("tile", [TILE, 1])
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_memory_that_is_divided_by_its_mass(
+    length: int, ways: int, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some positions write nothing, at some the mass is what is divided by, and at others the least."""
+    monkeypatch.setattr(decayed_product, "TILE", tile)
+    q, k, v, gate, decay = inputs = drawn(*[(2, 3, length, 5)] * 2, (2, 3, length, 7), *[(2, 3, length, ways)] * 2)
+    log_in = (-gate.abs()).masked_fill((torch.arange(length) % 11 == 4).unsqueeze(-1), -torch.inf)
+    log_decay, log_least = -0.3 * decay.abs(), -noise(2, 3, length, ways, seed=17).abs()
+    expected, divided = 0, []
+    for way in range(ways):
+        memory, mass = torch.zeros(2, 3, 5, 7, dtype=torch.float64), torch.zeros(2, 3, 5, dtype=torch.float64)
+        rows = []
+        for i in range(length)[:: -1 if way else 1]:
+            key = log_in[:, :, i, way, None].exp() * k[:, :, i]
+            kept = log_decay[:, :, i, way, None].exp()
+            memory, mass = kept.unsqueeze(-1) * memory + outer(key, v[:, :, i]), kept * mass + key
+            found, least = (mass * q[:, :, i]).sum(dim=-1).abs(), log_least[:, :, i, way].exp()
+            divided.append(found > least)
+            rows.append(
+                torch.einsum("...mn,...m->...n", memory, q[:, :, i]) / torch.maximum(found, least).unsqueeze(-1)
+            )
+        expected = expected + torch.stack(rows[:: -1 if way else 1], dim=2)
+    assert length < 13 or 0.1 < torch.stack(divided).double().mean() < 0.9
+    same(gated_memory(q, k, v, log_in, log_decay, log_least, min(CHUNK, length)), expected, inputs)
+
+
+def test_decays_beyond_the_least_number_are_finite() -> None:
+    """What is forgotten within a chunk, in fp32, beside float64."""
+    shape = (2, 3, 2 * CHUNK + 3)
+    q, k, v = (noise(*shape, 5, seed=seed) for seed in range(3))
+    numbers = [-noise(*shape, 2, seed=seed).abs() for seed in range(3, 6)]
+    numbers[1] *= 30
+    exact = gated_memory(q, k, v, *numbers, CHUNK)
+    rounded = gated_memory(*(x.float() for x in (q, k, v, *numbers)), CHUNK)
+    assert (rounded - exact).abs().max() <= 1e-4 * exact.abs().max()
+
+
 @pytest.mark.parametrize("strength", [1, 20, 60])
 def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
     """Where a position keeps less of a state than fp32 tells from nothing, as where it keeps some."""
@@ -113,7 +154,7 @@ def test_a_bound_of_decays_changes_no_number(least: float) -> None:
     same(delta_product(q, a, b, v, log_decay, k, least), expected, inputs)
 
 
-@pytest.mark.parametrize("product", ["channels", "delta", "delta rule"])
+@pytest.mark.parametrize("product", ["channels", "delta", "delta rule", "memory"])
 def test_products_round_without_regard_to_later_positions(product: str) -> None:
     """To the last bit of fp32, where they go on from chunk to chunk."""
     length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
@@ -127,6 +168,8 @@ def test_products_round_without_regard_to_later_positions(product: str) -> None:
             return channel_product(q, k, v, log_decay)
         if product == "delta":
             return delta_product(q, 0.3 * a, 0.3 * k, v, log_decay, k, least=-10.0)
+        if product == "memory":
+            return gated_memory(q, k, v, *(x[..., :1] for x in (-a.abs(), log_decay, log_decay)), CHUNK)
         return delta_rule(q, 0.3 * k, v, a[..., 0].sigmoid(), log_decay[..., 0])
 
     assert torch.equal(output(11)[..., :place, :], output(12)[..., :place, :])

@@ -7,6 +7,7 @@ projection. O(L D (C + Dh)) time, C the chunk.
 Not included: the block's up-projection, short convolution and learnable skip.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,8 +18,9 @@ from torch.nn.functional import logsigmoid, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
 from lra.ops.first_weights import draw_linear, normal
+from lra.ops.gated_memory import gated_memory
 from lra.ops.recurrent import NORM, Recurrent
-from lra.ops.scan import causal_product
+from lra.ops.scan import CHUNK
 
 UNRELEASED = (
     "weights begin as PyTorch draws them; in the authors' code, and with attention.init=released, those of the gates "
@@ -74,16 +76,27 @@ class Mlstm(Recurrent):
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.query(x), self.key(x), self.value(x), self.gates(x)
 
+    def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        return self.recurrence(inputs, real)
+
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        """Causal, or the sum of both directions, which share queries, keys and values but not what divides a state."""
         q, k, v = (split_heads(part, self.shape.heads) for part in inputs[:3])
         log_in, forget = inputs[3].chunk(2, dim=-1)
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
         log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
+        ways = [self.numbers(log_in, log_keep)]
+        if not self.causal:
+            ways.append([x.flip(-1) for x in self.numbers(log_in.flip(-1), log_keep.flip(-1))])
+        numbers = (torch.stack(parts, dim=-1) for parts in zip(*ways, strict=True))
+        return gated_memory(q, k, v, *numbers, min(CHUNK, q.shape[-2]))
+
+    def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
+        """Of each position [B, H, L], in logarithms, where a state is divided by exp(m): by what a key is multiplied,
+        the decay, and the least that is divided by."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
-        k = k * ((log_in - top).exp() * self.shape.head_dim**-0.5).unsqueeze(-1)
-        total, mass = causal_product(q, k, pad(v, (0, 1), value=1.0), log_decay).split([v.shape[-1], 1], dim=-1)
-        return total / torch.maximum(mass.abs(), (-top).exp().unsqueeze(-1))
+        return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return gate.sigmoid() * merge_heads(self.normed(y))

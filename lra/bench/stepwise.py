@@ -13,10 +13,12 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from lra.core.errors import UserError
 from lra.ops import convolution, scan
 from lra.ops import delta_rule as rule
+from lra.ops import gated_memory as memory
 from lra.ops.backend import scan_of
 from lra.ops.mixer import Mixer
 
@@ -67,6 +69,21 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
     return torch.stack(rows, dim=-2)
 
 
+def gated_memory(
+    q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_least: Tensor, _chunk: int
+) -> Tensor:
+    """`lra.ops.gated_memory.gated_memory`; numbers [..., L, W]."""
+    ways = []
+    for turned, (arrives, kept, least) in enumerate(
+        zip(*(x.unbind(dim=-1) for x in (log_in, log_decay, log_least)), strict=True)
+    ):
+        inputs = (q, k * arrives.exp().unsqueeze(-1), pad(v, (0, 1), value=1.0), kept.unsqueeze(-1))
+        found = channel_product(*(x.flip(-2) if turned else x for x in inputs))
+        found = found.flip(-2) if turned else found
+        ways.append(found[..., :-1] / torch.maximum(found[..., -1].abs(), least.exp()).unsqueeze(-1))
+    return torch.stack(ways).sum(dim=0)
+
+
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """h_i = exp(rate) h_{i-1} + u_i, and with two directions h_i = exp(rate) h_{i+1} + u_i; u [B, L, 2, N]."""
     kept, found = rate.exp(), []
@@ -90,6 +107,7 @@ IN_CHUNKS = {
     scan.channel_product: channel_product,
     scan.delta_product: delta_product,
     rule.delta_rule: delta_rule,
+    memory.gated_memory: gated_memory,
     convolution.diagonal_scan: diagonal_scan,
 }
 

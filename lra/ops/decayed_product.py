@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 TILE = 1 << 18  # numbers of a tile's queries
+FAR = -80.0  # a sum of log decays is not below: `exp` and products are many times slower where its result is denormal
 ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
 
 
@@ -292,5 +293,4 @@ class _Part:
 
 def between(within: Tensor) -> Tensor:
     """exp(w_i - w_j) for j <= i, else 0; w = `within` [..., C, 1] -> [..., C, C]."""
-    later = within.new_full((within.shape[-2],) * 2, -torch.inf).triu(1)
-    return (within + later).sub_(within.mT).exp_()
+    return (within - within.mT).clamp_(min=FAR, max=0).exp_().tril_()
