@@ -27,7 +27,7 @@ def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: i
 
 
 class _DecayedProduct(torch.autograd.Function):
-    """Keeps its inputs, in tiles, and the states between chunks."""
+    """Keeps its inputs, in tiles, the states between chunks and, where every channel has its own decay, the scores."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
@@ -35,13 +35,13 @@ class _DecayedProduct(torch.autograd.Function):
         lead = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs))
         y = torch.empty_like(v) if v.shape[:-2] == lead else v.new_empty(*lead, *v.shape[-2:])
         state = v.new_zeros(lead.numel(), q.shape[-1], v.shape[-1])
-        kept: list[Tensor] = []
+        kept: list[Tensor | None] = []
         for place in tiles(y, q.shape[-1], chunk):
             tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
-            found, states = _product(*tile, state)
+            found, states, scores = _product(*tile, state)
             write_tile(found, y[..., place, :])
             state = states[-1]
-            kept += *tile, states
+            kept += *tile, states, scores if log_decay.shape[-1] > 1 else None
         ctx.save_for_backward(*kept)
         ctx.like, ctx.chunk = [(x.shape, torch.empty_like(x, device="meta").stride()) for x in inputs], chunk
         return y
@@ -52,16 +52,16 @@ class _DecayedProduct(torch.autograd.Function):
         kept = ctx.saved_tensors
         grads = [grad.new_empty_strided(*like) for like in ctx.like]
         places = [*tiles(grad, grads[0].shape[-1], ctx.chunk)]
-        d_state = torch.zeros_like(kept[-1][0])
+        d_state = torch.zeros_like(kept[-2][0])
         for number, place in reversed([*enumerate(places)]):
-            *found, d_state = _gradients(*kept[5 * number : 5 * number + 5], read_tile(grad, place, ctx.chunk), d_state)
+            *found, d_state = _gradients(*kept[6 * number : 6 * number + 6], read_tile(grad, place, ctx.chunk), d_state)
             for whole, part in zip(grads, found, strict=True):
                 write_tile(part, whole[..., place, :], grad.shape[:-2])
         return *grads, None
 
 
-def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """y of a tile, and the states [T + 1, heads, M, N] before its chunks and after the last."""
+def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """y of a tile, the states [T + 1, heads, M, N] before its chunks and after the last, and the scores."""
     decays = _decays(g)
     scores = decays.scores(q, k)
     states = room(state, len(q))
@@ -70,11 +70,11 @@ def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple
     rows = states.unbind()
     for before, after, whole in zip(rows[:-1], rows[1:], by_chunk(decays.whole.mT, rows), strict=True):
         after.addcmul_(whole, before)
-    return torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1)), states
+    return torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1)), states, scores
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, d_y: Tensor, d_state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, scores: Tensor | None, d_y: Tensor, d_state: Tensor
 ) -> tuple[Tensor, ...]:
     """By q, k, v and g of a tile and by the state before it, of those by y and by the state after it.
 
@@ -82,7 +82,7 @@ def _gradients(
     state after a chunk holds the chunk's whole decay.
     """
     decays = _decays(g)
-    scores = decays.scores(q, k)
+    scores = decays.scores(q, k) if scores is None else scores
     d_q, d_k = decays.gradients(d_y @ v.mT, q, k)
     d_states = room(d_state, len(q))
     d_states[-1] = d_state
