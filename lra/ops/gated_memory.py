@@ -171,7 +171,7 @@ def _carried(
             order = range(len(given))[:: -1 if (way == 1) != turned else 1]
             state[order[0]].zero_()
             for here, there in pairwise(order):
-                torch.addcmul(given[here], keep[here], state[here], out=state[there])
+                state[there].copy_(torch.addcmul(given[here], keep[here], state[here]))
         between.append(states.flatten(0, 1))
     return between
 
