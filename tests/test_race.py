@@ -126,6 +126,16 @@ def test_who_reached_what_and_when_stands_in_the_details(tmp_path: Path) -> None
     )
 
 
+def test_seeds_of_two_kinds_have_no_mean_in_a_race(tmp_path: Path) -> None:
+    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    for seed, accuracy in ((1, 37.5), (2, 99.5), (3, 99.0)):
+        ended = "no progress" if seed == 1 else "solved"
+        put(tmp_path, seed, accuracy, steps=300, ended=ended, config={**config, "seed": seed})
+    readme = Report(tmp_path).files({})["README.md"]
+    assert "2/3 in 300 steps; 1 at 38, 2 at 99 to 100" in readme
+    assert "78.6" not in readme  # that of 37.5, 99.5 and 99
+
+
 def test_the_picture_has_a_dot_for_each_seed_at_its_steps(tmp_path: Path) -> None:
     config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
     steps = {1: 300, 2: 700, 3: 1100}

@@ -337,11 +337,12 @@ def with_caveats(column: Column, name: str) -> str:
 
 
 def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> TableText:
-    """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`."""
+    """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`. In a race seeds of several kinds have no
+    mean: it would be that of no seed."""
     seeds = count(row.summary)
     told = row.race is not None and not row.summary.problems  # by the seeds that reached the goal
-    before = f"{known}; " if (known := seeds_of(row)) else ""
-    score = f"{before}{mean_sd(row.summary)}{'' if told else f' ({seeds})'}" if row.summary.done else seeds
+    mean = "" if told and _groups(row) else mean_sd(row.summary) + ("" if told else f" ({seeds})")
+    score = "; ".join(filter(None, [seeds_of(row), mean])) if row.summary.done else seeds
     sign = f" {SIGNS[row.verdict.word]}" if row.verdict and row.verdict.word in SIGNS else ""
     codes = " ".join(badge.code for badge in row.badges if badge not in shared)
     mark = f" {FULL_PATTERN}" if row.full_pattern else ""
