@@ -93,3 +93,11 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
         "(1 at 30, 2 at 100); Performer (30.0 %) does not. A trivial baseline, root operator (36.20), is above 1 of 4 "
         "systems."
     )
+
+
+def test_a_race_that_nobody_wins_says_so(tmp_path: Path) -> None:
+    for system, accuracy in (("Transformer", 30.0), ("Simple", 50.0)):
+        ended = {"ended": "no progress", "steps": 1300, "baselines": {"root operator": 11.0}}
+        put(tmp_path, 1, accuracy, **SYSTEMS[system], **ended, config={"train": {"goal": 99.0}, "seed": 1})
+    [section] = Report(tmp_path).sections
+    assert section.columns[0].plain == "Simple (50.0 %) and Transformer (30.0 %) do not learn it."

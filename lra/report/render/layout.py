@@ -337,8 +337,8 @@ def with_caveats(column: Column, name: str) -> str:
 
 
 def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> TableText:
-    """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`. In a race seeds of several kinds have no
-    mean: it would be that of no seed."""
+    """Mean, seeds, the sign of the verdict, and the caveats that are not `shared`. In a race, seeds of several kinds
+    have no mean: no seed is near it."""
     seeds = count(row.summary)
     told = row.race is not None and not row.summary.problems  # by the seeds that reached the goal
     mean = "" if told and _groups(row) else mean_sd(row.summary) + ("" if told else f" ({seeds})")

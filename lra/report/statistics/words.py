@@ -81,7 +81,7 @@ def _learners(column: Column) -> str:
     parts += [f"{row.name} in {_solved(row.race)} seeds ({_scores(row)})" for row in some]
     if none:
         names = _list([f"{row.name} ({_scores(row)})" for row in none])
-        parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not")
+        parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not{'' if parts else ' learn it'}")
     return "Learned: " * (not every and bool(some)) + "; ".join(parts) + "."
 
 
