@@ -109,6 +109,19 @@ def test_a_row_and_a_card_say_what_the_records_and_the_costs_give(furnished: Pat
     assert "the strongest baseline is root operator, 36.20." in page
 
 
+def test_where_there_is_a_goal_yes_is_for_those_whose_seeds_all_reached_it(tmp_path: Path) -> None:
+    ends = {"softmax": ("solved", "solved"), "simple": ("solved", "steps"), "luna": ("steps", "steps")}
+    for attention, of_seeds in ends.items():
+        for seed, ended in enumerate(of_seeds, start=1):
+            config = {"train": {"goal": 97.0}, "seed": seed}
+            accuracy = 96.0 + seed if ended == "solved" else 30.0 if attention == "luna" else 96.0
+            variant = "simple" if attention == "simple" else "transformer"
+            put(tmp_path, seed, accuracy, attention=attention, variant=variant, ended=ended, steps=100, config=config)
+    rows = rows_of(page_of(tmp_path))
+    cells = [" ".join(rows[name][1].split()[:5]) for name in ("Transformer", "Simple", "Luna")]
+    assert cells == ["yes 2 of 2 97.50", "partly 1 of 2 96.50", "no 0 of 2 30.00"]
+
+
 def test_what_ran_causally_has_a_causal_form(furnished: Path) -> None:
     for path in furnished.rglob(record.NAME):
         change(path, config={"task": {"causal": True}})

@@ -119,14 +119,21 @@ def _ability(column: Column, row: TableRow) -> str:
     summary = row.summary
     if summary.mean is None:
         return words.count(summary)
-    parts = [_word(column, row), words.decimals(summary.mean), words.interval(summary.interval)]
+    parts = [_word(column, row), words.solved(row.race) if row.race else ""]
+    parts += [words.decimals(summary.mean), words.interval(summary.interval)]
     parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
     parts.append("" if row.cell.complete else f"({words.count(summary)})")
     return " ".join(filter(None, parts))
 
 
 def _word(column: Column, row: TableRow) -> str:
-    return word(row.summary.mean, row.summary.interval, column.strongest[1])
+    """Where there is a goal, a mean of enough points is no more than a part: `yes` is that of seeds."""
+    found = word(row.summary.mean, row.summary.interval, column.strongest[1])
+    if row.race is None:
+        return found
+    if len(row.race.solved) == len(row.race.steps):
+        return YES
+    return PARTLY if found == YES else found
 
 
 def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:

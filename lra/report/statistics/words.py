@@ -78,7 +78,7 @@ def _learners(column: Column) -> str:
         order = f", {every[0].name} first ({steps})" if len(every) > 1 else f", {steps}"
         learn = "learn" if len(every) > 1 else "learns"
         parts.append(f"{_list([row.name for row in every])} {learn} it in every seed{order}")
-    parts += [f"{row.name} in {_solved(row.race)} seeds ({_scores(row)})" for row in some]
+    parts += [f"{row.name} in {solved(row.race)} seeds ({_scores(row)})" for row in some]
     if none:
         names = _list([f"{row.name} ({_scores(row)})" for row in none])
         parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not{'' if parts else ' learn it'}")
@@ -90,7 +90,8 @@ def _scores(row: TableRow) -> str:
     return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
-def _solved(race: Race) -> str:
+def solved(race: Race) -> str:
+    """How many of its seeds reached the goal."""
     return f"{len(race.solved)} of {len(race.steps)}"
 
 
@@ -140,7 +141,7 @@ def _race(column: Column) -> str:
     every, some, none = _raced(column)
     groups = {
         "learn it": [f"{row.name} in {row.race.median:,}" for row in every],
-        "learn it in some seeds": [f"{row.name} {_solved(row.race)}" for row in some],
+        "learn it in some seeds": [f"{row.name} {solved(row.race)}" for row in some],
         "do not": [f"{row.name} {decimals(row.summary.mean)} after {max(row.race.steps.values()):,}" for row in none],
     }
     parts = [f"{len(rows)} {what} ({_some(rows)})" for what, rows in groups.items() if rows]
