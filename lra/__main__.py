@@ -71,8 +71,9 @@ def _let_readers_leave() -> None:
     stdout = sys.stdout
     if stdout is None or stdout is not sys.__stdout__:
         return
+    output = _Output(stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Output(stdout.fileno(), "w", closefd=False)),
+        output if stdout.write_through else io.BufferedWriter(output),  # the former with PYTHONUNBUFFERED
         stdout.encoding, stdout.errors,
         line_buffering=stdout.line_buffering, write_through=stdout.write_through,
     )  # fmt: skip
