@@ -25,7 +25,7 @@ def race(*steps: int, solved: int) -> Race:
 def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
     """Kaplan and Meier's product, step by step."""
     left = 1.0
-    for step in sorted({steps[seed] for seed in solved}):
+    for step in sorted({steps[seed] for seed in solved} if 2 * len(solved) >= len(steps) else ()):
         at_risk = sum(other >= step for other in steps.values())
         left *= 1 - sum(steps[seed] == step for seed in solved) / at_risk
         if left <= 0.5 + 1e-12:
@@ -41,6 +41,7 @@ def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
         ((300, 200, 400, 700, 700), 3, "learns it in 3 of 5 seeds", 400),
         ((700, 1100), 0, "did not learn it in 1,100 steps", None),
         ((400, 150), 1, "learns it in 1 of 2 seeds", 400),  # the other had fewer steps than this one took
+        ((400, 150, 150), 1, "learns it in 1 of 3 seeds", None),
     ],
 )
 def test_words_and_medians(steps: tuple[int, ...], solved: int, word: str, median: int | None) -> None:
