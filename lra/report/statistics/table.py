@@ -103,7 +103,7 @@ class Race:
 
     @property
     def median(self) -> int | None:
-        """The steps in which half of all runs would solve it, by Kaplan and Meier's estimate; None where fewer did, since
+        """The steps in which half of all runs would solve it, by Kaplan and Meier; None where fewer did, since
         who is given up for want of progress is not left out by chance."""
         return None if 2 * len(self.solved) < len(self.steps) else inference.median_time(*self.times)
 
