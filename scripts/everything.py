@@ -32,7 +32,7 @@ PARTS = {
     "verify": ".venv/bin/lra-report --verify results --text README.md",
     "reruns": ".venv/bin/python scripts/reruns.py",
     "package": "bash scripts/package.sh",
-    "faults": "bash scripts/faults.sh",
+    "faults": "bash scripts/faults.sh kills=60 inputs=60",
     "lowest": "bash scripts/versions.sh lowest",
     "newest": "bash scripts/versions.sh newest",
 }

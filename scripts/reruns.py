@@ -85,19 +85,18 @@ def compared(kept: Kept, out: str) -> tuple[str, str]:
     elsewhere = sorted({key.split(".")[0] for key in keys} & set(ENVIRONMENT))
     if not elsewhere or any(f"{key}.".startswith(f"{given}.") for key in keys for given in GIVEN):
         return "wrong", "; ".join(line.strip() for line in lines if line.startswith("  "))
-    drift = max(_drifts(kept.record["test"], record.read(folder / RECORD)["test"]))
+    drift = _drift(kept.record, record.read(folder / RECORD))
     said = f"{', '.join(elsewhere)} differ; test result {drift:.2f} away"
     return ("near" if drift <= DRIFT else "wrong"), said
 
 
-def _drifts(was: dict, now: dict) -> list[float]:
-    """How far each test result is from what it was."""
-    return [
-        100 * abs(now[rule]["perplexity"] / one["perplexity"] - 1)
-        if "perplexity" in one
-        else abs(now[rule]["accuracy"] - one["accuracy"])
-        for rule, one in was.items()
-    ]
+def _drift(was: dict, now: dict) -> float:
+    """How far the test results are from what they were, in the metric of the task; of several rules the farthest."""
+    metric, results = was["metric"], was["test"]
+    pairs = [(results[rule][metric], now["test"][rule][metric]) for rule in results]
+    if metric == "perplexity":
+        return max(100 * abs(after / before - 1) for before, after in pairs)
+    return max(abs(after - before) for before, after in pairs)
 
 
 def chosen(count: int = COUNT) -> list[Kept]:

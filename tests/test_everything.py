@@ -151,8 +151,30 @@ def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
     done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
     monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
     monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}})
-    kept = reruns.Kept(seconds=1.0, path="kept/seed1", record={"test": {"last": {"accuracy": 55.0}}})
-    assert reruns.compared(kept, "out")[0] == verdict
+    results = {"metric": "accuracy", "test": {"last": {"accuracy": 55.0}}}
+    assert reruns.compared(reruns.Kept(1.0, "kept/seed1", results), "out")[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("metric", "accuracy", "perplexity", "verdict"),
+    [
+        ("accuracy", 58.0, 4.0, "near"),  # the perplexity of a classifier is no result of its task
+        ("accuracy", 58.25, 2.0, "wrong"),
+        ("perplexity", 97.0, 2.09, "near"),
+        ("perplexity", 53.0, 2.11, "wrong"),
+    ],
+)
+def test_a_rerun_elsewhere_drifts_in_the_metric_of_its_task(
+    metric: str, accuracy: float, perplexity: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reruns = loaded("reruns", monkeypatch)
+    said = f"kept/seed1: not equal to the last bit ({tmp_path})\n  instructions: a then, b now\n"
+    done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
+    monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
+    now = {"test": {"last": {"accuracy": accuracy, "perplexity": perplexity}}}
+    monkeypatch.setattr(reruns.record, "read", lambda path: now)
+    then = {"metric": metric, "test": {"last": {"accuracy": 53.0, "perplexity": 2.0}}}
+    assert reruns.compared(reruns.Kept(1.0, "kept/seed1", then), "out")[0] == verdict
 
 
 @pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
@@ -190,7 +212,9 @@ def test_two_codes_on_one_machine_are_equal_or_wrong(
 
     monkeypatch.setattr(reruns.subprocess, "run", run)
     monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}})
-    kept = reruns.Kept(seconds=1.0, path="kept/seed1", record={"test": {"last": {"accuracy": 53.0}}})
+    kept = reruns.Kept(
+        seconds=1.0, path="kept/seed1", record={"metric": "accuracy", "test": {"last": {"accuracy": 53.0}}}
+    )
     assert reruns.compared_with("other", kept, "out")[0] == verdict
     assert asked[0] == ("other", f"rerun='{Path('kept/seed1').absolute()}'")
     assert asked[1:] == ([(None, f"rerun='{tmp_path}'")] if before[1] else [])
