@@ -2,9 +2,11 @@
 
 import math
 import re
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from reports import lines_of, put
 
@@ -13,24 +15,17 @@ from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report.read.records import load
 from lra.report.render import layout
+from lra.report.statistics import inference
 from lra.report.statistics.table import Race, grouped, quicker, race_of
 
+BUDGET = 700
+TRAIN = {"lr": 0.005, "goal": 99.0, "steps": BUDGET}
 
-def race(*steps: int, solved: int) -> Race:
+
+def race(*steps: int, solved: int, declared: int | None = None) -> Race:
     """The first `solved` of these seeds reached the goal."""
     known = dict(enumerate(steps, start=1))
-    return Race(99.0, known, frozenset(range(1, solved + 1)), frozenset(), {})
-
-
-def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
-    """Kaplan and Meier's product, step by step."""
-    left = 1.0
-    for step in sorted({steps[seed] for seed in solved} if 2 * len(solved) >= len(steps) else ()):
-        at_risk = sum(other >= step for other in steps.values())
-        left *= 1 - sum(steps[seed] == step for seed in solved) / at_risk
-        if left <= 0.5 + 1e-12:
-            return step
-    return None
+    return Race(99.0, BUDGET, declared or len(steps), known, frozenset(range(1, solved + 1)), frozenset(), {})
 
 
 @pytest.mark.parametrize(
@@ -39,15 +34,34 @@ def median_by_hand(steps: dict[int, int], solved: frozenset[int]) -> int | None:
         ((300, 200, 500), 3, "learns it", 300),
         ((300, 200, 700, 700, 700), 2, "learns it in 2 of 5 seeds", None),
         ((300, 200, 400, 700, 700), 3, "learns it in 3 of 5 seeds", 400),
-        ((700, 1100), 0, "did not learn it in 1,100 steps", None),
-        ((400, 150), 1, "learns it in 1 of 2 seeds", 400),  # the other had fewer steps than this one took
+        ((300, 200, 400, 150, 150), 3, "learns it in 3 of 5 seeds", 400),  # whoever gave up early is none of the quick
+        ((190, 210, 240, 450, 180), 4, "learns it in 4 of 5 seeds", 240),
+        ((370, 290), 0, "did not learn it in 370 steps", None),
+        ((400, 150), 1, "learns it in 1 of 2 seeds", 400),
         ((400, 150, 150), 1, "learns it in 1 of 3 seeds", None),
     ],
 )
 def test_words_and_medians(steps: tuple[int, ...], solved: int, word: str, median: int | None) -> None:
+    """The median is the step by which half of the seeds were there: counted, with those that never were behind all."""
     known = race(*steps, solved=solved)
     assert (known.word, known.median) == (word, median)
-    assert known.median == median_by_hand(known.steps, known.solved)
+    there = sorted(steps[:solved]) + [math.inf] * (len(steps) - solved)
+    assert (known.median or math.inf) == there[(len(steps) - 1) // 2]
+
+
+def test_a_median_counts_exactly() -> None:
+    """Of 24 seeds one is never there; the product of Kaplan and Meier is a half after 12 but for rounding."""
+    assert race(*range(1, 24), 500, solved=23).median == 12
+
+
+@pytest.mark.parametrize(
+    ("solved", "word"),
+    [(3, "learns it in 3 of 3 seeds so far (5 declared)"), (0, "learns it in 0 of 3 seeds so far (5 declared)")],
+)
+def test_seeds_that_are_missing_are_said(solved: int, word: str) -> None:
+    """Whoever solves a task ends first: of a sweep that is not finished, the quick are there."""
+    known = race(300, 200, 500, solved=solved, declared=5)
+    assert (known.word, known.learned, known.median) == (word, False, None)
 
 
 def test_the_log_rank_test_is_that_of_its_definition() -> None:
@@ -56,7 +70,7 @@ def test_the_log_rank_test_is_that_of_its_definition() -> None:
     observed = expected = variance = 0.0
     for step in (130, 170, 230, 310, 370):
         mine, all_at_risk = (
-            sum(s >= step for r in part for s in r.steps.values()) for part in ((first,), (first, other))
+            sum(s >= step for r in part for times in r.times for s in times) for part in ((first,), (first, other))
         )
         observed += step in first.steps.values()
         expected += mine / all_at_risk
@@ -65,8 +79,24 @@ def test_the_log_rank_test_is_that_of_its_definition() -> None:
     assert quicker(first, other) == (True, pytest.approx(math.erfc(abs(z) / math.sqrt(2))))
     assert quicker(other, first) == (False, pytest.approx(quicker(first, other)[1]))
     assert quicker(race(700, 700, solved=0), race(700, 500, solved=0)) is None
-    assert quicker(race(900, 700, solved=1), race(500, 600, solved=0)) is None  # all others had ended before
     assert quicker(race(600, 600, solved=2), race(600, 600, solved=2)) is None  # all at once
+
+
+def test_giving_up_early_makes_nobody_quick() -> None:
+    """Of the first, half got there soon and the others were given up at 600 steps; all of the second got there."""
+    gave_up, steady = (300, 310, 320, 330, 340), (410, 420, 430, 440, 450)
+    late = race(*gave_up, *[350] * 5, solved=5)
+    assert late.times == race(*gave_up, *[BUDGET] * 5, solved=5).times
+    assert quicker(late, race(*gave_up, *steady, solved=10))[0] is False
+
+
+@pytest.mark.parametrize(("seeds", "alarms"), [(3, 2 / 20), (4, 4 / 70), (5, 18 / 252)])
+def test_false_alarms_of_the_log_rank_test(seeds: int, alarms: float) -> None:
+    """All ways in which runs of no difference can fall into two groups, as docs/numbers.md says."""
+    steps = range(100, 100 * (2 * seeds + 1), 100)
+    splits = [(first, [step for step in steps if step not in first]) for first in combinations(steps, seeds)]
+    found = [inference.log_rank((first, ()), (other, ()))[1] < inference.ALPHA for first, other in splits]
+    assert np.mean(found) == pytest.approx(alarms)
 
 
 def test_seeds_are_groups_where_a_gap_lies_between_them() -> None:
@@ -77,25 +107,53 @@ def test_seeds_are_groups_where_a_gap_lies_between_them() -> None:
 
 
 def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
-    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    config = {"model": {"depth": 6}, "train": TRAIN, "protocol": {"scale": "length"}}
     for seed, ended in ((1, "solved"), (2, "no progress"), (3, "solved")):
         put(tmp_path, seed, 37.5, ended=ended, steps=100 * seed, config={**config, "seed": seed})
     put(tmp_path, 4, None, config={**config, "seed": 4})
     [cell] = load(RunFiles(tmp_path))
     found = race_of(cell)
-    assert found == Race(99.0, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), frozenset({2}), {1: 66.0, 3: 66.0})
+    assert found == Race(
+        99.0, BUDGET, 4, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), frozenset({2}), {1: 66.0, 3: 66.0}
+    )
     for seed, accuracy in ((2, 99.0), (3, 98.9)):  # what is there at its end, whyever it ends, has learned the task
         put(tmp_path, seed, accuracy, ended="no progress", steps=100 * seed, config={**config, "seed": seed})
     [cell] = load(RunFiles(tmp_path))
     assert (race_of(cell).solved, race_of(cell).stuck) == (frozenset({1, 2}), frozenset({3}))
-    put(tmp_path, 5, 37.5, config={**config, "train": {"lr": 0.005, "goal": 90.0}, "seed": 5})
+    put(tmp_path, 1, 99.5, status="diverged", ended="steps", steps=100, config={**config, "seed": 1})
+    [cell] = load(RunFiles(tmp_path))
+    assert race_of(cell).solved == {2}  # what was there, and then diverged, has not learned it
+    put(tmp_path, 5, 37.5, config={**config, "train": TRAIN | {"goal": 90.0}, "seed": 5})
     with pytest.raises(UserError, match="differ in config.train.goal"):
         load(RunFiles(tmp_path))
 
 
+@pytest.mark.parametrize("train", [TRAIN | {"goal": None}, TRAIN | {"goal": 50.0}, TRAIN | {"eval_every": 7}])
+def test_rows_of_a_race_have_one_goal(train: dict, tmp_path: Path) -> None:
+    """Unless they are named for it; then there is no common finish line, and accuracies are compared."""
+    config = {"model": {"depth": 6}, "protocol": {"scale": "length"}, "seed": 1}
+    put(tmp_path, 1, 37.5, attention="softmax", variant="transformer", ended="steps", config={**config, "train": TRAIN})
+    put(tmp_path, 1, 52.5, ended="steps", config={**config, "train": train})
+    with pytest.raises(UserError, match=r"share a column .* differ in config.train.(goal|eval_every)"):
+        load(RunFiles(tmp_path))
+    changed = {f"train.{key}": value for key, value in train.items() if TRAIN.get(key) != value}
+    put(tmp_path / "named", 1, 52.5, ended="steps", config={**config, "train": train}, settings=changed)
+    put(
+        tmp_path / "named",
+        1,
+        37.5,
+        attention="softmax",
+        variant="transformer",
+        ended="steps",
+        config={**config, "train": TRAIN},
+    )
+    [column] = Report(tmp_path / "named").sections[0].columns
+    assert column.goal == (None if "train.goal" in changed else 99)
+
+
 def test_who_reached_what_and_when_stands_in_the_details(tmp_path: Path) -> None:
     """The median of the seeds that a percentage was reached in, where these are half of them or more."""
-    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    config = {"model": {"depth": 6}, "train": TRAIN, "protocol": {"scale": "length"}}
     at = {seed: {"step": 100 * seed, "tokens": 7, "seconds": 11.0 * seed} for seed in (1, 2, 3)}
     for system, solved in (("softmax", 3), ("simple", 1)):
         variant = {"softmax": "transformer"}.get(system, system)
@@ -128,7 +186,7 @@ def test_who_reached_what_and_when_stands_in_the_details(tmp_path: Path) -> None
 
 
 def test_seeds_of_two_kinds_have_no_mean_in_a_race(tmp_path: Path) -> None:
-    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    config = {"model": {"depth": 6}, "train": TRAIN, "protocol": {"scale": "length"}}
     for seed, accuracy in ((1, 37.5), (2, 99.5), (3, 99.0)):
         ended = "no progress" if seed == 1 else "solved"
         put(tmp_path, seed, accuracy, steps=300, ended=ended, config={**config, "seed": seed})
@@ -138,7 +196,7 @@ def test_seeds_of_two_kinds_have_no_mean_in_a_race(tmp_path: Path) -> None:
 
 
 def test_the_picture_has_a_dot_for_each_seed_at_its_steps(tmp_path: Path) -> None:
-    config = {"model": {"depth": 6}, "train": {"lr": 0.005, "goal": 99.0}, "protocol": {"scale": "length"}}
+    config = {"model": {"depth": 6}, "train": TRAIN, "protocol": {"scale": "length"}}
     steps = {1: 300, 2: 700, 3: 1100}
     for seed, count in steps.items():
         ended = "no progress" if seed == 3 else "solved"

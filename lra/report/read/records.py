@@ -341,9 +341,12 @@ def _pooled(run: Record) -> dict[str, Any]:
 
 
 def _compared(run: Record) -> dict[str, Any]:
-    """What all runs of a column must share, besides the data."""
-    protocol = run["config"].get("protocol")
-    return {"task_version": run["task_version"], "metric": run["metric"], "config": {"protocol": protocol}}
+    """What all runs of a column must share, besides the data; in a race the goal, and how often it is looked for."""
+    train = run["config"].get("train", {})
+    goal = train.get("goal")
+    race = {"goal": goal} if goal is None else {"goal": goal, "eval_every": train.get("eval_every")}
+    config = {"protocol": run["config"].get("protocol"), "train": race}
+    return {"task_version": run["task_version"], "metric": run["metric"], "config": config}
 
 
 def training_seconds(run: Record) -> float | None:

@@ -119,7 +119,7 @@ def _ability(column: Column, row: TableRow) -> str:
     summary = row.summary
     if summary.mean is None:
         return words.count(summary)
-    parts = [_word(column, row), words.solved(row.race) if row.race else ""]
+    parts = [_word(column, row), row.race.share if row.race else ""]
     parts += [words.decimals(summary.mean), words.interval(summary.interval)]
     parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
     parts.append("" if row.cell.complete else f"({words.count(summary)})")
@@ -131,7 +131,7 @@ def _word(column: Column, row: TableRow) -> str:
     found = word(row.summary.mean, row.summary.interval, column.strongest[1])
     if row.race is None:
         return found
-    if len(row.race.solved) == len(row.race.steps):
+    if row.race.learned:
         return YES
     return PARTLY if found == YES else found
 

@@ -87,11 +87,10 @@ class Benchmark:
         if known is None:
             sign = -1 if column.metric == "perplexity" else 1
             text, rank, kind = f"{mean:.1f}", sign * mean, kinds(row, word=words.firm)
-        elif len(known.solved) == len(known.steps):
+        elif known.learned:
             text, rank, kind = f"{known.median:,}", 1e9 - known.median, "better"
         elif known.solved:
-            solved, seeds = len(known.solved), len(known.steps)
-            text, rank, kind = f"{solved} of {seeds}", 1e6 * solved / seeds, ""
+            text, rank, kind = known.share, 1e6 * len(known.solved) / len(known.steps), ""
         else:
             text, rank, kind = f"{mean:.0f} %", mean, "worse"
         return Number(text, rank, kind, _said(row), self.entry.cell_address(row))

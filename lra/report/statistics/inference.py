@@ -13,6 +13,7 @@ ALPHA = 0.05  # of the tests
 POWER = 0.8
 POINTS = 0.5  # the difference that one wants to see
 OUTLIERS = 0.01  # of normal samples have one by chance
+ROUNDING = 1e-12  # of an estimated probability
 ENOUGH = 5  # seeds; among fewer, two that are equal by rounding would make a third an outlier
 
 
@@ -234,7 +235,7 @@ def median_time(happened: Sequence[float], censored: Sequence[float]) -> int | N
 
     estimate = ecdf(CensoredData(uncensored=happened, right=censored)).sf
     known = zip(estimate.quantiles, estimate.probabilities, strict=True)
-    return next((int(time) for time, left in known if left <= 0.5), None)
+    return next((int(time) for time, left in known if left <= 0.5 + ROUNDING), None)
 
 
 def log_rank(first: Times, other: Times) -> tuple[bool, float] | None:

@@ -6,7 +6,6 @@ column.short   the task in one word, as in `listops-short`; column.title has it 
 column.answer  the verdicts of a column in words, which a page opens with
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lra.core.errors import printable
+from lra.records import record
 from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
@@ -75,7 +75,8 @@ class Verdict:
 
 # Who learns a task, in how many seeds, and how soon: of runs that end where they have solved it (`train.goal`).
 #
-# A run that did not reach the goal is censored: it would have taken more steps than it had.
+# What counts is the budget that a run is given. One that is ended for want of progress, or diverges, did not solve the
+# task within it, whenever that was; at the step of its end it is no loss by chance, so it is not censored there.
 
 
 GAP = 20.0  # points between neighbours that make the seeds of a cell two groups
@@ -83,54 +84,72 @@ GAP = 20.0  # points between neighbours that make the seeds of a cell two groups
 
 @dataclass(frozen=True)
 class Race:
-    """The runs of a cell. `steps`: by seed those to the goal, or all that it had; `solved`: the seeds that reached it;
+    """The runs of a cell that came to an end. `budget`: the steps that they were given; `declared`: how many seeds
+    there are to be; `steps`: by seed those to the goal, or all that it had; `solved`: the seeds that reached it;
     `stuck`: those that ended for want of progress; `seconds`: by solved seed, of training and evaluation."""
 
     goal: float
+    budget: int
+    declared: int
     steps: dict[int, int]
     solved: frozenset[int]
     stuck: frozenset[int]
     seconds: dict[int, float]
 
     @property
+    def learned(self) -> bool:
+        """Whether every seed that was declared reached the goal."""
+        return len(self.solved) == self.declared
+
+    @property
+    def complete(self) -> bool:
+        return len(self.steps) == self.declared
+
+    @property
+    def share(self) -> str:
+        """How many seeds reached the goal, as in `2 of 5`, or `2 of 3 so far`."""
+        return f"{len(self.solved)} of {len(self.steps)}{'' if self.complete else ' so far'}"
+
+    @property
+    def seeds(self) -> str:
+        """The same in a sentence, as in `2 of 5 seeds`, or `2 of 3 seeds so far (5 declared)`."""
+        missing = "" if self.complete else f" so far ({self.declared} declared)"
+        return f"{len(self.solved)} of {len(self.steps)} seeds{missing}"
+
+    @property
     def word(self) -> str:
         """The verdict."""
-        if not self.solved:
-            return f"did not learn it in {max(self.steps.values()):,} steps"
-        if len(self.solved) == len(self.steps):
+        if self.learned:
             return "learns it"
-        return f"learns it in {len(self.solved)} of {len(self.steps)} seeds"
+        if self.solved or not self.complete:
+            return f"learns it in {self.seeds}"
+        return f"did not learn it in {max(self.steps.values()):,} steps"
 
     @property
     def median(self) -> int | None:
-        """The steps in which half of all runs would solve it, by Kaplan and Meier; None where fewer did, since
-        who is given up for want of progress is not left out by chance."""
-        return None if 2 * len(self.solved) < len(self.steps) else inference.median_time(*self.times)
+        """The steps in which half of all seeds solve it, by Kaplan and Meier; None where fewer do, or seeds are
+        missing, since the quick ones are there first."""
+        return inference.median_time(*self.times) if self.complete else None
 
     @property
     def times(self) -> tuple[list[float], list[float]]:
         """The steps to the goal, and those that did not suffice."""
         reached = [float(steps) for seed, steps in self.steps.items() if seed in self.solved]
-        return reached, [float(steps) for seed, steps in self.steps.items() if seed not in self.solved]
-
-
-def _learned(run: dict[str, Any], goal: float) -> bool:
-    """Whether validation had the goal in two evaluations running, which ends a training, or at its end, after the rate
-    has fallen."""
-    last = run.get("validation", {}).get("last", {"accuracy": -math.inf})
-    return run.get("ended") == "solved" or last["accuracy"] >= goal
+        return reached, [float(self.budget)] * (len(self.steps) - len(reached))
 
 
 def race_of(cell: RecordedCell) -> Race | None:
     """None where its runs had no goal, or none came to an end."""
     runs = {seed: run for seed, run in sorted(cell.runs.items()) if cell.status(seed) in ("finished", "diverged")}
-    goal = next((run["config"].get("train", {}).get("goal") for run in runs.values()), None)
-    if goal is None:
+    recipes = [run["config"].get("train", {}) for run in runs.values()]
+    if not recipes or recipes[0].get("goal") is None:
         return None
-    solved = frozenset(seed for seed, run in runs.items() if _learned(run, goal))
+    solved = frozenset(seed for seed, run in runs.items() if record.solved(run))
     stuck = frozenset(seed for seed, run in runs.items() if run.get("ended") == "no progress") - solved
     return Race(
-        goal=goal,
+        goal=recipes[0]["goal"],
+        budget=recipes[0]["steps"],
+        declared=len(cell.seeds()),
         steps={seed: run["steps"] for seed, run in runs.items()},
         solved=solved,
         stuck=stuck,
@@ -389,8 +408,10 @@ class Column:
 
     @property
     def goal(self) -> float | None:
-        """The validation accuracy at which runs ended, solved; None where there was none."""
-        return next((row.race.goal for row in self.rows if row.race), None)
+        """The validation accuracy at which runs ended, solved; None where there was none, or where rows that are named
+        for it had others."""
+        goals = {row.race and row.race.goal for row in self.rows if row.race or row.summary.done}
+        return goals.pop() if len(goals) == 1 else None
 
     @cached_property
     def race_tests(self) -> list[RaceTest]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import Column, Race, Summary, TableRow, Word, grouped, p_text
+from lra.report.statistics.table import Column, Summary, TableRow, Word, grouped, p_text
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -78,7 +78,7 @@ def _learners(column: Column) -> str:
         order = f", {every[0].name} first ({steps})" if len(every) > 1 else f", {steps}"
         learn = "learn" if len(every) > 1 else "learns"
         parts.append(f"{_list([row.name for row in every])} {learn} it in every seed{order}")
-    parts += [f"{row.name} in {solved(row.race)} seeds ({_scores(row)})" for row in some]
+    parts += [f"{row.name} in {row.race.seeds} ({_scores(row)})" for row in some]
     if none:
         names = _list([f"{row.name} ({_scores(row)})" for row in none])
         parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not{'' if parts else ' learn it'}")
@@ -90,21 +90,16 @@ def _scores(row: TableRow) -> str:
     return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
-def solved(race: Race) -> str:
-    """How many of its seeds reached the goal."""
-    return f"{len(race.solved)} of {len(race.steps)}"
-
-
 def _raced(column: Column) -> tuple[list[TableRow], list[TableRow], list[TableRow]]:
-    """The rows that learned the task in every seed, in some and in none: those of most solved seeds first, then the
-    quickest, then those of the best mean."""
+    """The rows that learned the task in every declared seed, in some or in some so far, and in none: those of most
+    solved seeds first, then the quickest, then those of the best mean."""
 
     def weight(row: TableRow) -> tuple[float, ...]:
         return -len(row.race.solved) / len(row.race.steps), row.race.median or math.inf, -(row.summary.mean or 0)
 
     groups: tuple[list[TableRow], list[TableRow], list[TableRow]] = ([], [], [])
     for row in sorted((row for row in column.rows if row.race is not None), key=weight):
-        groups[0 if len(row.race.solved) == len(row.race.steps) else 1 if row.race.solved else 2].append(row)
+        groups[0 if row.race.learned else 1 if row.race.solved or not row.race.complete else 2].append(row)
     return groups
 
 
@@ -141,7 +136,7 @@ def _race(column: Column) -> str:
     every, some, none = _raced(column)
     groups = {
         "learn it": [f"{row.name} in {row.race.median:,}" for row in every],
-        "learn it in some seeds": [f"{row.name} {solved(row.race)}" for row in some],
+        "learn it in some seeds": [f"{row.name} {row.race.share}" for row in some],
         "do not": [f"{row.name} {decimals(row.summary.mean)} after {max(row.race.steps.values()):,}" for row in none],
     }
     parts = [f"{len(rows)} {what} ({_some(rows)})" for what, rows in groups.items() if rows]
