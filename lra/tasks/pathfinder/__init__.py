@@ -21,7 +21,7 @@ from lra.data.groups import Group, by_size, by_value
 from lra.data.picture_baselines import picture_baselines
 from lra.data.pictures import Pictures, sheet
 from lra.data.sources import Content, Source
-from lra.data.workers import in_order
+from lra.data.generated import in_order
 from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
