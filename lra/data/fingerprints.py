@@ -15,7 +15,7 @@ from typing import Any
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.data import Place, readers
+from lra.data import Place
 
 MEMORY = "raw"  # a folder beside those of the tasks
 SUFFIX, ROWS_SUFFIX = ".stamp", ".rows"
@@ -77,11 +77,6 @@ def counted(place: Place, path: Path, count: Callable[[Path], Any], what: str = 
     if remembered != rows and _state(path, files)[0] == state:
         _remember(memory, state, changed, rows=rows)
     return rows
-
-
-def rows(place: Place, files: dict[str, list[Path]]) -> dict[str, int]:
-    """How many rows the files of each split have."""
-    return {split: sum(counted(place, path, readers.count) for path in paths) for split, paths in files.items()}
 
 
 def _memory(place: Place, path: Path, suffix: str) -> Path:

@@ -15,8 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lra.data import Place
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
-from lra.data.sources import Source
+from lra.data.from_source import FromSource, Source
 
 BESIDE = {"train_size", "val_size", "test_size", "seed", "causal"}  # the options that do not decide what an example is
 

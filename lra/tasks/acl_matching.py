@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lra.core.errors import UserError
-from lra.data import fingerprints, hub, readers
+from lra.data import hub, readers
 from lra.data.cache import SPLITS
-from lra.data.sources import Source, together
+from lra.data.from_source import Source, of_splits, together
 from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
@@ -38,11 +38,12 @@ class AclMatching(Pairs):
             return Source(name="", read=lambda: _absent(place))
         [documents], *parts = files
         pairs = {split: path for split, [path] in zip(SPLITS, parts, strict=True)}
-        return Source(
-            name=documents.name,
-            paths=[documents, *pairs.values()],
-            read=lambda: _read(documents, pairs),
-            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in pairs.items()})},
+        return of_splits(
+            place,
+            documents.name,
+            {split: [path] for split, path in pairs.items()},
+            lambda: _read(documents, pairs),
+            beside=[documents],
         )
 
     def origin(self, source: Source) -> dict[str, Any]:

@@ -19,9 +19,8 @@ from lra.data import fingerprints, hub, readers
 from lra.data.baselines import bigram, unigram
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.sampling import shuffled
-from lra.data.sources import Content, Source, first
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled

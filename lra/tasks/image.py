@@ -16,10 +16,9 @@ from lra.data import hub, readers
 from lra.data.baselines import majority
 from lra.data.cache import Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.picture_baselines import picture_baselines
 from lra.data.sampling import held_out, limited
-from lra.data.sources import Content, Source, first
 from lra.data.tokenise import BYTE_VOCABULARY
 from lra.data.writer import Writer
 from lra.tasks import Place, Progress, TaskSpec, titled

@@ -17,10 +17,9 @@ from lra.data import fingerprints, hub, readers
 from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.data.groups import Group, by_size
 from lra.data.sampling import sampled
-from lra.data.sources import Content, Source, first, together
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -141,11 +140,11 @@ class Matching(Pairs):
         files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
         if not files:
             return Source(name="", read=lambda: _absent(place))
-        return Source(
-            name=files["train"].name,
-            paths=list(files.values()),
-            read=lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
-            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in files.items()})},
+        return of_splits(
+            place,
+            files["train"].name,
+            {split: [path] for split, path in files.items()},
+            lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
         )
 
     def _members(self, archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:

@@ -16,13 +16,12 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import opened
-from lra.data import fingerprints, hub, readers
+from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority
 from lra.data.cache import NUL, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.data.sampling import held_out, limited
-from lra.data.sources import Content, Source, first, together
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 from lra.data.writer import Writer
 from lra.tasks import Place, Progress, Split, TaskSpec, titled
@@ -117,12 +116,8 @@ class Text(FromSource):
             return Source(name=FOLDER, paths=[folder], inside=REVIEWS, read=read)
         layouts = product(PLACES, LAYOUTS)
         if files := together(place, (tuple(a + b.format(split) for split in READ_SPLITS) for a, b in layouts)):
-            return Source(
-                name=" and ".join(path.name for paths in files for path in paths),
-                paths=[path for paths in files for path in paths],
-                read=lambda: _file_rows(files),
-                content=lambda: {"rows": fingerprints.rows(place, dict(zip(READ_SPLITS, files, strict=True)))},
-            )
+            name = " and ".join(path.name for paths in files for path in paths)
+            return of_splits(place, name, dict(zip(READ_SPLITS, files, strict=True)), lambda: _file_rows(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _complete(HUB, _hub_rows(place)))
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:

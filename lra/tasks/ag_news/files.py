@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lra.core.errors import UserError
 from lra.data import fingerprints, hub, readers
-from lra.data.sources import Source, first, together
+from lra.data.from_source import Source, first, of_splits, together
 from lra.tasks import Place
 
 CLASSES = 4
@@ -48,13 +48,8 @@ def find(place: Place) -> Source:
 
 
 def _of_files(place: Place, name: str, files: list[list[Path]]) -> Source:
-    paths_of = dict(zip(("train", "test"), files, strict=True))
-    return Source(
-        name=name,
-        paths=[path for paths in files for path in paths],
-        read=lambda: {split: _read_files(paths) for split, paths in paths_of.items()},
-        content=lambda: {"rows": fingerprints.rows(place, paths_of)},
-    )
+    paths_of = dict(zip(ROWS, files, strict=True))
+    return of_splits(place, name, paths_of, lambda: {split: _read_files(paths) for split, paths in paths_of.items()})
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:

@@ -14,14 +14,12 @@ from pydantic import PositiveInt
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import fingerprints
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, of_splits
 from lra.data.generated import Generated
 from lra.data.groups import Group, by_value
-from lra.data.sources import Content, Source
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled
 from lra.tasks.listops.files import evaluate, export, read_tsv, rows, words
@@ -163,11 +161,12 @@ class ListOpsFiles(Expressions):
         for path in files.values():
             if not path.is_file():
                 raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
-        return Source(
-            name=str(self.folder),
-            paths=list(files.values()),
-            read=lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
-            content=lambda: {"rows": {split: fingerprints.counted(place, path, rows) for split, path in files.items()}},
+        return of_splits(
+            place,
+            str(self.folder),
+            {split: [path] for split, path in files.items()},
+            lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
+            count=rows,
         )
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
