@@ -53,16 +53,9 @@ def _of_files(place: Place, name: str, files: list[list[Path]]) -> Source:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-    """The lines of train.csv and test.csv, in whichever order they come; every member is looked at."""
-    missing = set(ROWS)
-    for name, stream in readers.members(archive, lambda name: True):
-        split = name.rpartition("/")[2].removesuffix(".csv")
-        if split in ROWS:
-            missing.discard(split)
-            yield split, readers.stream_lines(f"{archive}: {name}", stream)
-    for split in ROWS:
-        if split in missing:
-            raise UserError(f"{archive}: no member {split}.csv; fetch the archive again")
+    """The lines of train.csv and test.csv, in whichever order they come."""
+    for name, where, stream in readers.named_members(archive, [f"{split}.csv" for split in ROWS]):
+        yield name.removesuffix(".csv"), readers.stream_lines(where, stream)
 
 
 def _count(archive: Path) -> dict[str, int]:
@@ -93,10 +86,7 @@ def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
     examples = []
     for where, line in lines:
         try:
-            fields = next(csv.reader([line.decode()], strict=True))
-        except UnicodeDecodeError as error:
-            column = error.start + 1
-            raise UserError(f"{where}: byte 0x{line[error.start]:02x} at column {column}, expected UTF-8") from None
+            fields = next(csv.reader([readers.decoded(where, line)], strict=True))
         except csv.Error as error:
             raise UserError(f"{where}: not CSV: {error}") from None
         if len(fields) != 3:
