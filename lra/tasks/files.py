@@ -98,7 +98,7 @@ class Files(FromSource):
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every: dict[str, list[Example]] = source.read()
-        labels = self._scanned(_files(self.data, place)["train"], place)["labels"]
+        labels = self._labels()
         classes = {label: number for number, label in enumerate(labels)}
         _refuse_unknown(every, classes)
         splits = {split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in every.items()}

@@ -47,7 +47,7 @@ class Expressions(FromSource):
     def groups(self, split: Split) -> dict[str, Group]:
         """Also by the operator at the root, and by depth: the levels of the tree, digits included."""
         return {
-            "root operator": by_value(_roots(split), lambda root: WORDS[root - 1].removeprefix("[")),
+            "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
             **super().groups(split),
         }
@@ -208,11 +208,6 @@ def _starts(split: Split, count: int) -> np.ndarray:
     inside = places < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(places, len(split.tokens) - 1)], 0).astype(np.int64)
     return tokens @ VOCABULARY ** np.arange(count)
-
-
-def _roots(split: Split) -> np.ndarray:
-    """The first token of each expression [n]."""
-    return split.tokens[split.offsets[split.index]].astype(np.int64)
 
 
 def depths(split: Split) -> np.ndarray:
