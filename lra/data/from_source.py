@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lra.core.errors import UserError
-from lra.data import Place, Task, TaskBuilder, TaskSpec, fingerprints, readers
+from lra.data import Place, Task, TaskBuilder, TaskSpec, fingerprints, hub, readers
 from lra.data.cache import Identity, Splits, described, prepared
 from lra.data.fingerprints import Stamp
 from lra.data.writer import Writer
@@ -54,6 +54,15 @@ def of_splits(
         read=read,
         content=lambda: {"rows": {split: counted(paths) for split, paths in files.items()}},
     )
+
+
+def absent(place: Place, what: str, *, size: str, wants: str, reason: str) -> Source:
+    """Data that are not at hand and that nobody could fetch: whoever reads them is told what is wanted."""
+
+    def read() -> NoReturn:
+        raise hub.absent(place, what, size=size, wants=wants, reason=reason)
+
+    return Source(name="", read=read)
 
 
 def first(place: Place, *patterns: str) -> Path | None:
