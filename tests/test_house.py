@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,14 @@ def test_yaml_owns_the_defaults() -> None:
         if node.name == "__init__":
             assert node.args.kwarg is None, f"{path.name}: **{node.args.kwarg.arg}"
             assert not any(node.args.kw_defaults), f"{path.name}: a keyword of a constructor has a default"
+
+
+@pytest.mark.parametrize("name", options("task"))
+def test_yaml_owns_the_defaults_of_tasks_whose_options_are_fields(name: str) -> None:
+    target = re.search(r"_target_: (lra\.tasks\.\S+)\.(\w+)", (conf_dir() / "task" / f"{name}.yaml").read_text())
+    if target:
+        parameters = signature(getattr(import_module(target[1]), target[2])).parameters.values()
+        assert all(one.default is Parameter.empty and one.kind is Parameter.KEYWORD_ONLY for one in parameters)
 
 
 def rooms(package: str) -> set[str]:

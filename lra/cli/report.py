@@ -25,18 +25,24 @@ from lra.report.check.verify import verify
 from lra.report.read.pack import pack, unpack
 from lra.report.read.schema import RULES
 
-ALONE = (
-    "verify",
-    "overview",
-    "fill",
-    "watch",
-    "once",
-    "pack",
-    "unpack",
-    "submit",
-    "board",
-    "cards",
-)  # what else to do than write the report
+ALONE = {
+    "verify": "write nothing; recompute the report, say what in DIR does not match it, exit 1 if anything does",
+    "overview": "DIR holds results folders: fill numbers as --fill does, and write its README.md and "
+    "index.html, pages over them all",
+    "fill": "DIR holds results folders: write the numbers of DIR/findings.md and of each --text, from the records",
+    "pack": "verify DIR, put all that its runs left into DIR/receipts.zip in place of their folders, and write "
+    "the report again",
+    "unpack": "the opposite: every file lies where it lay, to the byte",
+    "submit": "put all that the runs below DIR left into one file, for a board; DIR stays as it is",
+    "board": "DIR holds such files: verify each, write index.html and board.csv of those that hold, and say "
+    "which do not and why",
+    "cards": "write cards.md: what each system can, by its accuracy, and what it supports and costs, by the "
+    "attentions.json beside DIR",
+    "watch": "show a running sweep in the terminal: what is done, where runs are at work, why others are not, "
+    "the time left; write nothing",
+    "once": "the same, once",
+}
+"""What else to do than write the report."""
 
 
 @interruptible("lra-report")
@@ -103,25 +109,8 @@ def _arguments() -> argparse.Namespace:
         "--text", type=Path, action="append", default=[], metavar="FILE",
         help="one more page with <!--{NAME}-->NUMBER<!--{}-->, for --fill, --overview and --verify",
     )  # fmt: skip
-    for name, text in (
-        ("--verify", "write nothing; recompute the report, say what in DIR does not match it, exit 1 if anything does"),
-        ("--overview", "DIR holds results folders: fill numbers as --fill does, and write its README.md and "
-         "index.html, pages over them all"),
-        ("--fill", "DIR holds results folders: write the numbers of DIR/findings.md and of each --text, from the "
-         "records"),
-        ("--pack", "verify DIR, put all that its runs left into DIR/receipts.zip in place of their folders, and write "
-         "the report again"),
-        ("--unpack", "the opposite: every file lies where it lay, to the byte"),
-        ("--submit", "put all that the runs below DIR left into one file, for a board; DIR stays as it is"),
-        ("--board", "DIR holds such files: verify each, write index.html and board.csv of those that hold, and say "
-         "which do not and why"),
-        ("--cards", "write cards.md: what each system can, by its accuracy, and what it supports and costs, by the "
-         "attentions.json beside DIR"),
-        ("--watch", "show a running sweep in the terminal: what is done, where runs are at work, why others are not, "
-         "the time left; write nothing"),
-        ("--once", "the same, once"),
-    ):  # fmt: skip
-        parser.add_argument(name, action="store_true", help=text)
+    for name, text in ALONE.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     arguments = parser.parse_args()
     asked = [f"--{name}" for name in ALONE if getattr(arguments, name)]
     if len(asked) > 1 and set(asked) != {"--watch", "--once"}:

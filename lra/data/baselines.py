@@ -3,7 +3,7 @@
 Test accuracies in percent; of language models, test perplexities.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ def majority(train: Split, test: Split) -> float:
     return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
 
 
-def bag_of_words(train: list[str], train_labels: np.ndarray, test: list[str], test_labels: np.ndarray) -> float:
+def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[str], test_labels: np.ndarray) -> float:
     """TF-IDF of words, logistic regression. Raises UserError where one class or no word occurs often enough."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -79,7 +79,7 @@ class Overlap:
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
         """Word counts of the documents of these pairs, each once, and where those of each pair stand."""
         documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
-        return self._words.transform(_texts(split, documents)), places.reshape(-1, 2)
+        return self._words.transform(texts_of(split, documents)), places.reshape(-1, 2)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -90,7 +90,7 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(candidates[correct.argmax()])
 
 
-def _texts(split: Split, documents: np.ndarray) -> Iterator[str]:
+def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
     """Stored documents of bytes, one by one."""
     for document in split.stored(documents):
         yield text_of(document).decode("utf-8", errors="replace")

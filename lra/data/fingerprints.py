@@ -15,7 +15,7 @@ from typing import Any
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.data import Place, readers
+from lra.data import Place
 
 MEMORY = "raw"  # a folder beside those of the tasks
 SUFFIX, ROWS_SUFFIX = ".stamp", ".rows"
@@ -50,51 +50,43 @@ def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:
     if inside and path.is_dir():
         names = (name for pattern in inside for name in iglob(pattern, root_dir=path, include_hidden=True))
         files = {name: path / name for name in names}
-    state, changed = _state(path, files)
-    memory = _memory(place, path, SUFFIX)
-    remembered = _remembered(memory, state, "sha256")
-    if remembered and not place.verify:
-        return remembered
-    each = {name: sha256(file) for name, file in files.items()}
-    actual = digest(each) if inside and path.is_dir() else each[path.name]
+
+    def read() -> str:
+        each = {name: sha256(file) for name, file in files.items()}
+        return digest(each) if inside and path.is_dir() else each[path.name]
+
+    remembered, actual = _known(place, path, files, SUFFIX, "sha256", read)
     if remembered not in (None, actual):
         say(f"{path}: its content changed, though its size and its times did not; what was remembered is corrected")
-    if remembered != actual and _state(path, files)[0] == state:
-        _remember(memory, state, changed, sha256=actual)
     return actual
 
 
 def counted(place: Place, path: Path, count: Callable[[Path], Any], what: str = "") -> Any:
     """The JSON value that `count` makes of a file, remembered as its SHA-256 is. `what` tells values of one file apart:
     that of rows has none."""
-    files = {path.name: path}
+    suffix = f".{digest(what)[:16]}{ROWS_SUFFIX}" if what else ROWS_SUFFIX
+    return _known(place, path, {path.name: path}, suffix, "rows", lambda: count(path))[1]
+
+
+def _known(
+    place: Place, path: Path, files: dict[str, Path], suffix: str, name: str, read: Callable[[], Any]
+) -> tuple[Any, Any]:
+    """The value of this name that was remembered, None where there was none, and the one that holds: what `read` makes
+    of the files where nothing was remembered or `place.verify` asks.
+
+    It is written down, unless a file is so new that it may change unnoticed, or changed meanwhile.
+    """
     state, changed = _state(path, files)
-    memory = _memory(place, path, f".{digest(what)[:16]}{ROWS_SUFFIX}" if what else ROWS_SUFFIX)
-    remembered = _remembered(memory, state, "rows")
+    memory = place.cache / MEMORY / f"{digest(str(path.resolve()))[:16]}{suffix}"
+    remembered = _remembered(memory, state, name)
     if remembered is not None and not place.verify:
-        return remembered
-    rows = count(path)
-    if remembered != rows and _state(path, files)[0] == state:
-        _remember(memory, state, changed, rows=rows)
-    return rows
-
-
-def rows(place: Place, files: dict[str, list[Path]]) -> dict[str, int]:
-    """How many rows the files of each split have."""
-    return {split: sum(counted(place, path, readers.count) for path in paths) for split, paths in files.items()}
-
-
-def _memory(place: Place, path: Path, suffix: str) -> Path:
-    return place.cache / MEMORY / f"{digest(str(path.resolve()))[:16]}{suffix}"
-
-
-def _remember(memory: Path, state: str, changed: int, **value: Any) -> None:
-    """Write down one value, by its name, unless the file is so new that it may change unnoticed."""
-    if time.time_ns() - changed <= SETTLED_NS:
-        return
-    [content] = value.values()
-    with suppress(UserError, OSError):  # where the cache is read-only, the files are read at every start
-        write_json(memory, {"state": state, **value, "check": digest([state, content])})
+        return remembered, remembered
+    actual = read()
+    settled = time.time_ns() - changed > SETTLED_NS
+    if remembered != actual and _state(path, files)[0] == state and settled:
+        with suppress(UserError, OSError):  # where the cache is read-only, the files are read at every start
+            write_json(memory, {"state": state, name: actual, "check": digest([state, actual])})
+    return remembered, actual
 
 
 def _state(path: Path, files: dict[str, Path]) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.data import Place
 
 
-def rows(place: Place, dataset: str, *, split: str, size: str, wants: str, config: str | None = None) -> Any:
+def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> Any:
     """The rows of a split of a data set on the hub, through `datasets`; says what it fetches before it does.
 
     Raises UserError with `absent`'s message where the hub cannot be reached.
@@ -20,7 +20,7 @@ def rows(place: Place, dataset: str, *, split: str, size: str, wants: str, confi
     def load() -> Any:
         import datasets
 
-        return datasets.load_dataset(dataset, config, split=split, cache_dir=str(place.cache / "hub"))
+        return datasets.load_dataset(dataset, split=split, cache_dir=str(place.cache / "hub"))
 
     return _fetched(load, place, f"{dataset} ({split})", size=size, wants=wants)
 

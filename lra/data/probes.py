@@ -6,6 +6,8 @@ positions, all examples together, and the loss is the mean over those of a batch
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +17,10 @@ from lra.core import streams
 from lra.core.errors import UserError
 from lra.data import Place, TaskSpec, titled
 from lra.data.baselines import majority
-from lra.data.cache import SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.cache import SPLITS, Splits
+from lra.data.from_source import Content, Source
+from lra.data.generated import Generated
 from lra.data.groups import Group, by_size
-from lra.data.sources import Content, Source
 from lra.data.splits import PositionLabels
 from lra.data.writer import Writer
 
@@ -57,35 +58,28 @@ class Draws:
         return table[:, :count].astype(np.int64)
 
 
-class Probe(FromSource):
+@dataclass(kw_only=True)
+class Probe(Generated):
     """A generated task with answers at positions.
 
-    `options`: what decides an example, by the names of the options; they stand in the name of the task where they are
-    not those of `published`. `causal`: a model may not look ahead.
+    The options that decide an example stand in the name of the task where they are not those of `published`. A probe
+    has a `length` and a `vocabulary`, which is how many tokens there are; they are numbered from 1, since 0 is padding.
+    `causal`: a model may not look ahead.
     """
 
-    name: ClassVar[str]
     published: ClassVar[dict[str, Any]]
     objective: ClassVar[str] = "positions"
 
-    def __init__(self, *, options: dict[str, Any], sizes: tuple[int, int, int], seed: int, causal: bool) -> None:
-        self.options = options
-        self.sizes = dict(zip(SPLITS, sizes, strict=True))
-        self.seed, self.causal = seed, causal
+    causal: bool
 
     @abstractmethod
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         """`rows` examples, of the training split or of another."""
 
     @property
-    def vocabulary(self) -> int:
-        """How many tokens there are; they are numbered from 1, since 0 is padding."""
-        return self.options["vocabulary"]
-
-    @property
     def positions(self) -> int:
-        """Of an example."""
-        return self.options["length"]
+        """Of an example, as a model reads it."""
+        return self.length
 
     @property
     def classes(self) -> int:
@@ -111,30 +105,20 @@ class Probe(FromSource):
             causal=self.causal,
         )
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": self.name,
-            "version": VERSION,
-            "sizes": self.sizes,
-            **self.options,
-            "seed": self.seed,
-        }
-
-    def find(self, place: Place) -> Source:
-        """The generator."""
-        return Source(name="generated", read=lambda: self.draw)
-
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        draw = source.read()
+    def generated(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Blocks of examples: the split, tokens and answers."""
         done, total = 0, sum(self.sizes.values())
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
-                draws = Draws(self.seed, number, start // BLOCK)
-                tokens, answers = draw(draws, BLOCK, train=split == "train")
+                tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
                 rows = min(BLOCK, size - start)
-                writers[split].mark(tokens[:rows], answers[:rows])
+                yield split, tokens[:rows], answers[:rows]
                 done += rows
                 place.progress(done, total)
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        for split, tokens, answers in source.read():
+            writers[split].mark(tokens, answers)
         return {
             "scored": "positions with an answer, all examples together",
             "splits": "each from a stream of its own; examples that are equal are counted below",

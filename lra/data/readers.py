@@ -111,6 +111,15 @@ def stream_lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         raise UserError(f"{name}: {error.strerror or error}") from None
 
 
+def decoded(where: str, line: bytes, encoding: str = "UTF-8") -> str:
+    """A line as text. Raises UserError with the byte that is none."""
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError as error:
+        at = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
+        raise UserError(f"{where}: {at}, expected {encoding}") from None
+
+
 def count(path: Path) -> int:
     """The rows of a parquet or arrow file, the lines of any other."""
     if path.suffix not in COLUMNAR:
@@ -271,6 +280,22 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, IO
                 pass
     except (*DAMAGED, OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged at {name!r:.80}: {error!s:.200}") from None
+
+
+def named_members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, str, IO[bytes]]]:
+    """(name, where, stream) of the members with these names, wherever their folder stands; every member is looked at.
+
+    Raises UserError for an archive without one of them, too.
+    """
+    missing = dict.fromkeys(names)
+    wanted = set(missing)
+    for member, stream in members(path, lambda member: True):
+        name = member.rpartition("/")[2]
+        if name in wanted:
+            missing.pop(name, None)
+            yield name, f"{path}: {member}", stream
+    if missing:
+        raise UserError(f"{path}: no member {next(iter(missing))}; fetch the archive again")
 
 
 def _end_of_header(contents: int, name: str) -> tuple[int, str]:

@@ -144,13 +144,13 @@ def _check_names(where: str, names: list[str], wanted: tuple[str, ...]) -> None:
 
 
 def _tabbed(path: Path) -> Iterator[tuple[str, list[str]]]:
-    return ((where, line.split("\t")) for where, line in _decoded(path))
+    return ((where, readers.decoded(where, line).split("\t")) for where, line in readers.lines(path))
 
 
 def _quoted(path: Path) -> Iterator[tuple[str, list[str]]]:
     """The rows of a CSV file, each named by its first line; a quoted cell may have line ends in it."""
     csv.field_size_limit(readers.MAX_LINE_BYTES)
-    reader = csv.reader((f"{line}\n" for _, line in _decoded(path)), strict=True)
+    reader = csv.reader((f"{readers.decoded(*line)}\n" for line in readers.lines(path)), strict=True)
     first = 1
     while True:
         try:
@@ -163,15 +163,6 @@ def _quoted(path: Path) -> Iterator[tuple[str, list[str]]]:
         if cells:
             yield f"{path}:{first}", cells
         first = reader.line_num + 1
-
-
-def _decoded(path: Path) -> Iterator[tuple[str, str]]:
-    for where, line in readers.lines(path):
-        try:
-            yield where, line.decode()
-        except UnicodeDecodeError as error:
-            at = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-            raise UserError(f"{where}: {at}, expected UTF-8") from None
 
 
 def _text(where: str, row: Fields, name: str) -> str:

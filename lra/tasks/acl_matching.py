@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lra.core.errors import UserError
-from lra.data import fingerprints, hub, readers
+from lra.data import readers
 from lra.data.cache import SPLITS
-from lra.data.sources import Source, together
+from lra.data.from_source import Source, absent, of_splits, together
 from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
@@ -35,14 +35,21 @@ class AclMatching(Pairs):
     def find(self, place: Place) -> Source:
         files = together(place, [tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES))])
         if not files:
-            return Source(name="", read=lambda: _absent(place))
+            return absent(
+                place,
+                "pairs of ACL papers",
+                size="10 MB",
+                wants=f"the folder acl_pairs with {self.DOCUMENTS} and {', '.join(self.FILES)}",
+                reason="they are not on the Hugging Face hub",
+            )
         [documents], *parts = files
         pairs = {split: path for split, [path] in zip(SPLITS, parts, strict=True)}
-        return Source(
-            name=documents.name,
-            paths=[documents, *pairs.values()],
-            read=lambda: _read(documents, pairs),
-            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in pairs.items()})},
+        return of_splits(
+            place,
+            documents.name,
+            {split: [path] for split, path in pairs.items()},
+            lambda: _read(documents, pairs),
+            beside=[documents],
         )
 
     def origin(self, source: Source) -> dict[str, Any]:
@@ -64,16 +71,6 @@ class AclMatching(Pairs):
             "papers in train and test": len(papers["train"] & papers["test"]),
             "pairs in two splits": 0,
         }
-
-
-def _absent(place: Place) -> NoReturn:
-    raise hub.absent(
-        place,
-        "pairs of ACL papers",
-        size="10 MB",
-        wants=f"the folder acl_pairs with {AclMatching.DOCUMENTS} and {', '.join(AclMatching.FILES)}",
-        reason="they are not on the Hugging Face hub",
-    )
 
 
 def _read(documents: Path, files: dict[str, Path]) -> Iterator[tuple[str, Iterator[Pair]]]:

@@ -8,20 +8,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError, did_you_mean
 from lra.core.files import opened, sha256, write_json
-from lra.data import fingerprints, hub, readers
+from lra.data import fingerprints, readers
 from lra.data.baselines import bigram, unigram
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, absent, first
 from lra.data.sampling import shuffled
-from lra.data.sources import Content, Source, first
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
@@ -122,7 +121,7 @@ class Books(FromSource):
             folder = book.parent
             files = sorted(file for pattern in IN_FOLDER for file in folder.glob(pattern))
             return of(f"{folder.name}/", folder, lambda: list(map(read_gutenberg, files)), lambda: len(files))
-        return Source(name="", read=lambda: _absent(place))
+        return absent(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every_book = source.read()
@@ -184,10 +183,6 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
     first = min(first, len(books) - 2)
     second = min(max(second, first + 1), len(books) - 1)
     return {"train": books[:first], "val": books[first:second], "test": books[second:]}
-
-
-def _absent(place: Place) -> NoReturn:
-    raise hub.absent(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
 
 
 def read_collection(path: Path) -> list[Book]:

@@ -5,14 +5,16 @@
 A model may look ahead or not; the last position sees everything in either case. MAD scores the END, too.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from lra.data.probes import Draws, Examples, Probe, at_least
 
 
+@dataclass(kw_only=True)
 class Compress(Probe):
     """`length` - 1 tokens of `vocabulary` - 1 kinds, any with equal probability, and the END."""
 
@@ -20,20 +22,11 @@ class Compress(Probe):
     objective = "reconstruct"
     published: ClassVar = {"length": 32, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        vocabulary: PositiveInt,
-        causal: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        at_least(length=(length, 2), vocabulary=(vocabulary, 3))
-        options = {"length": length, "vocabulary": vocabulary}
-        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+    length: PositiveInt
+    vocabulary: PositiveInt
+
+    def __post_init__(self) -> None:
+        at_least(length=(self.length, 2), vocabulary=(self.vocabulary, 3))
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary - 1, rows, self.positions)

@@ -15,10 +15,9 @@ from lra.data import fingerprints
 from lra.data.baselines import bag_of_words, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source
 from lra.data.groups import Group, by_value
 from lra.data.sampling import held_out, limited
-from lra.data.sources import Content, Source
 from lra.data.tables import KINDS, PACKED, Example, documents, examples, scan
 from lra.data.text_convolution import convolution
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
@@ -99,7 +98,7 @@ class Files(FromSource):
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every: dict[str, list[Example]] = source.read()
-        labels = self._scanned(_files(self.data, place)["train"], place)["labels"]
+        labels = self._labels()
         classes = {label: number for number, label in enumerate(labels)}
         _refuse_unknown(every, classes)
         splits = {split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in every.items()}

@@ -16,10 +16,9 @@ from lra.data import hub, readers
 from lra.data.baselines import majority
 from lra.data.cache import Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.picture_baselines import picture_baselines
 from lra.data.sampling import held_out, limited
-from lra.data.sources import Content, Source, first
 from lra.data.tokenise import BYTE_VOCABULARY
 from lra.data.writer import Writer
 from lra.tasks import Place, Progress, TaskSpec, titled
@@ -123,16 +122,10 @@ def grey(rgb: np.ndarray) -> np.ndarray:
 def _read_binary(path: Path) -> dict[str, Images]:
     """Records of a label and the red, green and blue pixels, row after row; the files of train in their order."""
     batches: dict[str, Images] = {}
-    for name, stream in readers.members(path, lambda name: True):
-        batch = name.rpartition("/")[2]
-        if batch in (*TRAIN_BATCHES, TEST_BATCH):
-            data = _sized(f"{path}: {name}", stream, BATCH_ROWS * (1 + 3 * PIXELS))
-            records = data.reshape(BATCH_ROWS, 1 + 3 * PIXELS)
-            labels = _checked(records[:, 0].copy(), f"{path}: {name}")
-            batches[batch] = grey(records[:, 1:].reshape(BATCH_ROWS, 3, PIXELS)), labels
-    for batch in (*TRAIN_BATCHES, TEST_BATCH):
-        if batch not in batches:
-            raise UserError(f"{path}: no member {batch}; fetch the archive again")
+    for batch, where, stream in readers.named_members(path, [*TRAIN_BATCHES, TEST_BATCH]):
+        records = _sized(where, stream, BATCH_ROWS * (1 + 3 * PIXELS)).reshape(BATCH_ROWS, 1 + 3 * PIXELS)
+        labels = _checked(records[:, 0].copy(), where)
+        batches[batch] = grey(records[:, 1:].reshape(BATCH_ROWS, 3, PIXELS)), labels
     pixels, labels = zip(*(batches[batch] for batch in TRAIN_BATCHES), strict=True)
     return {"train": (np.concatenate(pixels), np.concatenate(labels)), "test": batches[TEST_BATCH]}
 

@@ -7,20 +7,19 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import fingerprints, hub, readers
+from lra.data import fingerprints, readers
 from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, absent, first, of_splits, together
 from lra.data.groups import Group, by_size
 from lra.data.sampling import sampled
-from lra.data.sources import Content, Source, first, together
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -140,12 +139,19 @@ class Matching(Pairs):
         layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
         files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
         if not files:
-            return Source(name="", read=lambda: _absent(place))
-        return Source(
-            name=files["train"].name,
-            paths=list(files.values()),
-            read=lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
-            content=lambda: {"rows": fingerprints.rows(place, {split: [path] for split, path in files.items()})},
+            return absent(
+                place,
+                "the AAN pairs of Long Range Arena",
+                size="an archive of 7.7 GB",
+                wants=f"{self.ARCHIVE} or its folder tsv_data; or use task=acl_matching, a smaller task with other "
+                "papers",
+                reason="it is not on the Hugging Face hub",
+            )
+        return of_splits(
+            place,
+            files["train"].name,
+            {split: [path] for split, path in files.items()},
+            lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
         )
 
     def _members(self, archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
@@ -166,16 +172,6 @@ class Matching(Pairs):
 
     def origin(self, source: Source) -> dict[str, Any]:
         return {"licence": "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"}
-
-
-def _absent(place: Place) -> NoReturn:
-    raise hub.absent(
-        place,
-        "the AAN pairs of Long Range Arena",
-        size="an archive of 7.7 GB",
-        wants=f"{Matching.ARCHIVE} or its folder tsv_data; or use task=acl_matching, a smaller task with other papers",
-        reason="it is not on the Hugging Face hub",
-    )
 
 
 def _rows(lines: Iterable[tuple[str, bytes]]) -> Iterator[Pair]:

@@ -6,37 +6,30 @@ Every key has one value, the same in all examples of all splits; only training s
 input, so a model that looks ahead sees none of them.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.probes import TABLE, Draws, Examples, Probe, at_least
 
 
+@dataclass(kw_only=True)
 class Memorise(Probe):
     """Half of `length` tokens are keys. Of the `vocabulary` the last token is the sign, of the rest half are keys."""
 
     name = "memorise"
     published: ClassVar = {"length": 32, "vocabulary": 256, "sizes": (256, 1_280, 1_280)}
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        vocabulary: PositiveInt,
-        causal: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        if length % 2:
-            raise UserError(f"task.length={length}: expected an even number, a sign follows every key")
-        at_least(vocabulary=(vocabulary, 5))
-        options = {"length": length, "vocabulary": vocabulary}
-        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+    length: PositiveInt
+    vocabulary: PositiveInt
+
+    def __post_init__(self) -> None:
+        if self.length % 2:
+            raise UserError(f"task.length={self.length}: expected an even number, a sign follows every key")
+        at_least(vocabulary=(self.vocabulary, 5))
 
     @property
     def keys(self) -> int:

@@ -8,10 +8,11 @@ its value.
 The answers do not stand in the input, so a model that looks ahead sees none of them.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
@@ -19,6 +20,7 @@ from lra.data.probes import Draws, Examples, Probe, at_least, grid
 from lra.data.splits import PositionLabels
 
 
+@dataclass(kw_only=True)
 class Mqar(Probe):
     """`pairs` (a number or several, which take turns) of `vocabulary` / 2 keys and as many values, in `length` tokens.
 
@@ -29,38 +31,26 @@ class Mqar(Probe):
     name = "mqar"
     published: ClassVar = {"vocabulary": 8_192, "power": 0.01, "sizes": (100_000, 3_000, 3_000)}
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        pairs: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
-        vocabulary: PositiveInt,
-        power: PositiveFloat,
-        causal: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        self.pairs = sorted(set(pairs)) if isinstance(pairs, list) else [pairs]
-        if length % 2 or vocabulary % 2:
-            key, value = ("length", length) if length % 2 else ("vocabulary", vocabulary)
-            raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
-        most = self.pairs[-1]
-        at_least(f"pairs={most}", length=(length, 4 * most), vocabulary=(vocabulary, 2 * most))
-        options = {
-            "length": length,
-            "pairs": self.pairs if len(self.pairs) > 1 else self.pairs[0],
-            "vocabulary": vocabulary,
-            "power": power,
-        }
-        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+    length: PositiveInt
+    pairs: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)]
+    vocabulary: PositiveInt
+    power: PositiveFloat
+
+    def __post_init__(self) -> None:
+        for key in ("length", "vocabulary"):
+            value = getattr(self, key)
+            if value % 2:
+                raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
+        self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
+        self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
+        most = self.turns[-1]
+        at_least(f"pairs={most}", length=(self.length, 4 * most), vocabulary=(self.vocabulary, 2 * most))
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary, rows, self.positions)
         answers = np.full(tokens.shape, -1)
-        for turn, pairs in enumerate(self.pairs):
-            own = slice(turn, None, len(self.pairs))
+        for turn, pairs in enumerate(self.turns):
+            own = slice(turn, None, len(self.turns))
             self._ask(draws, pairs, tokens[own], answers[own])
         return tokens, answers
 
@@ -71,7 +61,7 @@ class Mqar(Probe):
         values = 1 + half + draws.subsets(half, rows, pairs)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         places = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
-        weights = places ** (self.options["power"] - 1.0)
+        weights = places ** (self.power - 1.0)
         late = -np.log(draws.shares(rows, len(places))) / weights  # exponential clocks: the first to ring are drawn
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
         np.put_along_axis(tokens, queries, keys, axis=1)

@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 from lra.data import fingerprints
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
-from lra.data.sources import Content, Source
+from lra.data.from_source import Content, Source
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write

@@ -7,10 +7,11 @@ behind its key, so a model must not look ahead. The input is all of a sequence b
 ours train on what is scored alone, and the first pair is never noise.
 """
 
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
@@ -18,6 +19,7 @@ from lra.data.probes import Draws, Examples, Probe, at_least, grid
 from lra.data.splits import PositionLabels
 
 
+@dataclass(kw_only=True)
 class Recall(Probe):
     """`length` tokens of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
 
@@ -25,30 +27,29 @@ class Recall(Probe):
     Where sizes differ a sequence is filled up from the left with the last token of the vocabulary.
     """
 
-    def __init__(self, options: dict[str, Any], sizes: tuple[int, int, int], seed: int) -> None:
-        self.key_size, self.value_size = options.get("key_size", 1), options.get("value_size", 1)
-        self.noise, self.noises = options.get("noise", 0.0), options.get("noise_vocabulary", 0)
+    causal: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
         self.most = self.key_size + self.value_size  # tokens of a pair
-        own = options["vocabulary"] - self.noises - (self.most > 2)
+        own = self.vocabulary - self.noise_vocabulary - (self.most > 2)
         self.keys, self.values = own // 2, own - own // 2
         if self.keys < self.key_size or self.values < self.value_size:
             raise UserError(
-                f"task.vocabulary={options['vocabulary']}: it leaves {self.keys} tokens for keys and {self.values} for "
+                f"task.vocabulary={self.vocabulary}: it leaves {self.keys} tokens for keys and {self.values} for "
                 f"values, expected at least {self.key_size} and {self.value_size}"
             )
         if (self.keys + 1) ** self.key_size >= 2**62:
             raise UserError(f"task.key_size={self.key_size}: expected fewer tokens, or a smaller task.vocabulary")
-        if self.most == 2 and options["length"] % 2:
-            raise UserError(f"task.length={options['length']}: expected an even number, pairs are of two tokens")
-        at_least(length=(options["length"], 3 * self.most))
-        super().__init__(options=options, sizes=sizes, seed=seed, causal=True)
+        if self.most == 2 and self.length % 2:
+            raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
+        at_least(length=(self.length, 3 * self.most))
 
     @property
     def positions(self) -> int:
-        return self.options["length"] - 1
+        return self.length - 1
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        length, least = self.options["length"], 1 if train else self.key_size
+        length, least = self.length, 1 if train else self.key_size
         last_start = length - 2 * self.most
         pages = _Pages(rows, length, self.vocabulary)
         turns = last_start // (least + 1) + 1
@@ -67,7 +68,7 @@ class Recall(Probe):
                 value = np.where(known[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
             pair = self._pair(key, value)
             if self.noise:
-                others = 1 + self.keys + self.values + draws.below(self.noises, rows, self.most)
+                others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.most)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
             pages.write(pair, active, known, self.key_size)
             names[:, turn] = np.where(active & ~noisy, name, -1)
@@ -107,6 +108,7 @@ class Recall(Probe):
         return {"a value of the context at random": 100 * np.mean(hits / all_values)}
 
 
+@dataclass(kw_only=True)
 class FuzzyRecall(Recall):
     """Keys and values of several tokens."""
 
@@ -115,20 +117,12 @@ class FuzzyRecall(Recall):
         "length": 128, "vocabulary": 16, "key_size": 3, "value_size": 3, "sizes": (12_800, 1_280, 1_280),
     }  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        vocabulary: PositiveInt,
-        key_size: PositiveInt,
-        value_size: PositiveInt,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        options = {"length": length, "vocabulary": vocabulary, "key_size": key_size, "value_size": value_size}
-        super().__init__(options, (train_size, val_size, test_size), seed)
+    noise, noise_vocabulary = 0.0, 0
+
+    length: PositiveInt
+    vocabulary: PositiveInt
+    key_size: PositiveInt
+    value_size: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By which token of a value is asked for."""
@@ -141,6 +135,7 @@ class FuzzyRecall(Recall):
         return {"token of the value": by_value(order), **super().groups(split)}
 
 
+@dataclass(kw_only=True)
 class NoisyRecall(Recall):
     """Pairs of one token each, and noise between them."""
 
@@ -149,20 +144,12 @@ class NoisyRecall(Recall):
         "length": 128, "vocabulary": 32, "noise": 0.2, "noise_vocabulary": 16, "sizes": (12_800, 1_280, 1_280),
     }  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        vocabulary: PositiveInt,
-        noise: Annotated[float, Field(gt=0, lt=1)],
-        noise_vocabulary: PositiveInt,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        options = {"length": length, "vocabulary": vocabulary, "noise": noise, "noise_vocabulary": noise_vocabulary}
-        super().__init__(options, (train_size, val_size, test_size), seed)
+    key_size = value_size = 1
+
+    length: PositiveInt
+    vocabulary: PositiveInt
+    noise: Annotated[float, Field(gt=0, lt=1)]
+    noise_vocabulary: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By how far back the key stood last."""

@@ -5,16 +5,18 @@
 The answers do not stand in the input, so a model that looks ahead sees none of them.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from lra.data.groups import Group, by_size
 from lra.data.probes import Draws, Examples, Probe, at_least, grid
 from lra.data.splits import PositionLabels
 
 
+@dataclass(kw_only=True)
 class SelectiveCopy(Probe):
     """`tokens` of `vocabulary` - 2 kinds; the blank and the sign to copy are the last two tokens of the vocabulary.
 
@@ -24,25 +26,16 @@ class SelectiveCopy(Probe):
     name = "selective_copy"
     published: ClassVar = {"length": 256, "tokens": 16, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
 
-    def __init__(
-        self,
-        *,
-        length: PositiveInt,
-        tokens: PositiveInt,
-        vocabulary: PositiveInt,
-        causal: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        at_least(f"tokens={tokens}", length=(length, 2 * tokens + 2))
-        at_least(vocabulary=(vocabulary, 4))
-        options = {"length": length, "tokens": tokens, "vocabulary": vocabulary}
-        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+    length: PositiveInt
+    tokens: PositiveInt
+    vocabulary: PositiveInt
+
+    def __post_init__(self) -> None:
+        at_least(f"tokens={self.tokens}", length=(self.length, 2 * self.tokens + 2))
+        at_least(vocabulary=(self.vocabulary, 4))
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        count, blank = self.options["tokens"], self.vocabulary - 1
+        count, blank = self.tokens, self.vocabulary - 1
         chosen = 1 + draws.below(self.vocabulary - 2, rows, count)
         blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # before which token each stands
         before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)
@@ -63,8 +56,8 @@ class SelectiveCopy(Probe):
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """By the place among the tokens, and by how far back the token stands."""
         tokens, examples = grid(split)
-        count = self.options["tokens"]
-        order = np.asarray(split.places) - (self.positions - count)
-        found = np.argsort(tokens[:, : -count - 1] > self.vocabulary - 2, axis=1, kind="stable")[:, :count]
+        order = np.asarray(split.places) - (self.positions - self.tokens)
+        before = tokens[:, : -self.tokens - 1]  # the sign
+        found = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
         distances = np.asarray(split.places) - found[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -16,16 +16,15 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import opened
-from lra.data import fingerprints, hub, readers
-from lra.data.baselines import bag_of_words, majority
+from lra.data import hub, readers
+from lra.data.baselines import bag_of_words, majority, texts_of
 from lra.data.cache import NUL, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.data.sampling import held_out, limited
-from lra.data.sources import Content, Source, first, together
-from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
-from lra.tasks import Place, Progress, Split, TaskSpec, titled
+from lra.tasks import Place, Progress, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -117,12 +116,8 @@ class Text(FromSource):
             return Source(name=FOLDER, paths=[folder], inside=REVIEWS, read=read)
         layouts = product(PLACES, LAYOUTS)
         if files := together(place, (tuple(a + b.format(split) for split in READ_SPLITS) for a, b in layouts)):
-            return Source(
-                name=" and ".join(path.name for paths in files for path in paths),
-                paths=[path for paths in files for path in paths],
-                read=lambda: _file_rows(files),
-                content=lambda: {"rows": fingerprints.rows(place, dict(zip(READ_SPLITS, files, strict=True)))},
-            )
+            name = " and ".join(path.name for paths in files for path in paths)
+            return of_splits(place, name, dict(zip(READ_SPLITS, files, strict=True)), lambda: _file_rows(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _complete(HUB, _hub_rows(place)))
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -142,7 +137,9 @@ class Text(FromSource):
         train, test = splits["train"], splits["test"]
         return {
             "majority class": majority(train, test),
-            "bag of words": bag_of_words(_words(train), train.labels, _words(test), test.labels),
+            "bag of words": bag_of_words(
+                texts_of(train, train.index), train.labels, texts_of(test, test.index), test.labels
+            ),
         }
 
     def _splits(self, read: dict[str, Examples]) -> dict[str, Examples]:
@@ -152,10 +149,6 @@ class Text(FromSource):
         train = [example for example, held in zip(read["train"], chosen, strict=True) if not held]
         val = [example for example, held in zip(read["train"], chosen, strict=True) if held]
         return {"train": train, "val": val, "test": read["test"]}
-
-
-def _words(split: Split) -> list[str]:
-    return [text_of(split.document(row)).decode("utf-8", errors="replace") for row in range(len(split))]
 
 
 def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples]:

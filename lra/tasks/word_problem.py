@@ -9,11 +9,12 @@ nothing.
 """
 
 import re
+from dataclasses import dataclass
 from itertools import permutations
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.probes import Draws, Examples, Probe, grid
@@ -23,6 +24,7 @@ from lra.tasks import Task
 MOST = 120  # elements of a group
 
 
+@dataclass(kw_only=True)
 class WordProblem(Probe):
     """`length` elements at random of `group`: a3 to a5 or s3 to s5, permutations, or z2 to z120, cyclic.
 
@@ -32,21 +34,12 @@ class WordProblem(Probe):
     name = "word_problem"
     published: ClassVar = {}  # they vary everything
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        length: PositiveInt,
-        scored: Literal["all", "last"],
-        causal: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        self.table = products(group)
-        options = {"group": group, "length": length, "scored": scored}
-        super().__init__(options=options, sizes=(train_size, val_size, test_size), seed=seed, causal=causal)
+    group: str
+    length: PositiveInt
+    scored: Literal["all", "last"]
+
+    def __post_init__(self) -> None:
+        self.table = products(self.group)
 
     @property
     def vocabulary(self) -> int:
@@ -62,7 +55,7 @@ class WordProblem(Probe):
         answers = elements.copy()
         for place in range(1, self.positions):
             answers[:, place] = self.table[answers[:, place - 1], elements[:, place]]
-        if self.options["scored"] == "last":
+        if self.scored == "last":
             answers[:, :-1] = -1
         return 1 + elements, answers
 

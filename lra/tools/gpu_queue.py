@@ -29,9 +29,9 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.paths import CHECKOUT
+from lra.core.signals import PAUSED
 
 ANSWERED, FAILED, UNDER_WAY, NEEDS = "answered", "failed", "under way", "needs an accelerator"
-PAUSED = 75  # the exit code of a run or a sweep whose time is over; the same command goes on
 MOST = 15 * 2**20  # bytes of a file that comes back
 MPS = CHECKOUT / "runs" / "mps"  # of NVIDIA's server, which lets kernels of several processes overlap
 MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lra.core.errors import UserError
 from lra.data import fingerprints, hub, readers
-from lra.data.sources import Source, first, together
+from lra.data.from_source import Source, first, of_splits, together
 from lra.tasks import Place
 
 CLASSES = 4
@@ -48,26 +48,14 @@ def find(place: Place) -> Source:
 
 
 def _of_files(place: Place, name: str, files: list[list[Path]]) -> Source:
-    paths_of = dict(zip(("train", "test"), files, strict=True))
-    return Source(
-        name=name,
-        paths=[path for paths in files for path in paths],
-        read=lambda: {split: _read_files(paths) for split, paths in paths_of.items()},
-        content=lambda: {"rows": fingerprints.rows(place, paths_of)},
-    )
+    paths_of = dict(zip(ROWS, files, strict=True))
+    return of_splits(place, name, paths_of, lambda: {split: _read_files(paths) for split, paths in paths_of.items()})
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-    """The lines of train.csv and test.csv, in whichever order they come; every member is looked at."""
-    missing = set(ROWS)
-    for name, stream in readers.members(archive, lambda name: True):
-        split = name.rpartition("/")[2].removesuffix(".csv")
-        if split in ROWS:
-            missing.discard(split)
-            yield split, readers.stream_lines(f"{archive}: {name}", stream)
-    for split in ROWS:
-        if split in missing:
-            raise UserError(f"{archive}: no member {split}.csv; fetch the archive again")
+    """The lines of train.csv and test.csv, in whichever order they come."""
+    for name, where, stream in readers.named_members(archive, [f"{split}.csv" for split in ROWS]):
+        yield name.removesuffix(".csv"), readers.stream_lines(where, stream)
 
 
 def _count(archive: Path) -> dict[str, int]:
@@ -98,10 +86,7 @@ def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
     examples = []
     for where, line in lines:
         try:
-            fields = next(csv.reader([line.decode()], strict=True))
-        except UnicodeDecodeError as error:
-            column = error.start + 1
-            raise UserError(f"{where}: byte 0x{line[error.start]:02x} at column {column}, expected UTF-8") from None
+            fields = next(csv.reader([readers.decoded(where, line)], strict=True))
         except csv.Error as error:
             raise UserError(f"{where}: not CSV: {error}") from None
         if len(fields) != 3:

@@ -5,21 +5,21 @@
 Expressions are made by `listops_trees`, or read from the files of Long Range Arena (Tay et al. 2021).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import fingerprints
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.from_source import Content, FromSource, Source, of_splits
+from lra.data.generated import Generated
 from lra.data.groups import Group, by_value
-from lra.data.sources import Content, Source
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled
 from lra.tasks.listops.files import evaluate, export, read_tsv, rows, words
@@ -47,7 +47,7 @@ class Expressions(FromSource):
     def groups(self, split: Split) -> dict[str, Group]:
         """Also by the operator at the root, and by depth: the levels of the tree, digits included."""
         return {
-            "root operator": by_value(_roots(split), lambda root: WORDS[root - 1].removeprefix("[")),
+            "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
             **super().groups(split),
         }
@@ -65,72 +65,46 @@ class Expressions(FromSource):
         }
 
 
-class ListOps(Expressions):
+@dataclass(kw_only=True)
+class ListOps(Generated, Expressions):
     """Generated expressions with `min_length` < length < `max_length`, all different, split in order.
 
-    With the options of `standard` they have the `name` alone.
+    With the options of `standard` they have the `title` alone.
     """
 
-    name: ClassVar[str] = "listops"
+    name = title = "listops"
     standard: ClassVar[dict[str, int]] = PUBLISHED
 
-    def __init__(
-        self,
-        *,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        min_length: PositiveInt,
-        max_length: PositiveInt,
-        max_depth: PositiveInt,
-        max_args: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        if max_length - min_length < 2:
+    min_length: PositiveInt
+    max_length: PositiveInt
+    max_depth: PositiveInt
+    max_args: PositiveInt
+
+    def __post_init__(self) -> None:
+        if self.max_length - self.min_length < 2:
             raise UserError(
-                f"task.max_length={max_length} must exceed task.min_length={min_length} by at least 2: "
+                f"task.max_length={self.max_length} must exceed task.min_length={self.min_length} by at least 2: "
                 "both bounds are exclusive"
             )
-        for key, value in (("max_depth", max_depth), ("max_args", max_args)):
-            if value < 2:
-                raise UserError(f"task.{key}={value}: expected at least 2, an operator has two arguments or more")
-        self.sizes = {"train": train_size, "val": val_size, "test": test_size}
-        self.bounds = {
-            "min_length": min_length,
-            "max_length": max_length,
-            "max_depth": max_depth,
-            "max_args": max_args,
-        }
-        self.seed = seed
+        for key in ("max_depth", "max_args"):
+            if getattr(self, key) < 2:
+                raise UserError(
+                    f"task.{key}={getattr(self, key)}: expected at least 2, an operator has two arguments or more"
+                )
 
     def facts_of(self, content: Content) -> TaskSpec:
-        sizes = {f"{split}_size": size for split, size in self.sizes.items()}
         keys_of = {
-            f"length {self.bounds['min_length']}-{self.bounds['max_length']}": ("min_length", "max_length"),
-            f"depth {self.bounds['max_depth']}": ("max_depth",),
-            f"args {self.bounds['max_args']}": ("max_args",),
-            f"{'/'.join(map(str, sizes.values()))} examples": tuple(sizes),
+            f"length {self.min_length}-{self.max_length}": ("min_length", "max_length"),
+            f"depth {self.max_depth}": ("max_depth",),
+            f"args {self.max_args}": ("max_args",),
+            f"{'/'.join(map(str, self.sizes.values()))} examples": ("train_size", "val_size", "test_size"),
         }
-        options = sizes | self.bounds
-        notes = {note: any(options[key] != self.standard[key] for key in keys) for note, keys in keys_of.items()}
-        return _facts(titled(self.name, notes), self.bounds["max_length"])
+        notes = {note: any(getattr(self, key) != self.standard[key] for key in keys) for note, keys in keys_of.items()}
+        return _facts(titled(self.title, notes), self.max_length)
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": "listops",
-            "version": VERSION,
-            "sizes": self.sizes,
-            **self.bounds,
-            "seed": self.seed,
-        }
-
-    def find(self, place: Place) -> Source:
-        """The generator."""
+    def generated(self, place: Place) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         total = sum(self.sizes.values())
-        return Source(
-            name="generated",
-            read=lambda: generate(total, seed=self.seed, workers=place.workers, progress=place.progress, **self.bounds),
-        )
+        return generate(total, seed=self.seed, workers=place.workers, progress=place.progress, **self.options)
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         tokens, offsets, labels = source.read()
@@ -150,7 +124,7 @@ class ListOps(Expressions):
 class ListOpsShort(ListOps):
     """The same expressions, as short and shallow as small models learn them; a task of its own."""
 
-    name = "listops_short"
+    title = "listops_short"
     standard: ClassVar = {
         "train_size": 20_000,
         "val_size": 1_000,
@@ -187,11 +161,12 @@ class ListOpsFiles(Expressions):
         for path in files.values():
             if not path.is_file():
                 raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
-        return Source(
-            name=str(self.folder),
-            paths=list(files.values()),
-            read=lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
-            content=lambda: {"rows": {split: fingerprints.counted(place, path, rows) for split, path in files.items()}},
+        return of_splits(
+            place,
+            str(self.folder),
+            {split: [path] for split, path in files.items()},
+            lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
+            count=rows,
         )
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -233,11 +208,6 @@ def _starts(split: Split, count: int) -> np.ndarray:
     inside = places < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(places, len(split.tokens) - 1)], 0).astype(np.int64)
     return tokens @ VOCABULARY ** np.arange(count)
-
-
-def _roots(split: Split) -> np.ndarray:
-    """The first token of each expression [n]."""
-    return split.tokens[split.offsets[split.index]].astype(np.int64)
 
 
 def depths(split: Split) -> np.ndarray:

@@ -61,13 +61,7 @@ def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[
     size, read, number = path.stat().st_size, 0, 0
     for number, (where, raw) in enumerate(readers.lines(path), start=1):
         read += len(raw) + 1
-        try:
-            line = raw.decode("ascii")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{where}: byte 0x{raw[error.start]:02x} at column {error.start + 1}, expected ASCII"
-            ) from None
-        fields = line.split("\t")
+        fields = readers.decoded(where, raw, "ASCII").split("\t")
         if number == 1:
             if fields != ["Source", "Target"]:
                 raise UserError(f"{where}: header {fields!s:.80}, expected ['Source', 'Target']")

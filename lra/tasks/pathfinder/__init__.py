@@ -6,22 +6,20 @@ et al. 2021), with 32 pixels a side, and 128 as Path-X. The public generator has
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.baselines import majority
-from lra.data.cache import Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource
+from lra.data.cache import Splits
+from lra.data.from_source import Content, FromSource, Source
+from lra.data.generated import Generated, in_order
 from lra.data.groups import Group, by_size, by_value
 from lra.data.picture_baselines import picture_baselines
 from lra.data.pictures import Pictures, sheet
-from lra.data.sources import Content, Source
-from lra.data.workers import in_order
 from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
@@ -37,16 +35,16 @@ COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length":
 SIZES = {"train_size": 160_000, "val_size": 20_000, "test_size": 20_000}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "pathfinder": COMMON
-    | {"window": 32, "seed_distance": 7, "paddle_length": 2, "paddle_thickness": 0.5, "paddle_margins": (1,)}
+    | {"window": 32, "seed_distance": 7, "paddle_length": 2, "paddle_thickness": 0.5, "paddle_margins": [1]}
     | {"continuity": 1.0, "marker_radius": 1.5, "distractors": 5, "contrast": 150, "distractor_contrast": 200},
     "pathfinder 64": COMMON
-    | {"window": 64, "seed_distance": 12, "paddle_thickness": 1, "paddle_margins": (1,)}
+    | {"window": 64, "seed_distance": 12, "paddle_thickness": 1, "paddle_margins": [1]}
     | {"marker_radius": 2.5, "distractors": 5, "contrast": 80, "distractor_contrast": 80},
     "pathx": COMMON
-    | {"window": 128, "seed_distance": 20, "paddle_thickness": 1.5, "paddle_margins": (2, 3)}
+    | {"window": 128, "seed_distance": 20, "paddle_thickness": 1.5, "paddle_margins": [2, 3]}
     | {"marker_radius": 3, "distractors": 8, "contrast": 90, "distractor_contrast": 90},
     "pathx 256": COMMON
-    | {"window": 256, "padding": 22, "seed_distance": 27, "paddle_thickness": 2, "paddle_margins": (3,)}
+    | {"window": 256, "padding": 22, "seed_distance": 27, "paddle_thickness": 2, "paddle_margins": [3]}
     | {"marker_radius": 5, "distractors": 7, "contrast": 100, "distractor_contrast": 100},
 }
 
@@ -78,86 +76,40 @@ class Paths(FromSource):
         return found | picture_baselines(train, test)
 
 
-class Pathfinder(Paths):
+@dataclass(kw_only=True)
+class Pathfinder(Design, Generated, Paths):
     """Pictures of `window` pixels a side, split in order. With the options of LRA they have their published name; the
     options are those of the public generator, contrasts in percent.
 
     `mended`: without that generator's accidents, see `Design`.
     """
 
-    def __init__(
-        self,
-        *,
-        window: PositiveInt,
-        padding: PositiveInt,
-        seed_distance: PositiveInt,
-        paddle_length: PositiveInt,
-        paddle_thickness: PositiveFloat,
-        paddle_margins: list[PositiveInt],
-        continuity: NonNegativeFloat,
-        marker_radius: PositiveFloat,
-        contour_length: PositiveInt,
-        distractors: NonNegativeInt,
-        distractor_length: PositiveInt,
-        contrast: PositiveInt,
-        distractor_contrast: PositiveInt,
-        mended: bool,
-        train_size: PositiveInt,
-        val_size: PositiveInt,
-        test_size: PositiveInt,
-        seed: NonNegativeInt,
-    ) -> None:
-        if not paddle_margins:
-            raise UserError("task.paddle_margins=[]: expected at least one margin")
-        if (2 * paddle_thickness) % 1:
-            raise UserError(f"task.paddle_thickness={paddle_thickness}: expected a multiple of 0.5")
-        self.design = Design(
-            window=window,
-            padding=padding,
-            seed_distance=seed_distance,
-            paddle_length=paddle_length,
-            paddle_thickness=paddle_thickness,
-            paddle_margins=tuple(paddle_margins),
-            continuity=continuity,
-            marker_radius=marker_radius,
-            contour_length=contour_length,
-            distractors=distractors,
-            distractor_length=distractor_length,
-            contrast=contrast,
-            distractor_contrast=distractor_contrast,
-            mended=mended,
-        )
-        self.sizes = {"train": train_size, "val": val_size, "test": test_size}
-        self.seed = seed
+    name = "pathfinder"
 
-    def facts_of(self, content: Content) -> TaskSpec:
-        options = vars(self.design) | {f"{split}_size": size for split, size in self.sizes.items()}
-        mended = options.pop("mended")
-        base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - options["window"]))
-        published = PUBLISHED[base] | SIZES
-        notes = {"mended": mended}
-        notes |= {
-            f"{key.replace('_', ' ')} {_said(options[key])}": options[key] != value
-            for key, value in published.items()
-            if key not in SIZES
-        }
-        sizes = "/".join(map(str, self.sizes.values()))
-        notes[f"{sizes} examples"] = any(options[key] != value for key, value in SIZES.items())
-        return facts_of_pictures(titled(base, notes), self.design.window, self._version)
+    def __post_init__(self) -> None:
+        if not self.paddle_margins:
+            raise UserError("task.paddle_margins=[]: expected at least one margin")
+        if (2 * self.paddle_thickness) % 1:
+            raise UserError(f"task.paddle_thickness={self.paddle_thickness}: expected a multiple of 0.5")
 
     @property
-    def _version(self) -> int:
-        return VERSION if self.design.mended else GENERATED
+    def design(self) -> Design:
+        """The options of a picture, alone."""
+        return Design(**self.options)
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        design = vars(self.design) | {"paddle_margins": list(self.design.paddle_margins)}
-        return {"task": "pathfinder", "version": self._version, "sizes": self.sizes, **design, "seed": self.seed}
+    def facts_of(self, content: Content) -> TaskSpec:
+        base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
+        notes = {"mended": self.mended}
+        notes |= {
+            f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
+            for key, value in PUBLISHED[base].items()
+        }
+        sizes = "/".join(map(str, self.sizes.values()))
+        notes[f"{sizes} examples"] = any(getattr(self, key) != value for key, value in SIZES.items())
+        return facts_of_pictures(titled(base, notes), self.window, VERSION if self.mended else GENERATED)
 
-    def find(self, place: Place) -> Source:
-        """The generator."""
-        return Source(name="generated", read=lambda: self._blocks(place))
-
-    def _blocks(self, place: Place) -> Iterator[Images]:
+    def generated(self, place: Place) -> Iterator[Images]:
+        """Block by block."""
         total = sum(self.sizes.values())
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
         for number, images in enumerate(in_order(block, calls, place.workers), start=1):
@@ -174,7 +126,7 @@ class Pathfinder(Paths):
                 rows = split == number
                 write(writer, images.pixels[rows], images.labels[rows], images.known[rows])
             done += BLOCK
-        return {"pixels": self.design.window, "pictures in which both snakes end on one pixel": f"{meet:,}"}
+        return {"pixels": self.window, "pictures in which both snakes end on one pixel": f"{meet:,}"}
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, known: np.ndarray | None) -> None:
@@ -197,7 +149,7 @@ def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:
 
 
 def _said(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+    return "-".join(map(str, value)) if isinstance(value, list) else f"{value:g}"
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:

@@ -17,6 +17,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.probes import Draws
@@ -33,7 +34,7 @@ GUESSES = 16  # at a free place, before all places are looked at
 FRUITLESS = 1 << 15  # pairs given up one after the other
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Design:
     """What decides an image: pixels, numbers of paddles, and contrasts in percent.
 
@@ -42,19 +43,19 @@ class Design:
     same way at every edge; greys and places are rounded from exact values.
     """
 
-    window: int
-    padding: int
-    seed_distance: int
-    paddle_length: int
-    paddle_thickness: float
-    paddle_margins: tuple[int, ...]
-    continuity: float
-    marker_radius: float
-    contour_length: int
-    distractors: int
-    distractor_length: int
-    contrast: int
-    distractor_contrast: int
+    window: PositiveInt
+    padding: PositiveInt
+    seed_distance: PositiveInt
+    paddle_length: PositiveInt
+    paddle_thickness: PositiveFloat
+    paddle_margins: list[PositiveInt]
+    continuity: NonNegativeFloat
+    marker_radius: PositiveFloat
+    contour_length: PositiveInt
+    distractors: NonNegativeInt
+    distractor_length: PositiveInt
+    contrast: PositiveInt
+    distractor_contrast: PositiveInt
     mended: bool
 
     @property

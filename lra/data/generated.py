@@ -1,0 +1,76 @@
+"""What generated tasks share: sizes and a seed, and how examples are made in several processes, in one order."""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, ClassVar
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.data import Place
+from lra.data.cache import SPLITS, Identity
+from lra.data.fingerprints import Stamp
+from lra.data.from_source import FromSource, Source
+
+BESIDE = {"train_size", "val_size", "test_size", "seed", "causal"}  # the options that do not decide what an example is
+
+
+@dataclass(kw_only=True)
+class Generated(FromSource):
+    """A task that is made here. Its fields are its options."""
+
+    name: ClassVar[str]  # of its folder in the cache
+
+    train_size: PositiveInt
+    val_size: PositiveInt
+    test_size: PositiveInt
+    seed: NonNegativeInt
+
+    @abstractmethod
+    def generated(self, place: Place) -> Any:
+        """All examples, in the form that `fill` expects."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {split: getattr(self, f"{split}_size") for split in SPLITS}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides an example besides the seed."""
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if field.init and field.name not in BESIDE
+        }
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        version = self.facts_of({}).version
+        return {"task": self.name, "version": version, "sizes": self.sizes, **self.options, "seed": self.seed}
+
+    def find(self, place: Place) -> Source:
+        """The generator."""
+        return Source(name="generated", read=partial(self.generated, place))
+
+
+def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
+    """`make(*arguments)` of each call, in their order, whatever the number of processes.
+
+    The first is made here, since small data need no more; a process holds few results that are not asked for yet.
+    """
+    calls = iter(calls)
+    for arguments in calls if workers == 1 else islice(calls, 1):
+        yield make(*arguments)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        window: deque = deque()
+        for arguments in calls:
+            window.append(pool.submit(make, *arguments))
+            if len(window) > 2 * workers:
+                yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
