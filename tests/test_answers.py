@@ -82,7 +82,7 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
         "Simple": (600, 0, 900),
         "Performer": (0, 0, 0),
     }
-    config = {"train": {"goal": 99.0}}
+    config = {"train": {"goal": 99.0, "steps": 1900}}
     for system, of_seeds in steps.items():
         for seed, reached in enumerate(of_seeds, start=1):
             ended = {"ended": "solved", "steps": reached} if reached else {"ended": "no progress", "steps": 1300}
@@ -98,6 +98,13 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
 def test_a_race_that_nobody_wins_says_so(tmp_path: Path) -> None:
     for system, accuracy in (("Transformer", 30.0), ("Simple", 50.0)):
         ended = {"ended": "no progress", "steps": 1300, "baselines": {"root operator": 11.0}}
-        put(tmp_path, 1, accuracy, **SYSTEMS[system], **ended, config={"train": {"goal": 99.0}, "seed": 1})
+        put(
+            tmp_path,
+            1,
+            accuracy,
+            **SYSTEMS[system],
+            **ended,
+            config={"train": {"goal": 99.0, "steps": 1900}, "seed": 1},
+        )
     [section] = Report(tmp_path).sections
     assert section.columns[0].plain == "Simple (50.0 %) and Transformer (30.0 %) do not learn it."
