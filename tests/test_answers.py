@@ -66,8 +66,8 @@ def test_what_does_not_survive_the_correction_over_the_rows_is_not_told_apart(tm
     ("baseline", "sentence"),
     [
         (11.0, ""),
-        (45.0, " A trivial baseline, root operator (45.00), is above 1 of 2 systems."),
-        (80.0, " A trivial baseline, root operator (80.00), is above every system."),
+        (45.0, " A trivial baseline, root operator (45.00), is above 1 of 2 systems, beyond chance."),
+        (80.0, " A trivial baseline, root operator (80.00), is above every system, beyond chance."),
     ],
 )
 def test_a_baseline_that_is_above_systems_is_named(tmp_path: Path, baseline: float, sentence: str) -> None:
@@ -91,7 +91,7 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
     assert section.columns[0].plain == (
         "Transformer and Linear ELU learn it in every seed, Transformer first (in 400 steps); Simple in 2 of 3 seeds "
         "(1 at 30, 2 at 100); Performer (30.0 %) does not. A trivial baseline, root operator (36.20), is above 1 of 4 "
-        "systems."
+        "systems, beyond chance."
     )
 
 

@@ -395,7 +395,7 @@ def test_layers_end_to_end(cli: Commands) -> None:
     command = ("what=layer", subjects, "lengths=[16,32]", "batch=2", "rounds=2", *TINY)
     code, _, err = cli(main, *command, "memory_limit=1")
     assert code == 0, err
-    found, text = read("results/bench/layer_text_paper")
+    found, text = read("runs/bench/layer_text_paper")
     assert len(found["results"]) == 2 * 2
     for result in found["results"]:
         assert result["status"] == "measured"
@@ -405,7 +405,7 @@ def test_layers_end_to_end(cli: Commands) -> None:
     assert found["results"][0]["ratio"] == [1.0, 1.0, 1.0]
     assert "`performer attention.features=5`" in text
     for suffix, data in page.figure(found["results"]).items():
-        with open(f"results/bench/layer_text_paper/train.{suffix}", "rb") as file:
+        with open(f"runs/bench/layer_text_paper/train.{suffix}", "rb") as file:
             assert file.read() == data
     code, _, err = cli(main, *command)
     assert code == 2
@@ -431,7 +431,7 @@ def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:
     """So a ratio or an exponent is of one round, however the machine changes from round to round."""
     code, _, err = cli(main, "what=layer", "subjects=[simple]", "lengths=[16,32,64]", "rounds=2", *TINY)
     assert code == 0, err
-    found, text = read("results/bench/layer_text_paper")
+    found, text = read("runs/bench/layer_text_paper")
     first, *others = found["results"]
     assert [result["length"] for result in found["results"]] == [16, 32, 64]
     assert first["ratio"] == [1.0, 1.0, 1.0]
@@ -466,12 +466,12 @@ def test_models_end_to_end(cli: Commands) -> None:
         assert message in err
     code, _, err = cli(main, *command, "directions=[train,forward]")
     assert code == 0, err
-    found, text = read("results/bench/model_text_paper")
+    found, text = read("runs/bench/model_text_paper")
     assert [result["direction"] for result in found["results"]] == 2 * ["train"] + 2 * ["forward"]
     assert all(result["status"] == "measured" for result in found["results"])
     assert "Saved" not in text
     assert "## Training step" in text
-    assert Path("results/bench/model_text_paper/forward.svg").exists()
+    assert Path("runs/bench/model_text_paper/forward.svg").exists()
 
 
 def test_steps_end_to_end(cli: Commands) -> None:

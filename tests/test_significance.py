@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reports import change, files_of, page_of
+from reports import change, files_of, page_of, put
 from scipy.integrate import quad
 from scipy.special import fdtri, stdtr, stdtrit
 from scipy.stats import binom
 
 from lra.core.errors import UserError
+from lra.records.record import NAME
 from lra.records.run_files import RunFiles
+from lra.report import Report
 from lra.report.read.published import Published
 from lra.report.read.records import CellKey, RecordedCell
 from lra.report.statistics.columns import sections
@@ -81,6 +83,7 @@ def test_hochbergs_correction_is_over_the_columns_of_a_table() -> None:
         (column_of({"a": A, "b": A[::-1]}), "has the best mean, but"),
         (column_of({"a": A, "b": B}, chance=40.9), "to chance, p = "),
         (column_of({"a": A, "b": B}, root=45.0), "-4.00 to root, p < 0.001"),
+        (column_of({"a": A, "b": B}, root=45.0, chance=41.1), "-4.00 to root, p < 0.001"),  # the one furthest ahead
         (column_of({"a": A, "b": B}, declared=6), "not all seeds that a sweep declared are done of a, transformer, b"),
         (column_of({"a": A[:4], "b": B}), "not all seeds that a sweep declared are done of a, transformer."),
         (column_of({"a": A}), "there are no two systems"),
@@ -270,6 +273,23 @@ def test_mcnemar_counts_the_test_examples(small: Path) -> None:
         {"seed": 1, "only_system": 10, "only_other": 3, "p": pytest.approx(378 / 4096)},
     ]
     assert "| Transformer | +0.35 |  |  | 1 |  | 0/1 |" in files["details.md"]
+
+
+def test_answers_at_positions_are_not_taken_for_examples(tmp_path: Path) -> None:
+    """Those of one example are right or wrong together: neither McNemar's test nor an interval over examples holds."""
+    for attention, variant, right in (("softmax", "transformer", 700), ("simple", "simple", 730)):
+        for seed in (1, 2):
+            path = put(tmp_path, seed, 35.0, attention=attention, variant=variant)
+            put_predictions(path, range(right + 17 * seed))
+    for diagnostics, is_shown in (
+        ({}, True),
+        ({"position": {"0-7": {"correct": 740, "examples": 2000}}}, False),
+    ):
+        for path in tmp_path.rglob(NAME):
+            change(path, diagnostics=diagnostics)
+        [row] = [row for row in Report(tmp_path).sections[0].columns[0].rows if row.verdict]
+        assert (row.verdict.crossed is not None) == is_shown
+        assert ("McNemar |" in page_of(tmp_path)) == is_shown
 
 
 def test_predictions_belong_to_the_checkpoint_that_was_selected(small: Path) -> None:

@@ -32,9 +32,9 @@ def job(cfg: DictConfig) -> None:
     settings = settings_of(cfg)
     hydra = HydraConfig.get()
     choices = {key: str(hydra.runtime.choices[key]) for key in CHOICES}
-    folder = Path(settings.out or f"results/bench/{settings.what}_{choices['task']}_{choices['protocol']}")
+    folder = Path(settings.out or f"runs/bench/{settings.what}_{choices['task']}_{choices['protocol']}")
     if (folder / page.NAME).exists():
-        raise UserError(f"{folder / page.NAME}: measured before; choose another out=..., or delete that folder")
+        raise UserError(f"{folder / page.NAME}: measured before; choose another folder by out=...")
     overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in PLACES]
     found = {
         "schema": page.SCHEMA,

@@ -441,7 +441,7 @@ function verdict(differences) {
 }
 
 function byExample(found) {
-  if (!found) return "The predictions of both were not kept, so there is no test of the examples.";
+  if (!found) return "There is no test of the examples: not both kept predictions, or an example has several answers.";
   const only = `Only the first is right on ${found.first} test examples, only the second on ${found.second}`;
   return `${only}: McNemar's exact p = ${found.p.toPrecision(2)}.`;
 }

@@ -248,7 +248,7 @@ def _run(files: RunFiles, row: TableRow, seed: int, shared: dict[str, Any], step
     run = row.cell.runs.get(seed)
     if run is None:
         return shown
-    if seed in row.predictions:
+    if seed in row.predictions and row.independent:
         shown["right"] = base64.b64encode(np.packbits(row.correct(seed)).tobytes()).decode()
     best = run.get("validation", {}).get("best", {})
     return shown | {

@@ -154,7 +154,35 @@ def _said(row: TableRow) -> str:
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 300, 44, 96, 16, 38  # pixels
 WIDE, HIGH = 6.4, 13  # of a letter of a name
-TICKS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+TICKS = (
+    0.25,
+    0.35,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+    1,
+    1.1,
+    1.2,
+    1.35,
+    1.5,
+    1.75,
+    2,
+    2.5,
+    3,
+    4,
+    5,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+)
+MOST_TICKS = 8
 
 
 def plain_rows(column: Column) -> list[TableRow]:
@@ -221,6 +249,7 @@ def cost(columns: Iterable[Column]) -> Picture | None:
         for point in points
     ]
     _place_names(marks)
+    ticks = [time for time in TICKS if low <= time <= high]
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -228,7 +257,7 @@ def cost(columns: Iterable[Column]) -> Picture | None:
         "right": WIDTH - RIGHT,
         "bottom": HEIGHT - BOTTOM,
         "marks": marks,
-        "across": [(x(time), f"{time:g}×") for time in TICKS if low <= time <= high],
+        "across": [(x(time), f"{time:g}×") for time in ticks[:: 1 + len(ticks) // MOST_TICKS]],
         "up": [(y(step * part), f"{100 * step * part:.0f} %") for part in range(round(top / step) + 1)],
     }
 

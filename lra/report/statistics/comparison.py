@@ -121,8 +121,9 @@ def _word(difference: inference.Difference, equivalence: float, lower: bool) -> 
 
 
 def _crossed(row: TableRow, other: TableRow, seeds: list[int]) -> tuple[float, float] | None:
-    """Where both kept the predictions of all these seeds."""
-    if not all(seed in system.predictions for system in (row, other) for seed in seeds):
+    """Where both kept the predictions of all these seeds; None where several are of one example, which are right or
+    wrong together."""
+    if not row.independent or not all(seed in system.predictions for system in (row, other) for seed in seeds):
         return None
     ours, theirs = (np.stack([system.correct(seed) for seed in seeds]) for system in (row, other))
     return inference.crossed(ours, theirs)

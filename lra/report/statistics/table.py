@@ -356,8 +356,13 @@ class TableRow:
         """Its settings, but for the case of an experiment and for a pretraining."""
         return CASE.sub("", self.cell.key.settings).strip()
 
+    @property
+    def independent(self) -> bool:
+        """Whether each of its predictions is of an example of its own, and not of one of its positions."""
+        return not any("position" in run.get("diagnostics", {}) for run in self.runs)
+
     def correct(self, seed: int) -> np.ndarray:
-        """Which test examples [n] a seed gets right."""
+        """Which test examples [n] a seed gets right, or which answers in them."""
         predicted, labels = self.predictions[seed]
         hits: np.ndarray = predicted == labels
         return hits
@@ -513,14 +518,17 @@ class Column:
         mean = _known(comparison.difference.mean)
         return mean < 0 if self.metric == "perplexity" else mean > 0
 
+    def _weakness(self, comparison: Comparison) -> tuple[bool, float]:
+        """How far the leader is from being better than another: behind it by so much, or ahead by chance."""
+        behind, difference = not self._ahead(comparison), comparison.difference
+        return behind, abs(_known(difference.mean)) if behind else _known(difference.p)
+
     @property
     def verdict(self) -> str:
         """Why a row is bold, or why none is."""
         if self.not_tested:
             return f"No row is bold: {self.not_tested}."
-        weakest = max(
-            self.against, key=lambda comparison: (not self._ahead(comparison), _known(comparison.difference.p))
-        )
+        weakest = max(self.against, key=self._weakness)
         closest = f"{weakest.difference.mean:+.2f} to {weakest.other}, {p_text(_known(weakest.difference.p))}"
         if self.adjusted != self.p:
             closest += f", {p_text(_known(self.adjusted))} corrected over columns"
@@ -567,7 +575,7 @@ def compare(first: TableRow, other: TableRow) -> Comparison:
     discordant = {
         seed: inference.mcnemar(first.correct(seed), other.correct(seed))
         for seed in seeds
-        if seed in first.predictions and seed in other.predictions
+        if seed in first.predictions and seed in other.predictions and first.independent
     }
     return Comparison(first.name, other.name, False, difference, discordant)
 

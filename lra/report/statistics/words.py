@@ -113,7 +113,7 @@ def _trivial(column: Column) -> str:
         return ""
     which = "every system" if below == done else f"{below} of {done} systems"
     beats = "below" if column.metric == "perplexity" else "above"
-    return f" A trivial baseline, {name} ({value:.2f}), is {beats} {which}."
+    return f" A trivial baseline, {name} ({value:.2f}), is {beats} {which}, beyond chance."
 
 
 def answer(column: Column) -> str:
