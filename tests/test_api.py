@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -97,17 +98,21 @@ def test_one_run_of_a_sweep_is_named_by_its_keys() -> None:
     assert run.settings.train["goal"] == 99
 
 
-def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFixture) -> None:
+def test_a_run_is_the_one_of_the_command(
+    cli: Commands, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Paused and resumed, skipped when it is finished, refused while it is at work elsewhere."""
     assert cli(train_command.main, *SMOKE, "out=theirs")[0] == 0
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(False)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     run = lra.compose(*SMOKE, "out=ours")
     paused = lra.train(run, "train.minutes=1e-9")
     assert (paused.status, paused.score) == ("paused", None)
     done = lra.train(run)
     assert torch.get_num_threads() == 2
     assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     torch.set_num_threads(1)
     assert (done.status, done.metric, done.folder) == ("finished", "accuracy", run.folder)
     theirs = json.loads(Path("theirs", run.folder.relative_to("ours"), RECORD).read_text())

@@ -17,6 +17,7 @@ from lra.data import default_workers
 from lra.training import distributed
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 GROWTH, WIDER, CALM = 1.5, 1.25, 50  # of a process between parts: its least bound, a step of the bound, parts
 
 
@@ -31,14 +32,16 @@ def device_of(name: str) -> str:
 def reproducible() -> None:
     """Let PyTorch only use what gives the same numbers every time. It need not fill memory before: that shows who reads
     what was never written, and takes 1 % of a training step on a CPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, older PyTorch refuses products on CUDA
+    os.environ.setdefault(CUBLAS, ":4096:8")  # without it, older PyTorch refuses products on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 @contextmanager
 def set_back() -> Iterator[None]:
-    """Set PyTorch's threads and determinism, which a run sets for the whole process, back to what they were."""
+    """Set PyTorch's threads and determinism, and the variable that goes with it, which a run sets for the whole
+    process, back to what they were."""
+    variable = os.environ.get(CUBLAS)
     numbers, threads = torch.utils.deterministic, torch.get_num_threads()
     level, filled = torch.get_deterministic_debug_mode(), numbers.fill_uninitialized_memory
     try:
@@ -47,6 +50,8 @@ def set_back() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(level)
         numbers.fill_uninitialized_memory = filled
+        if variable is None:
+            os.environ.pop(CUBLAS, None)
 
 
 def keep_memory() -> None:
