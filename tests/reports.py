@@ -24,7 +24,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
     results = {
         "status": "finished",
         "test": {"last": last, "best_val": entry},
-        "validation": {"best": entry, "last": entry},
+        "validation": {"best": entry, "last": {**entry, "step": 100}},
         "baselines": {"majority class": 17.05, "root operator": 36.2},
         **DIAGNOSED,
         **summary(seed, steps=100, seconds={"train": 60.0, "evaluate": 6.0}, tokens_per_second=1000.0),
@@ -76,9 +76,9 @@ def _left(folder: Path, run: dict) -> dict[str, str]:
         entry["loss"] = math.log(entry["perplexity"]) if "perplexity" in entry else entry["loss"]
     lines = {entry["step"]: entry for entry in run["validation"].values()}
     with open(folder / METRICS, "w") as file:
-        for step, entry in sorted(lines.items()):
-            line = {"step": step, "val_accuracy": entry["accuracy"], "val_loss": entry["loss"], "seconds": 1.0}
-            file.write(json.dumps(line) + "\n")
+        for place, (step, entry) in enumerate(sorted(lines.items()), start=1):
+            line = {"step": step, "val_accuracy": entry["accuracy"], "val_loss": entry["loss"]}
+            file.write(json.dumps(line | _share(run, place, len(lines))) + "\n")
     if run["metric"] == "perplexity":
         np.save(folder / COSTS, np.arange(50.0))
         (folder / SAMPLE).write_text("Once\n")
@@ -87,6 +87,18 @@ def _left(folder: Path, run: dict) -> dict[str, str]:
         wrong = np.arange(entry["examples"]) >= entry["correct"]
         np.save(folder / PREDICTIONS, np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
     return record.sha256(folder, METRICS, PREDICTIONS, COSTS, SAMPLE)
+
+
+def _share(run: dict, place: int, lines: int) -> dict[str, float]:
+    """Of the tokens and seconds of a run, those of one of the lines; the last has what does not divide."""
+    tokens = {name: whole // lines + (whole % lines if place == lines else 0) for name, whole in run["tokens"].items()}
+    train, evaluate = (run["seconds"][part] / lines for part in ("train", "evaluate"))
+    return {
+        "seconds": train + evaluate,
+        "train_seconds": train,
+        "tokens": tokens["computed"],
+        "tokens_real": tokens["real"],
+    }
 
 
 def change(path: Path, **parts: dict) -> None:

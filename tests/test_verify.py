@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -13,10 +14,10 @@ from support import Commands
 
 from lra.cli import report as command
 from lra.records import record
-from lra.records.names import SWEEP
+from lra.records.names import METRICS, SWEEP
 from lra.report import Report, write_pages
 from lra.report.check import verify as receipts
-from lra.report.check.verify import verify
+from lra.report.check.verify import verify, verify_records
 from lra.report.read.pack import pack, unpack
 
 SIMPLE, RESL = "matching/paper/simple/simple/seed", "matching/paper/simple/simple_resl/seed"
@@ -314,3 +315,156 @@ def test_every_line_of_a_text_that_was_changed_is_named(honest: Path, tmp_path: 
     (folder / "README.md").write_text("\n".join(changed))
     faults = verify(folder)[1]
     assert [fault.split(":")[0] for fault in faults] == ["README.md, line 1", f"README.md, line {len(changed) - 3}"]
+
+
+# What a race and the choice of a checkpoint rest on: the evaluations of a run that solved its task at the fifth.
+
+ACCURACIES, LOSSES = (41.0, 92.5, 90.5, 99.5, 99.5), (1.75, 0.5, 0.625, 0.25, 0.125)
+SOLVED = "listops/paper/simple/simple/seed1/record.json: "
+
+
+def evaluations(accuracies: tuple[float, ...], losses: tuple[float | None, ...]) -> list[dict]:
+    """Every 13 steps, with 11 of 17 tokens that are real, 3 seconds of training and 2 of evaluation before each."""
+    same = {"tokens": 17, "tokens_real": 11, "train_seconds": 3.0, "seconds": 5.0}
+    return [
+        {"step": 13 * place, "val_accuracy": accuracy, "val_loss": loss, **same}
+        for place, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True), start=1)
+    ]
+
+
+def measured(line: dict) -> dict:
+    """An evaluation of 2,000 examples as a record has it."""
+    accuracy, loss = line["val_accuracy"], line["val_loss"]
+    known = {"accuracy": accuracy, "correct": round(20 * accuracy), "examples": 2000, "step": line["step"]}
+    return {**known, "loss": loss, "perplexity": None if loss is None else math.exp(loss)}
+
+
+def followed(folder: Path, lines: list[dict], best: int, **changes: object) -> Path:
+    """A finished run with these evaluations, of which `best` was chosen; tested, it scores as there."""
+    chosen, last = measured(lines[best]), measured(lines[-1])
+    path = put(folder, 1, chosen["accuracy"], **{"metric": "accuracy"} | changes)
+    complete(folder)
+    (path.parent / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change(
+        path,
+        steps=lines[-1]["step"],
+        validation={"best": chosen, "last": last},
+        test={"best_val": chosen, "last": last},
+        seconds={"train": 3.0 * len(lines), "evaluate": 2.0 * len(lines)},
+        tokens={"computed": 17 * len(lines), "real": 11 * len(lines)},
+        files=record.sha256(path.parent, METRICS),
+    )
+    return path
+
+
+def solved(folder: Path) -> Path:
+    reached = {
+        "50": {"step": 26, "tokens": 34, "seconds": 10.0},
+        "90": {"step": 26, "tokens": 34, "seconds": 10.0},
+        "99": {"step": 52, "tokens": 68, "seconds": 20.0},
+    }
+    config = {"model": {"depth": 6}, "train": {"goal": 99}, "protocol": {"scale": "length"}, "seed": 1}
+    return followed(folder, evaluations(ACCURACIES, LOSSES), 3, config=config, ended="solved", reached=reached)
+
+
+ENDS = f"{METRICS}, which ends at step 65, has train.goal"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"validation": {"best": measured(evaluations(ACCURACIES, LOSSES)[1])}},
+            f"validation.best is of step 26, but the best evaluation of {METRICS} is of 52",
+        ),
+        (  # as good, but not the first
+            {"validation": {"best": measured(evaluations(ACCURACIES, LOSSES)[4])}},
+            f"validation.best is of step 65, but the best evaluation of {METRICS} is of 52",
+        ),
+        (
+            {"validation": {"last": measured(evaluations(ACCURACIES, LOSSES)[2])}},
+            f"validation.last is of step 39, but the last evaluation of {METRICS} is of 65",
+        ),
+        (
+            {"test": {"best_val": {"step": 26}}},
+            f"test.best_val is of step 26, but the best evaluation of {METRICS} is of 52",
+        ),
+        ({"test": {"last": {"step": 64}}}, f"test.last is of step 64, but the last evaluation of {METRICS} is of 65"),
+        ({"steps": 30}, f"steps is 30, but the last evaluation of {METRICS} is of 65"),
+        ({"ended": "no progress"}, f"ended is 'no progress', but {ENDS}=99 in 2 evaluations running at step 65"),
+        (
+            {"reached": {"90": {"step": 13, "tokens": 17, "seconds": 5.0}}},
+            "reached.90 is {'step': 13, 'tokens': 17, 'seconds': 5.0}, "
+            f"{METRICS} has {{'step': 26, 'tokens': 34, 'seconds': 10.0}}",
+        ),
+        (
+            {"reached": {"99": {"seconds": 19.0}}},
+            "reached.99 is {'step': 52, 'tokens': 68, 'seconds': 19.0}, "
+            f"{METRICS} has {{'step': 52, 'tokens': 68, 'seconds': 20.0}}",
+        ),
+        (
+            {"reached": {"95": {"step": 52, "tokens": 68, "seconds": 20.0}}},
+            f"reached.95 is {{'step': 52, 'tokens': 68, 'seconds': 20.0}}, {METRICS} has nothing",
+        ),
+        ({"tokens": {"computed": 8}}, f"tokens.computed is 8, but tokens of all lines of {METRICS} is 85"),
+        ({"tokens": {"real": 85}}, f"tokens.real is 85, but tokens_real of all lines of {METRICS} is 55"),
+        (
+            {"seconds": {"train": 14.0, "evaluate": 11.0}},
+            f"seconds.train is 14.0, but train_seconds of all lines of {METRICS} is 15",
+        ),
+        (
+            {"seconds": {"evaluate": 1.0}},
+            f"seconds.train + seconds.evaluate is 16.0, but seconds of all lines of {METRICS} is 25",
+        ),
+    ],
+    ids=lambda value: value.split(",")[0] if isinstance(value, str) else "",
+)
+def test_what_the_evaluations_contradict_does_not_verify(tmp_path: Path, changes: dict, fault: str) -> None:
+    """With every digest computed anew."""
+    path = solved(tmp_path)
+    assert verify_records(tmp_path) == (1, [])
+    change(path, **changes)
+    assert verify_records(tmp_path) == (1, [SOLVED + fault])
+
+
+def test_what_was_reached_may_not_be_left_out_nor_a_curve_be_empty(tmp_path: Path) -> None:
+    path = solved(tmp_path)
+    run = record.read(path)
+    del run["reached"]["50"]
+    record.write(path.parent, run)
+    [fault] = verify_records(tmp_path)[1]
+    assert fault.startswith(SOLVED + f"reached.50 is not there, {METRICS} has {{'step': 26, ")
+    (path.parent / METRICS).write_text("")
+    change(path, files=record.sha256(path.parent, METRICS))
+    assert verify_records(tmp_path)[1] == [SOLVED + f"{METRICS} has no evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "where"), [((99.0, 98.5, 99.0), "nowhere"), ((99.0, 99.5, 98.0, 99.0, 99.5), "at step 26")]
+)
+def test_a_training_ends_where_its_task_is_solved(tmp_path: Path, accuracies: tuple[float, ...], where: str) -> None:
+    """One evaluation at the goal does not solve it, and none comes after two."""
+    lines = evaluations(accuracies, (0.5,) * len(accuracies))
+    config = {"model": {"depth": 6}, "train": {"goal": 99.0}, "seed": 1}
+    followed(tmp_path, lines, accuracies.index(max(accuracies)), config=config, ended="solved")
+    [fault] = [line for line in verify_records(tmp_path)[1] if "ended" in line]
+    assert fault.endswith(f"{lines[-1]['step']}, has train.goal=99.0 in 2 evaluations running {where}")
+
+
+def test_the_best_of_a_language_model_is_the_first_of_the_least_finite_loss(tmp_path: Path) -> None:
+    """Whatever its accuracy; a loss that is not finite stands as null."""
+    lines = evaluations((10.0, 20.0, 30.0, 40.0, 50.0), (None, 2.5, 1.5, 1.5, 2.0))
+    path = followed(tmp_path, lines, 2, metric="perplexity")
+    assert verify_records(tmp_path) == (1, [])
+    change(path, validation={"best": measured(lines[3])}, test={"best_val": measured(lines[3])})
+    faults = [f"{part} is of step 52, but the best evaluation" for part in ("validation.best", "test.best_val")]
+    found = verify_records(tmp_path)[1]
+    assert [line.removeprefix(SOLVED).partition(" of metrics.jsonl")[0] for line in found] == faults
+
+
+def test_lines_that_no_training_writes_do_not_verify(tmp_path: Path) -> None:
+    path = solved(tmp_path)
+    (path.parent / METRICS).write_text('{"step": 13, "val_accuracy": "good"}\n')
+    change(path, files=record.sha256(path.parent, METRICS))
+    [fault] = verify_records(tmp_path)[1]
+    assert fault.startswith(SOLVED + f"{METRICS} is not what a run measured: val_accuracy: ")

@@ -20,6 +20,7 @@ from lra.data import Task
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
+from lra.records.course import Goal
 from lra.records.names import COSTS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
@@ -33,9 +34,6 @@ from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit
 from lra.training.recipe import Recipe
-
-REACHED = (50, 90, 99)  # percent of validation
-GOALS = 2  # evaluations running that solve a task
 
 
 def tested(
@@ -119,19 +117,14 @@ class End:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.step, self.why = recipe.steps, "steps"
-        self.at_goal = 0  # evaluations running
+        self.goal = Goal(recipe.goal)
         self.progress: dict[str, float] | None = None  # step and wrong answers, in percent, of when there last was any
-        self.reached: dict[str, dict[str, float]] = {}
 
     def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
         """After an evaluation, `last`; `tokens` and `seconds` of all training and evaluation so far."""
         recipe, step = self.recipe, last["step"]
-        if recipe.goal is not None:
-            for percent in (part for part in REACHED if last["accuracy"] >= part):
-                self.reached.setdefault(str(percent), {"step": step, "tokens": tokens, "seconds": seconds})
-            self.at_goal = self.at_goal + 1 if last["accuracy"] >= recipe.goal else 0
-            if self.at_goal == GOALS:
-                self.step, self.why = step, "solved"
+        if self.goal.solved_by(step, last["accuracy"], tokens, seconds):
+            self.step, self.why = step, "solved"
         cooled = step + (recipe.cooldown or 0)
         better = best_step if recipe.progress is None else self._last_progress(step, 100 - last["accuracy"])
         if self.why == "steps" and cooled < recipe.steps and recipe.out_of_patience(step, better):
@@ -147,22 +140,22 @@ class End:
         return {
             "step": self.step,
             "why": self.why,
-            "at_goal": self.at_goal,
+            "at_goal": self.goal.running,
             "progress": self.progress,
-            "reached": self.reached,
+            "reached": self.goal.reached,
         }
 
     def load(self, state: dict[str, Any] | None) -> None:
         """None: of a checkpoint that was written before there was any of this."""
         if state is not None:
-            self.step, self.why = state["step"], state["why"]
-            self.at_goal, self.progress, self.reached = state["at_goal"], state.get("progress"), state["reached"]
+            self.step, self.why, self.progress = state["step"], state["why"], state.get("progress")
+            self.goal.running, self.goal.reached = state["at_goal"], state["reached"]
 
     def said(self) -> dict[str, Any]:
         """What a record says, where a training may end before its steps."""
         if self.recipe.patience is None and self.recipe.goal is None:
             return {}
-        return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})
+        return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.goal.reached})
 
 
 class Trainer:

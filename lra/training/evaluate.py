@@ -12,6 +12,7 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
+from lra.records.course import better
 from lra.training import distributed
 from lra.training.batches import ahead, cuts, predict, read
 from lra.training.losses import hits, summed_loss
@@ -43,13 +44,9 @@ class Score:
         return 100 * self.correct / self.examples
 
     def better_than(self, other: "Score | None", metric: str) -> bool:
-        """By `TaskSpec.metric`; the first of equals stays the best, and a loss that is not finite is the worst."""
-        if other is None:
-            return True
-        if metric == "accuracy":
-            return self.accuracy > other.accuracy
-        own, best = (score.loss if math.isfinite(score.loss) else math.inf for score in (self, other))
-        return own < best
+        """By `TaskSpec.metric`, as `lra.records.course.better` says."""
+        best = None if other is None else (other.accuracy, other.loss)
+        return better((self.accuracy, self.loss), best, metric)
 
 
 class Predictions:

@@ -16,7 +16,9 @@ from lra.records import record
 from lra.records.names import CARDS, CONFIG, COSTS, METRICS, PAGE, PREDICTIONS, SAMPLE, SWEEP, WEIGHTS
 from lra.records.run_files import RunFiles
 from lra.report import JSON, Built, Report, read_built
-from lra.report.read.records import BESIDE, Curve, Record, beside, declared_cells, predictions, read_curve, records
+from lra.report.check import course
+from lra.report.read import schema
+from lra.report.read.records import BESIDE, Record, beside, contents, declared_cells, parsed, predictions, records
 from lra.report.render import cards
 from lra.report.render.figures import write_figures
 
@@ -119,8 +121,7 @@ def _of_run(files: RunFiles, run: Record) -> Iterator[str]:
     for kind in ("test", "validation"):
         for name, entry in run.get(kind, {}).items():
             yield from _of_entry(f"{kind}.{name}", entry)
-    if "val_accuracy" in (curve := read_curve(files, run) or {}):
-        yield from _of_validation(run, curve)
+    yield from _of_curve(files, run)
     if run["status"] == "finished" and run["metric"] == "accuracy":
         yield from _of_predictions(files, run)
 
@@ -160,14 +161,18 @@ def _of_entry(name: str, entry: dict[str, Any]) -> Iterator[str]:
         yield f"{name}.perplexity is {perplexity}, but exp({loss}) is {math.exp(loss)}"
 
 
-def _of_validation(run: Record, curve: Curve) -> Iterator[str]:
-    """The evaluations that metrics.jsonl holds."""
-    measured = dict(zip(curve["step"], zip(curve["val_accuracy"], curve["val_loss"], strict=True), strict=True))
-    for name, entry in run.get("validation", {}).items():
-        stated = entry["accuracy"], entry["loss"]
-        if measured.get(entry["step"]) != stated:
-            there = measured.get(entry["step"], "nothing")
-            yield f"validation.{name} is {stated} at step {entry['step']}, {METRICS} has {there}"
+def _of_curve(files: RunFiles, run: Record) -> Iterator[str]:
+    """What the evaluations in metrics.jsonl contradict, where it is there and is what the record lists."""
+    data = contents(files, run, METRICS)
+    if data is None:
+        return
+    lines = parsed(files.shown(beside(run, METRICS)), data)
+    try:
+        evaluations = [schema.check(schema.Evaluation, line) for line in lines]
+    except ValueError as error:
+        yield f"{METRICS} is not what a run measured: {error}"
+        return
+    yield from course.contradictions(run, evaluations)
 
 
 def _of_predictions(files: RunFiles, run: Record) -> Iterator[str]:

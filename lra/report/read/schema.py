@@ -82,14 +82,19 @@ class Provenance(Checked):
     precision: str
 
 
+class TrainConfig(Checked):
+    goal: FiniteFloat | None = None
+
+
 class Config(Checked):
-    train: dict[str, Any] = {}
+    train: TrainConfig = TrainConfig()
     init: dict[str, Any] | None = None
     pretrain: dict[str, Any] | None = None
 
 
 class TokenCounts(Checked):
     computed: Count
+    real: Count = 0
 
 
 class Predicted(Checked):
@@ -205,6 +210,9 @@ class Evaluation(Checked):
     val_accuracy: Percent | None = None
     val_loss: FiniteFloat | None = None
     seconds: Measure = 0.0
+    train_seconds: Measure = 0.0
+    tokens: Count = 0
+    tokens_real: Count = 0
 
 
 class SweepFile(Checked):
