@@ -13,6 +13,7 @@ from reports import change, complete, declare, put
 from support import Commands
 
 from lra.cli import report as command
+from lra.core.errors import UserError
 from lra.records import record
 from lra.records.names import METRICS, SWEEP
 from lra.report import Report, write_pages
@@ -127,8 +128,8 @@ def test_every_fault_is_named(sound: Path) -> None:
         f"{place(1, resl)}/predictions.npy: its SHA-256 is not that of its record",
         f"{SIMPLE}1/record.json: config.json beside it is not readable: FileNotFoundError",
         f"{SIMPLE}2/record.json: config.json beside it has protocol: None, the record {{'softmax_scale': 'paper'}}",
-        f"{SIMPLE}4/record.json: predictions.npy, which it lists, is not beside it",
-        f"{SIMPLE}5/record.json: metrics.jsonl, which it lists, is not beside it",
+        f"{SIMPLE}4/predictions.npy: missing, though its record lists it",
+        f"{SIMPLE}5/metrics.jsonl: missing, though its record lists it",
         f"{RESL}2/record.json: diagnostics.class: all in all {{'examples': 1000, 'correct': 1000}}, its predictions",
         f"{RESL}2/record.json: diagnostics.class.0 is {{'examples': 1000, 'correct': 1000}}, its predictions have {{",
         f"{RESL}3/record.json: calibration: all in all {{'examples': 2000, 'correct': 1000}}, its predictions have {{",
@@ -138,22 +139,22 @@ def test_every_fault_is_named(sound: Path) -> None:
         "index.html, line ",
     ]
     for line in expected:
-        assert [fault for fault in found if fault.startswith(line)], line
+        assert [fault for fault in found if line in fault], line
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_forged_accuracy_does_not_verify(sound: Path, listed: bool) -> None:
+def test_a_forged_accuracy_does_not_verify(sound: Path) -> None:
     """98 %, with every digest computed anew and the report built again, and without the predictions."""
     place = sound / f"{SIMPLE}1"
     (place / "predictions.npy").unlink()
     run = record.read(place / record.NAME)
     run["test"]["best_val"] |= {"accuracy": 98.0, "correct": 1960}
-    if not listed:
-        del run["files"]["predictions.npy"]
+    record.write(place, run)
+    with pytest.raises(UserError, match=r"predictions.npy: missing, though its record lists it"):
+        write_files(sound)
+    del run["files"]["predictions.npy"]
     record.write(place, run)
     write_files(sound)
-    reason = "predictions.npy, which it lists, is not beside it" if listed else "it lists no predictions.npy"
-    assert verify(sound)[1] == [f"{SIMPLE}1/record.json: {reason}"]
+    assert verify(sound)[1] == [f"{SIMPLE}1/record.json: it lists no predictions.npy"]
 
 
 def test_weights_may_be_missing_where_a_folder_is_handed_on(sound: Path) -> None:
@@ -250,8 +251,8 @@ TAMPERED = {
     delete_page: "index.html: not readable (FileNotFoundError)",
     forge_readme: "README.md, line ",
     edit_config: f"{FAIR}/seed1/record.json: config.json beside it has train.lr: 0.5, the record 0.005",
-    delete_predictions: f"{FAIR}/seed2/record.json: predictions.npy, which it lists, is not beside it",
-    delete_metrics: f"{FAIR}/seed3/record.json: metrics.jsonl, which it lists, is not beside it",
+    delete_predictions: f"{FAIR}/seed2/predictions.npy: missing, though its record lists it",
+    delete_metrics: f"{FAIR}/seed3/metrics.jsonl: missing, though its record lists it",
     drop_a_seed: f"{OTHER}/seed2/record.json: seed 2 was run, but sweep.json declares 1, 3",
     forge_a_class: f"{OTHER}/seed1/record.json: diagnostics.class.0 is {{'examples': 2000, 'correct': 1999}}",
     forge_a_total: f"{OTHER}/seed2/record.json: test.best_val.correct is 820, its predictions have 620",
@@ -290,7 +291,7 @@ def test_every_tampering_is_named_and_so_are_two_at_once(honest: Path, tmp_path:
             pack(folder)
         faults = verify(folder)[1]
         expected = [TAMPERED[tamper] for tamper in chosen if not (tamper is forge_page and delete_page in chosen)]
-        missed = [line for line in expected if not any(fault.startswith(line) for fault in faults)]
+        missed = [line for line in expected if not any(line in fault for fault in faults)]
         assert not missed, (chosen, faults)
 
 
@@ -363,7 +364,7 @@ def solved(folder: Path) -> Path:
         "90": {"step": 26, "tokens": 34, "seconds": 10.0},
         "99": {"step": 52, "tokens": 68, "seconds": 20.0},
     }
-    config = {"model": {"depth": 6}, "train": {"goal": 99}, "protocol": {"scale": "length"}, "seed": 1}
+    config = {"model": {"depth": 6}, "train": {"goal": 99, "steps": 900}, "protocol": {"scale": "length"}, "seed": 1}
     return followed(folder, evaluations(ACCURACIES, LOSSES), 3, config=config, ended="solved", reached=reached)
 
 
@@ -445,7 +446,7 @@ def test_what_was_reached_may_not_be_left_out_nor_a_curve_be_empty(tmp_path: Pat
 def test_a_training_ends_where_its_task_is_solved(tmp_path: Path, accuracies: tuple[float, ...], where: str) -> None:
     """One evaluation at the goal does not solve it, and none comes after two."""
     lines = evaluations(accuracies, (0.5,) * len(accuracies))
-    config = {"model": {"depth": 6}, "train": {"goal": 99.0}, "seed": 1}
+    config = {"model": {"depth": 6}, "train": {"goal": 99.0, "steps": 900}, "seed": 1}
     followed(tmp_path, lines, accuracies.index(max(accuracies)), config=config, ended="solved")
     [fault] = [line for line in verify_records(tmp_path)[1] if "ended" in line]
     assert fault.endswith(f"{lines[-1]['step']}, has train.goal=99.0 in 2 evaluations running {where}")

@@ -3,6 +3,7 @@
 A trainer goes by these rules, and a check of its record by the same."""
 
 import math
+from typing import Any
 
 REACHED = (50, 90, 99)  # percent of validation
 GOALS = 2  # evaluations running that solve a task
@@ -38,3 +39,12 @@ class Goal:
             self.reached.setdefault(str(percent), {"step": step, "tokens": tokens, "seconds": seconds})
         self.running = self.running + 1 if accuracy >= self.percent else 0
         return self.running == GOALS
+
+
+def solved(run: dict[str, Any]) -> bool:
+    """Whether a finished run learned its task: its validation had `train.goal` in two evaluations running, which ends
+    a training, or in the last one, after the rate has fallen."""
+    goal = run["config"].get("train", {}).get("goal")
+    if goal is None or run["status"] != "finished":
+        return False
+    return run["ended"] == "solved" or run["validation"]["last"]["accuracy"] >= goal

@@ -44,15 +44,6 @@ def write(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / NAME, {"sha256": digest(whole), **whole})
 
 
-def solved(run: dict[str, Any]) -> bool:
-    """Whether a finished run learned its task: its validation had `train.goal` in two evaluations running, which ends
-    a training, or in the last one, after the rate has fallen."""
-    goal = run["config"].get("train", {}).get("goal")
-    if goal is None or run["status"] != "finished":
-        return False
-    return run["ended"] == "solved" or run["validation"]["last"]["accuracy"] >= goal
-
-
 def sha256(folder: Path, *names: str) -> dict[str, str]:
     """The SHA-256 of those of the files that a folder has, by name."""
     digests = {}

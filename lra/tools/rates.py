@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lra.core.errors import CONFIG_ERROR
-from lra.records import record
+from lra.records import course, record
 from lra.records.names import RECORD
 
 Row = tuple[str, str]  # task and attention
@@ -44,7 +44,7 @@ def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, R
     """Of finished runs by their folder, the option of the task first: by task and attention, then by rate."""
     rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
     for folder, run in records.items():
-        best, solved = run["validation"]["best"], record.solved(run)
+        best, solved = run["validation"]["best"], course.solved(run)
         rates = rows[folder.parts[0], run["attention"]]
         rates[run["config"]["train"]["lr"]].append(
             Pilot(solved, -run["steps"] * solved, best["accuracy"], -best["loss"])

@@ -143,7 +143,7 @@ def _of_files(files: RunFiles, run: Record) -> Iterator[str]:
     for name in listed:
         path = beside(run, name)
         if not files.exists(path):
-            if name != WEIGHTS:
+            if name != WEIGHTS and name not in run["damaged"]:
                 yield f"{name}, which it lists, is not beside it"
         elif name not in BESIDE:
             try:

@@ -235,9 +235,13 @@ def _damaged(files: RunFiles, run: Record, tell: Tell) -> Iterator[str]:
     """The names of files beside a record that are not what it says."""
     for name in BESIDE:
         path = beside(run, name)
+        if not files.exists(path):
+            if name in run.get("files", {}):
+                tell(f"{files.shown(path)}: missing, though its record lists it")
+                yield name
+            continue
         try:
-            if files.exists(path):
-                record.check_contents(name, files.read(path), run)
+            record.check_contents(name, files.read(path), run)
         except (OSError, ValueError) as error:
             tell(f"{files.shown(path)}: {_why(error)}")
             yield name

@@ -84,6 +84,13 @@ class Provenance(Checked):
 
 class TrainConfig(Checked):
     goal: FiniteFloat | None = None
+    steps: Count = 0
+
+    @model_validator(mode="after")
+    def _race(self) -> "TrainConfig":
+        if self.goal is not None and not self.steps:
+            raise ValueError("expected steps beside the goal")
+        return self
 
 
 class Config(Checked):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lra.core.errors import printable
-from lra.records import record
+from lra.records import course
 from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
@@ -144,7 +144,7 @@ def race_of(cell: RecordedCell) -> Race | None:
     recipes = [run["config"].get("train", {}) for run in runs.values()]
     if not recipes or recipes[0].get("goal") is None:
         return None
-    solved = frozenset(seed for seed, run in runs.items() if record.solved(run))
+    solved = frozenset(seed for seed, run in runs.items() if course.solved(run))
     stuck = frozenset(seed for seed, run in runs.items() if run.get("ended") == "no progress") - solved
     return Race(
         goal=recipes[0]["goal"],
