@@ -170,6 +170,20 @@ def check_memory(system: System) -> None:
         )
 
 
+def check_attention(settings: Settings, system: System) -> None:
+    """Raises UserError where an attention that is not ours breaks a law of mixers, or cannot compute here."""
+    if system.row is None:
+        return
+    import torch
+
+    from lra import laws
+    from lra.runs.device import device_of
+
+    with torch.random.fork_rng(devices=[]):
+        model = system.model(system.builder.facts)
+    laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
+
+
 def architecture(
     attention: dict[str, Any], model: dict[str, Any], packages: list[str]
 ) -> "Callable[[TaskSpec], Model]":
