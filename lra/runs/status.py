@@ -7,7 +7,7 @@ from typing import Any
 
 from lra.config.settings import Settings
 from lra.core.errors import UserError
-from lra.core.files import read_json
+from lra.core.files import explained, read_json
 from lra.records import record
 from lra.records.names import CONFIG, RECEIPTS
 from lra.records.outcome import packed, recorded, state
@@ -62,7 +62,9 @@ def _configuration(folder: Path) -> Any:
         return read_json(folder / CONFIG)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise explained(error, folder / CONFIG, None) from error
+    except ValueError as error:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
