@@ -1,6 +1,7 @@
 """What a configuration describes: a task, a model and a recipe that fit together, and what one run is given of it."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,8 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     try:
         recipe = Recipe(**train)
     except UserError as error:
-        raise UserError(f"pretrain.{error}") from None
+        named = re.sub(r"\btrain\.(\w+)", lambda key: f"{'pretrain.' * (key[1] in options.train)}{key[0]}", str(error))
+        raise UserError(named) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     designed = architecture(settings.attention, model, settings.packages)
