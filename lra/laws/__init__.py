@@ -99,7 +99,8 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     """
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
-    name, kept, crashes = type(mixer).__name__, [], {}
+    name, kept = type(mixer).__name__, []
+    crashes: dict[str, list[Finding]] = {}
     trial = Trial(lambda: copy.deepcopy(mixer), lengths=(min(POSITIONS, mixer.shape.max_positions),), masked=masked)
     for finding in findings(trial, tuple(law for law in LAWS if law.quick)):
         if finding.crashed:
