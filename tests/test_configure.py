@@ -29,7 +29,15 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["+attention.scael=none"], "attention.scael: unknown key; did you mean 'scale'?"),
         (["+protocol.simple_scael=none"], "protocol.simple_scael: unknown key; did you mean 'simple_scale'?"),
         (["model.wwwwwwwwwwww=2"], "model.wwwwwwwwwwww: unknown key; known: model.attention_bias, model.bias, "),
-        (["hydra.launcher.n_jobs=1"], "hydra.launcher.n_jobs: unknown key; known: also, attention, cache, case, "),
+        (["attention.window=3"], "attention.window: unknown key; known: attention._partial_, attention._target_, "),
+        (["attention=local", "attention.windw=3"], "attention.windw: unknown key; did you mean 'attention.window'?"),
+        (["hydra.launcher.n_jobs=1"], "launcher that is chosen has no such key; add hydra/launcher=joblib"),
+        (["hydra.launcher.ray.remote.num_gpus=1"], "launcher that is chosen has no such key; add hydra/launcher=ray"),
+        (["hydra.launcher.nodes=1"], "no such key; add hydra/launcher=submitit_local or submitit_slurm"),
+        (
+            ["hydra.launcher.njobs=1"],
+            "hydra.launcher.njobs: the launcher that is chosen has no such key; nor has joblib, ",
+        ),
         (["experiment=hour", "train.lr=1,2", "sed=2"], "sed: unknown key; did you mean 'seed'?"),
         (["attention=simpel"], "attention=simpel: no such option; did you mean 'simple'?"),
         (["experiment=dmeo"], "experiment=dmeo: no such option; did you mean 'demo'?"),
@@ -353,6 +361,9 @@ def test_an_option_of_the_working_folder_is_trusted_by_its_own_name_alone(cli: C
     assert (code, "kind.py, line 1: RuntimeError: it runs" in err) == (2, True)
     code, _, err = cli(train.main, "experiment=smoke", "attention=other")
     assert (code, "hidden.Own: not in a trusted package (lra)" in err) == (2, True)
+    Path("hidden.py").unlink()
+    code, _, err = cli(train.main, "experiment=smoke", "attention=other")
+    assert (code, "hidden.Own: there is no module 'hidden'; is it in this folder" in err) == (2, True)
     own_option("simple", "simple")
     code, _, err = cli(train.main, "experiment=smoke", "attention=simple")
     assert (code, "lra_options/attention/simple.yaml: lra has an option of this name" in err) == (2, True)
@@ -394,4 +405,10 @@ def test_a_new_task_trains_as_it_is_written(cli: Commands) -> None:
     code, _, err = cli(train.main, "task=own", "attention=simple", *sizes, "train.batch_size=5", "train.micro_batch=5")
     assert code == 0, err
     [record] = Path("runs").rglob("record.json")
-    assert json.loads(record.read_text())["task"] == "own (length 11)"
+    assert json.loads(record.read_text())["task"] == "own (length 23)"
+
+
+def test_a_new_task_has_no_example_in_two_splits(cli: Commands) -> None:
+    assert cli(new.main, "task", "own")[0] == 0
+    code, _, err = cli(prepare.main, "task=own")
+    assert (code, "more than one split" in err) == (0, False), err

@@ -1,6 +1,7 @@
 """Every key of the configuration with values that nobody means, and sweeps over them: a line that names the key, or a
 valid run; never a traceback, never an exit code of 0 without a result."""
 
+import errno
 import os
 import platform
 import re
@@ -242,6 +243,29 @@ def test_a_deleted_working_folder(cli: Commands, tmp_path: Path) -> None:
         assert message in one_line(cli, "experiment=smoke")
     finally:
         os.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("line", [SMOKE, (*SWEEP, "seed=1,2")])
+def test_a_folder_of_results_that_cannot_be_is_named_once(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    Path("afile").touch()
+    assert "out=afile: afile is a file; expected a folder" in one_line(cli, *line, "out=afile")
+    assert "out=afile/x/y: afile is a file; expected a folder" in one_line(cli, *line, "out=afile/x/y")
+    assert os.listdir() == ["afile"]
+    *_, last = cli(train.main, *line, "out=/proc/x", "max_hours=null")[2].splitlines()
+    assert re.fullmatch(
+        r"lra-train: error: /proc/x\S*: this folder cannot be made: no such file or directory; choose another out=...",
+        last,
+    )
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("lra.runs.status.read_json", refuse)
+    said = cli(train.main, *line, "out=runs")[2]
+    assert "seed1/config.json: permission denied" in said
+    assert "damaged" not in said
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])

@@ -142,7 +142,7 @@ def test_mistakes_end_in_one_line(cli: Commands) -> None:
     folder = "runs/listops/paper/simple/simple/seed1"
     for arguments, message in (
         ((), "run: no value"),
-        (("run=nowhere",), "nowhere: not the folder of a run"),
+        (("run=nowhere",), "error: nowhere: no record.json there; expected the folder of a run"),
         ((f"run={folder}",), "checkpoint.keep=true"),
         ((f"run={folder}", "exampel=1"), "exampel"),
     ):

@@ -1,6 +1,7 @@
 """lra-check names what a broken mixer breaks, with the smallest case and the line; none of them trains silently."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,7 +13,7 @@ from support import Commands, facts, model_of, train_state
 from torch import Tensor
 
 from lra import laws
-from lra.attention import Shape
+from lra.attention import Mixer, Shape
 from lra.cli import check, train
 from lra.core.errors import UserError
 from lra.laws.growth import exponent
@@ -197,9 +198,9 @@ def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
         mixer = theirs.LooksAhead(shape)
         if causal:
             with pytest.raises(UserError, match=r"LooksAhead breaks a law of mixers: in the causal form .*theirs\.py"):
-                laws.before_a_run(mixer, masked=False)
+                laws.before_a_run(mixer, masked=False, device="cpu")
         else:
-            assert "outputs are finite" in laws.before_a_run(mixer, masked=False)
+            assert "outputs are finite" in laws.before_a_run(mixer, masked=False, device="cpu")
 
 
 def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
@@ -228,22 +229,46 @@ def test_ours_keep_them_and_are_not_tried(name: str) -> None:
     """With their noise; where the class says that it is somebody else's they are tried, and nothing is drawn."""
     model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=facts())
     before = torch.random.get_rng_state()
-    assert laws.before_a_run(model.blocks[0].mixer, masked=True) == []
+    assert laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu") == []
     weights = train_state(model)
-    kept = laws.before_a_run(theirs_of(model).blocks[0].mixer, masked=True)
+    kept = laws.before_a_run(theirs_of(model).blocks[0].mixer, masked=True, device="cpu")
     assert kept == [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
 def test_a_mixer_that_cannot_be_tried_is_said_to_be_so(capfd: pytest.CaptureFixture) -> None:
-    def forward(self: object, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        return x.view(1, 2)
+    """It is made for the length of its task alone, and trains; each error is said once."""
 
-    model = theirs_of(model_of("attention=softmax", *SIZES, task=facts()), forward)
-    kept = laws.before_a_run(model.blocks[0].mixer, masked=True)
+    def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        return x.view(len(x), self.shape.max_positions, self.shape.dim)
+
+    model = theirs_of(model_of("attention=softmax", *SIZES, task=facts(max_len=17)), forward)
+    kept = laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu")
     assert kept == ["all tensors that a mixer keeps are registered, as weights or buffers"]
-    assert capfd.readouterr().err.startswith("Theirs: not tried whether outputs have the shape of the input: RuntimeE")
+    lines = capfd.readouterr().err.splitlines()
+    assert len({line.partition("Error: ")[2] for line in lines}) == len(lines)
+    assert all(
+        re.match(r"Theirs: not tried whether .*: RuntimeError: shape .* \(.*test_laws.py, line", x) for x in lines
+    )
+    assert lines[0].startswith("Theirs: not tried whether outputs have the shape of the input")
+
+
+@pytest.mark.parametrize("line", ["real = torch.ones_lik(v)", "1 / 0 if self.training else 0", "key_mask.nothing"])
+def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli: Commands) -> None:
+    """Also where only a training, or only a mask, comes to the line."""
+    written("Sound")
+    head, tail = THEIRS.split("        real = torch.ones_like", 1)
+    Path("theirs.py").write_text(f"{head}        {line}\n        real = torch.ones_like{tail}")
+    number = head.count("\n") + 1
+    for words in (["attention=sound"], ["--multirun", "attention=simple,sound"]):
+        code, out, err = cli(train.main, *SMOKE, *words, "packages=[theirs]", "max_hours=null")
+        last = err.splitlines()[-1]
+        assert (code, out) == (2, "")
+        assert re.search(rf"Sound cannot compute: \w+Error: .* \(theirs\.py, line {number}\)", last), err
+        assert "not tried" not in err
+        assert not list(Path().rglob("metrics.jsonl"))
+        assert not list(Path().rglob("sweep.json"))
 
 
 def test_what_is_measured_grows_as_it_should() -> None:

@@ -271,7 +271,10 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
         (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
         (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a share of the tokens"),
         (("pretrain=next", "pretrain.mask=0.2"), "pretrain.mask=0.2: expected null"),
-        (("pretrain=masked", "pretrain.train.warmup=9"), "pretrain.train.warmup=9 is longer than train.steps=5"),
+        (
+            ("pretrain=masked", "pretrain.train.warmup=9"),
+            "pretrain.train.warmup=9 is longer than pretrain.train.steps=5; if that is meant, say train.stop_in_warmup",
+        ),
         (("pretrain=masked", "pretrain.train.stepz=9"), "stepz"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),

@@ -1,5 +1,6 @@
 """lra-train rerun=: a kept run is trained again, and what is not as it was is told."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> N
     code, _, err = kept(train.main, f"rerun={named}")
     assert code == 2
     assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
+
+
+def test_two_options_of_one_task_have_places_of_their_own(kept: Commands) -> None:
+    """The record names the task, and the folder its option; also where the folder is that of a sweep."""
+    other = "listops_other/paper/simple/simple/seed1"
+    shutil.copytree("kept/listops", "kept/listops_other")
+    for named, where in ((SIMPLE, AGAIN), (f"kept/{other}", f"reruns/{other}"), (f"kept/{other}", f"more/{other}")):
+        code, out, err = kept(train.main, f"rerun={named}", f"out={where.partition('/')[0]}")
+        assert code == 0, err
+        assert out.splitlines()[-1] == f"{named}: equal to the last bit ({where})"
+        Path("kept/sweep.json").write_text("[]")
 
 
 def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:

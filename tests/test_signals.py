@@ -166,3 +166,4 @@ def test_a_run_that_is_asked_while_its_folder_is_made_says_that_it_is_paused(
     code, _, err = cli(train.main, "experiment=smoke", "out=runs")
     [config] = Path("runs").rglob(CONFIG)
     assert (code, state(config.parent)) == (75, ("paused", "SIGTERM")), err
+    assert "seed 1: stopped before its first step (SIGTERM), nothing is saved; the same command begins it" in err

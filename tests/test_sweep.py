@@ -181,7 +181,7 @@ def test_the_estimate_is_what_a_run_takes(
 def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last block reads the CLS alone and costs little: 0.06 s, where the others take 0.37 s each."""
     settings = settings_of(composed("task=listops", "model.depth=6", "model.dim=16", "model.heads=2"))
-    work = estimate.Work(settings=settings, system=assemble(settings), runs=1)
+    work = estimate.Work(settings=settings, system=assemble(settings))
     monkeypatch.setattr(estimate, "_training", lambda model, *_: 0.06 + 0.37 * (len(model.blocks) - 1))
     trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23  # 23 examples, every 50 of 15,000 steps, the test twice
     expected = (0.06 + 0.37 * 5) * (trained + evaluated / 3)
@@ -224,6 +224,27 @@ def test_the_estimate_counts_what_is_not_done(cli: Commands) -> None:
     assert cli(train.main, *line, "seed=1,2")[0] == 0
     assert "4 runs, 5.8e+03 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
     assert "0 runs, 0 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
+
+
+def test_the_estimate_of_a_run_that_goes_on_counts_what_is_left(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tokens and in time; one whose list of checkpoints is damaged counts as a whole one, and says so itself."""
+    monkeypatch.setattr("lra.runs.budget.LONG", 0)
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
+    line = ("experiment=smoke", "out=runs", *SHORT, "train.steps=4", "train.eval_every=4", "max_hours=null")
+    assert cli(train.main, *line, "train.minutes=1e-9")[0] == 75
+    [index] = Path("runs").rglob("checkpoint.json")
+    assert json.loads(index.read_text())["generations"][0]["step"] == 1
+    monkeypatch.setattr(train, "run", lambda job: "finished")
+
+    def said(*words: str) -> list[float]:
+        err = cli(train.main, *line, *words)[2]
+        return [float(value) for value in re.search(r"(\S+) tokens in training, about (\S+) minutes", err).groups()]
+
+    whole = said("seed=2")
+    for words in ((), ("--multirun", "seed=1")):
+        assert said(*words) == pytest.approx([3 / 4 * value for value in whole], rel=0.06)
+    index.write_text("{}")
+    assert said() == whole
 
 
 TRIED_AGAIN = [

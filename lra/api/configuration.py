@@ -95,6 +95,6 @@ def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
         HydraConfig.instance().set_config(config)
         yield config
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UserError(explain(error, command)) from None
+        raise UserError(explain(error, command, overrides)) from None
     finally:
         GlobalHydra.instance().hydra, HydraConfig.instance().cfg = engine, known

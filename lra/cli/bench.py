@@ -86,7 +86,7 @@ def _again(words: tuple[str, ...]) -> DictConfig:
     try:
         return loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"subjects: {configure.explain(error, 'bench')}") from None
+        raise UserError(f"subjects: {configure.explain(error, 'bench', words)}") from None
 
 
 main = command("bench")(job)

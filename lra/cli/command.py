@@ -53,7 +53,7 @@ def command(
             raise_stop_behind(error)
             if debug:
                 traceback.print_exception(error)
-            print(f"{program}: error: {explain(error, config_name)}", file=sys.stderr)
+            print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
             raise SystemExit(CONFIG_ERROR)
 
         @wraps(function)

@@ -24,8 +24,8 @@ from lra.core.signals import PAUSED
 from lra.core.subprocesses import end_with
 from lra.records.names import LOCK
 from lra.report import show, write_report
-from lra.runs.budget import check_cost
-from lra.runs.build import check_memory
+from lra.runs.budget import ELSEWHERE, check_cost
+from lra.runs.build import check_attention, check_memory
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
 from lra.runs.status import outcome
 
@@ -55,6 +55,9 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     check_folders(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
+    if _launcher(config) not in ELSEWHERE:
+        for row in [row for row, runs in to_do if runs]:
+            check_attention(row.settings, row.system)
     declare(plan.out, [row.declared for row in plan.rows])
     _say_who_sees_locks(plan.out)
     _current[:] = [plan]

@@ -18,9 +18,10 @@ from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED, Paused, Requests
 from lra.runs.budget import ask_for_a_choice, check_cost_of_one
-from lra.runs.build import Job, assemble
+from lra.runs.build import Job, assemble, run_folder
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
+from lra.runs.status import begun
 from lra.tools.rerun import again, kept
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
@@ -60,7 +61,7 @@ def train(cfg: DictConfig) -> str:
         say(f"{title}: error: {error}")
         return "refused"
     except Paused as pause:
-        pause.title = title
+        pause.title, pause.saved = title, _saved(cfg, cell)
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)
@@ -68,6 +69,11 @@ def train(cfg: DictConfig) -> str:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     return outcome
+
+
+def _saved(cfg: DictConfig, cell: Cell) -> bool:
+    """Whether a run that was stopped left something to go on from, as its pretraining does elsewhere."""
+    return cfg.pretrain is not None or begun(run_folder(settings_of(cfg), cell)) > 0
 
 
 def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:

@@ -12,19 +12,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import Parameter, isclass, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+import yaml
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lra.config.compose import compose, groups
 from lra.core.errors import UserError, did_you_mean
+from lra.core.paths import conf_dir
 
 LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
+LAUNCHER = "hydra.launcher."
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -97,7 +101,11 @@ def build(
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     trusted = ["lra", *packages]
-    if node["_target_"].split(".")[0] not in trusted:
+    package = node["_target_"].split(".")[0]
+    if package not in trusted:
+        _look_here_too()
+        if package not in sys.modules and find_spec(package) is None:
+            raise _no_module(name, package)
         raise UserError(
             f"{name}: not in a trusted package ({', '.join(trusted)}); name its package with packages=[...]"
         )
@@ -117,8 +125,7 @@ def build(
 def _located(dotted_name: str, where: str) -> Any:
     """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
     it."""
-    if os.getcwd() not in sys.path:  # last, so that it hides no other module
-        sys.path.append(os.getcwd())
+    _look_here_too()
     parts = dotted_name.split(".")
     for cut in range(len(parts), 0, -1):
         module = ".".join(parts[:cut])
@@ -129,12 +136,22 @@ def _located(dotted_name: str, where: str) -> Any:
             if not f"{module}.".startswith(f"{error.name}."):
                 raise  # the module is there, but not what it imports
     else:
-        raise UserError(f"{where}: there is no module {parts[0]!r}; is it in this folder, or in one of PYTHONPATH?")
+        raise _no_module(where, parts[0])
     for part in parts[cut:]:
         if not hasattr(found, part):
             raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(found))}")
         found = getattr(found, part)
     return found
+
+
+def _look_here_too() -> None:
+    """Let modules be found in the working folder: last, so that it hides no other module."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _no_module(where: str, name: str) -> UserError:
+    return UserError(f"{where}: there is no module {name!r}; is it in this folder, or in one of PYTHONPATH?")
 
 
 def _public(module: Any) -> list[str]:
@@ -167,8 +184,8 @@ def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
         ) from error
 
 
-def explain(error: Exception, config_name: str) -> str:
-    """One line for a mistake that Hydra or OmegaConf found."""
+def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
+    """One line for a mistake that Hydra or OmegaConf found in a configuration with these overrides."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MissingConfigException) and error.options is not None:
@@ -176,8 +193,10 @@ def explain(error: Exception, config_name: str) -> str:
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
+        if key and key[1].startswith(LAUNCHER):
+            return _unknown_to_the_launcher(key[1])
         if key:
-            return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name))}"
+            return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
@@ -188,9 +207,21 @@ def explain(error: Exception, config_name: str) -> str:
     return message
 
 
-def _known_keys(config_name: str) -> list[str]:
-    """Groups and dotted keys of the default configuration."""
-    cfg = compose(config_name)
+def _unknown_to_the_launcher(key: str) -> str:
+    files = sorted((conf_dir() / "hydra" / "launcher").glob("*.yaml"))
+    having = [path.stem for path in files if key.removeprefix(LAUNCHER) in dotted(yaml.safe_load(path.read_text()), "")]
+    hint = (
+        f"add hydra/launcher={' or '.join(having)}" if having else f"nor has {', '.join(path.stem for path in files)}"
+    )
+    return f"{key}: the launcher that is chosen has no such key; {hint}"
+
+
+def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
+    """Groups and dotted keys of a configuration, or of the default one where its choices cannot be composed."""
+    try:
+        cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in groups()))
+    except (UserError, HydraException, OmegaConfBaseException):
+        cfg = compose(config_name)
     return [*groups(), *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
 
 

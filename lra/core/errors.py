@@ -23,9 +23,10 @@ def printable(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A clause that names the nearest known name, or lists the known names when none is near: of dotted ones those
-    beside `name`, else those without a dot."""
-    known = sorted(set(known))
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    beside `name`, else those without a dot. Dotted names are near where their last parts are, too."""
+    known, last = sorted(set(known)), name.rpartition(".")[2]
+    near = get_close_matches(name, known, n=len(known) or 1, cutoff=0.5)
+    near = [key for key in near if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.5)]
     if near:
         return f"did you mean {near[0]!r}?"
     if "." in name:

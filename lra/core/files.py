@@ -172,6 +172,17 @@ def explained(error: OSError, path: Path, needed: int | None) -> UserError:
     return UserError(f"{path} cannot be written: {reason}; what was there before is intact")
 
 
+def make_results_folder(folder: Path) -> None:
+    """Make a folder at or below `out`, and those above it. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in FULL:
+            raise explained(error, folder, None) from error
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise UserError(f"{folder}: this folder cannot be made: {reason}; choose another out=...") from None
+
+
 def sweep_partials(folder: Path) -> None:
     """Remove what killed processes left half written in `folder`, to which only the caller writes: it holds a lock."""
     for path in folder.glob(PARTIALS):

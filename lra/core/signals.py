@@ -26,14 +26,14 @@ STARTED = time.monotonic()
 
 class Paused(BaseException):
     """A run, or a sweep between two of them, stopped before its end; the same command goes on with it. `code`: the exit
-    code; `alone`: nothing else has to stop; `title`: of what was stopped.
+    code; `alone`: nothing else has to stop; `title`: of what was stopped; `saved`: there is something to go on from.
 
     Like KeyboardInterrupt it is no Exception, so that code which handles exceptions does not take it for a failure.
     """
 
     def __init__(self, reason: str, code: int = PAUSED, alone: bool = False) -> None:
         super().__init__(reason)
-        self.code, self.alone, self.title = code, alone, PROGRAM
+        self.code, self.alone, self.title, self.saved = code, alone, PROGRAM, True
 
     @classmethod
     def by(cls, number: int) -> "Paused":
@@ -43,7 +43,9 @@ class Paused(BaseException):
     @property
     def line(self) -> str:
         """For people."""
-        return f"{self.title}: paused ({self}); the same command goes on"
+        if self.saved:
+            return f"{self.title}: paused ({self}); the same command goes on"
+        return f"{self.title}: stopped before its first step ({self}), nothing is saved; the same command begins it"
 
 
 def raise_stop_behind(error: BaseException) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from lra.config.configure import FULL_ERROR, first_line
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.laws.gradients import differences, graph
@@ -18,7 +19,7 @@ from lra.laws.independence import causality, cuts, length, order, padding, rows
 from lra.laws.lines import Line, of_error
 from lra.laws.outputs import dtype, empty, finite, shape, unchanged
 from lra.laws.repeats import noise, state
-from lra.laws.trial import Broken, Trial
+from lra.laws.trial import Broken, Trial, counted, trained, values
 from lra.laws.weights import as_declared, loaded, registered
 from lra.ops.mixer import Mixer, Shape
 
@@ -89,19 +90,23 @@ def _tried(law: Law, trial: Trial) -> Finding:
         return Finding(law, "broken", trial.case, str(found).split("\n")[0], "", line, not isinstance(error, UserError))
 
 
-def before_a_run(mixer: Mixer, *, masked: bool) -> list[str]:
+def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     """The quick laws that a model's mixer was seen to keep; none is tried where the mixer is ours.
 
     `masked`: whether the model masks padding. The mixer does not change, and nothing is drawn. Raises UserError with
-    the law that it breaks. A law that cannot be tried, as the mixer may be made for one length alone, is said.
+    the law that it breaks, or with its error where it cannot compute on `device`. Laws that cannot be tried, as the
+    mixer may be made for one length or for an accelerator alone, are said, in one line for each error.
     """
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
     name, kept = type(mixer).__name__, []
+    crashes: dict[str, list[Finding]] = {}
     trial = Trial(lambda: copy.deepcopy(mixer), lengths=(min(POSITIONS, mixer.shape.max_positions),), masked=masked)
     for finding in findings(trial, tuple(law for law in LAWS if law.quick)):
         if finding.crashed:
-            say(f"{name}: not tried whether {finding.law.says}: {finding.found}")
+            if not crashes:
+                _refuse_what_cannot_compute(mixer, masked, device, trial.file)
+            crashes.setdefault(finding.found, []).append(finding)
         elif finding.verdict == "broken":
             where = f"; {finding.line}" if finding.line else ""
             raise UserError(
@@ -110,7 +115,28 @@ def before_a_run(mixer: Mixer, *, masked: bool) -> list[str]:
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
+    for found, (first, *others) in crashes.items():
+        more = f", and {counted(len(others), 'law')} more" if others else ""
+        say(f"{name}: not tried whether {first.law.says}{more}: {found}{f' ({first.line})' if first.line else ''}")
     return kept
+
+
+def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str, file: str) -> None:
+    """Raises UserError where a training step's forward pass fails on documents of the model's own length."""
+    mixer = trained(copy.deepcopy(mixer).to(device), [0])
+    x = values(1, mixer.shape.max_positions, mixer.shape.dim).float().to(device)
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            mixer(x, mask)
+    except UserError:
+        return  # it is a law that says so
+    except Exception as error:
+        line = of_error(error, file)
+        raise UserError(
+            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}"
+            f"{f' ({line})' if line else ''}; {FULL_ERROR}"
+        ) from error
 
 
 def trial_of(

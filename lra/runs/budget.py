@@ -1,5 +1,6 @@
 """What runs will cost, said before they start, and refused where it is more than the user allows."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -9,10 +10,10 @@ from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.runs.build import Job, System, check_memory
-from lra.runs.status import complete
+from lra.runs.status import begun, complete
 
 if TYPE_CHECKING:
-    from lra.runs.estimate import Cost
+    from lra.runs.estimate import Cost, Work
 
 LONG = 5e11  # operations of a training that takes a core some of a minute
 QUICK = "lra-train experiment=small_listops train.steps=800"
@@ -20,16 +21,19 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) -> None:
-    """Say what runs will cost: of each cell, settings, system and the folders of the runs that are to be done.
+    """Say what runs will cost: of each cell, settings, system and the folders of the runs that are to be done. Of runs
+    that have begun, what is left counts.
 
     Raises UserError where those that have not begun would take more than `max_hours` and nothing limits them.
     """
     from lra.runs.estimate import SECONDS, Work, costs, duration
 
     cells = [cell for cell in cells if cell[-1]]
-    works = [Work(settings=settings, system=system, runs=len(folders)) for settings, system, folders in cells]
-    runs = sum(work.runs for work in works)
-    said = f"{runs} run{'s' * (runs != 1)}, {sum(work.runs * work.tokens for work in works):.2g} tokens in training"
+    works = [Work(settings=settings, system=system) for settings, system, _ in cells]
+    left = [[_left(work, folder) for folder in folders] for work, (*_, folders) in zip(works, cells, strict=True)]
+    runs = sum(map(len, left))
+    tokens = sum(sum(parts) * work.tokens for work, parts in zip(works, left, strict=True))
+    said = f"{runs} run{'s' * (runs != 1)}, {tokens:.2g} tokens in training"
     if launcher in ELSEWHERE or not runs:
         say(said)
         return
@@ -38,9 +42,9 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
         if runs > 1:
             say(f"{said}; how long they take cannot be told, since none of them can be begun")
         return
-    seconds = sum(work.runs * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
-    begun = [sum(folder.exists() for folder in folders) for *_, folders in cells]
-    new = seconds - sum(number * (cost.seconds or 0) for number, cost in zip(begun, each, strict=True))
+    seconds = sum(sum(parts) * (cost.seconds or 0) for parts, cost in zip(left, each, strict=True))
+    fresh = [sum(not folder.exists() for folder in folders) for *_, folders in cells]
+    new = sum(number * (cost.seconds or 0) for number, cost in zip(fresh, each, strict=True))
     said += f", {duration(seconds)} of this machine{' one after another' * (runs > 1)}{_basis(each, SECONDS)}"
     settings = works[0].settings
     if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:
@@ -49,6 +53,13 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
             "parts with sweep_minutes=..."
         )
     say(said)
+
+
+def _left(work: "Work", folder: Path) -> float:
+    """Which part of a run is still to be done: all of it where its checkpoint is damaged, which it says itself."""
+    with suppress(UserError):
+        return work.left(begun(folder))
+    return 1.0
 
 
 def _basis(costs: "list[Cost]", seconds: float) -> str:
@@ -76,8 +87,8 @@ def check_cost_of_one(job: Job) -> None:
         or complete(job.folder, settings) is not None
     ):
         return
-    operations = 6 * system.parameters * Work(settings=settings, system=system, runs=1).tokens
-    if operations > LONG:
+    work = Work(settings=settings, system=system)
+    if 6 * system.parameters * work.tokens * _left(work, job.folder) > LONG:
         check_cost(HydraConfig.get().runtime.choices["hydra/launcher"], [(settings, system, [job.folder])])
 
 

@@ -1,6 +1,7 @@
 """What a configuration describes: a task, a model and a recipe that fit together, and what one run is given of it."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,8 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     try:
         recipe = Recipe(**train)
     except UserError as error:
-        raise UserError(f"pretrain.{error}") from None
+        named = re.sub(r"\btrain\.(\w+)", lambda key: f"{'pretrain.' * (key[1] in options.train)}{key[0]}", str(error))
+        raise UserError(named) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     designed = architecture(settings.attention, model, settings.packages)
@@ -168,6 +170,20 @@ def check_memory(system: System) -> None:
             f"model.dim, model.depth, task.max_length: a model of {system.parameters:,} parameters takes "
             f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
         )
+
+
+def check_attention(settings: Settings, system: System) -> None:
+    """Raises UserError where an attention that is not ours breaks a law of mixers, or cannot compute here."""
+    if system.row is None:
+        return
+    import torch
+
+    from lra import laws
+    from lra.runs.device import device_of
+
+    with torch.random.fork_rng(devices=[]):
+        model = system.model(system.builder.facts)
+    laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
 def architecture(

@@ -34,17 +34,23 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, h
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A cell of a sweep, and how many of its runs are to be done."""
+    """A run of a cell of a sweep."""
 
     settings: Settings
     system: System
-    runs: int
 
     @property
     def tokens(self) -> int:
         """Of one training and its pretraining, padding included; an upper bound where padding is masked."""
+        return self._until(self.system.recipe.steps)
+
+    def left(self, step: int) -> float:
+        """Which part of the tokens is still to be read by a run that goes on from this step."""
+        return 1 - self._until(step) / self.tokens if step else 1.0
+
+    def _until(self, step: int) -> int:
         recipe, facts = self.system.recipe, self.system.builder.facts
-        return (recipe.steps * recipe.batch_size * facts.documents + self.documents_before) * facts.max_len
+        return (step * recipe.batch_size * facts.documents + self.documents_before) * facts.max_len
 
     @property
     def documents_before(self) -> int:

@@ -43,7 +43,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(system, task, settings.seed)
     start = first_weights(job, model, task)
-    checked = laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding)
+    checked = laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model, saved = model.to(device), checkpoint.read(job.folder)
     job = settled(job, task, model, saved)
     recipe = job.system.recipe

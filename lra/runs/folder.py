@@ -11,7 +11,7 @@ from lra.config.settings import Settings
 from lra.core import locks
 from lra.core.console import Preparation, say
 from lra.core.errors import UserError
-from lra.core.files import explained, sweep_partials, write_atomic, write_json
+from lra.core.files import explained, make_results_folder, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, Requests
 from lra.data import Place, Task
 from lra.records import checkpoint, provenance, record
@@ -107,7 +107,7 @@ class Runner:
         if done is not None:
             return done
         try:
-            self.job.folder.mkdir(parents=True, exist_ok=True)
+            make_results_folder(self.job.folder)
             with locks.hold(self.job.folder / LOCK, LOCK_PATIENCE_SECONDS), self._requests() as requests:
                 return self.done() or self._do(gate, requests)  # another process may have been faster
         except locks.Held as other:

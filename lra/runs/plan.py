@@ -24,7 +24,7 @@ from lra.config.validation import check_packages, composing
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import explained
+from lra.core.files import explained, make_results_folder
 from lra.records import checkpoint, record
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.run_files import RunFiles
@@ -188,7 +188,7 @@ def declare(out: Path, cells: list[dict[str, Any]]) -> None:
     """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
     path = out / SWEEP
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_results_folder(out)
         with locks.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
             files = RunFiles(out)  # what was declared may be packed
             earlier = files.declared(SWEEP) if files.exists(SWEEP) else []

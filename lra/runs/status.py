@@ -7,8 +7,8 @@ from typing import Any
 
 from lra.config.settings import Settings
 from lra.core.errors import UserError
-from lra.core.files import read_json
-from lra.records import record
+from lra.core.files import explained, read_json
+from lra.records import checkpoint, record
 from lra.records.names import CONFIG, RECEIPTS
 from lra.records.outcome import packed, recorded, state
 
@@ -62,8 +62,16 @@ def _configuration(folder: Path) -> Any:
         return read_json(folder / CONFIG)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise explained(error, folder / CONFIG, None) from error
+    except ValueError as error:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
+
+
+def begun(folder: Path) -> int:
+    """The step from which a run goes on; 0 where it begins. Raises UserError where its files are damaged."""
+    earlier = recorded(folder)
+    return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
 
 
 def nothing_to_do(title: str, folder: Path, status: str) -> str:

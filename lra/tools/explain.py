@@ -150,6 +150,8 @@ def summed(values: Tensor, named: list[tuple[str, int]]) -> Tensor:
 
 def load_run(folder: Path, settings: ExplainSettings) -> TrainedRun:
     """Raises UserError where the folder has no finished run with its weights, or where the data are others now."""
+    if not (folder / record.NAME).exists():
+        raise UserError(f"{folder}: no {record.NAME} there; expected the folder of a run")
     try:
         read = record.read(folder / record.NAME)
         schema.check(schema.Record, read)

@@ -73,7 +73,7 @@ def kept(path: Path) -> KeptRun:
     folder = path.parent if path.name == RECORD else path
     roots = [root for root in folder.parents if root.is_file() or (root / SWEEP).exists() or (root / RECEIPTS).exists()]
     if not roots and (folder / RECORD).exists():  # a run that no sweep declared
-        levels = len(_cell(read_record(RunFiles(folder), RECORD)).folder.parts) + 1
+        levels = len(_cell(read_record(RunFiles(folder), RECORD), folder).folder.parts) + 1
         roots = [*folder.parents[levels - 1 : levels]]
     found = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
     if not found or not found[0].files.exists(f"{found[0].name}/{RECORD}"):
@@ -87,7 +87,7 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     Raises UserError, ValueError and OSError where it cannot be read or done, or was done there before.
     """
     earlier = run_kept.record
-    job = _job(earlier, _settings(run_kept, earlier, own))
+    job = _job(earlier, run_kept.name, _settings(run_kept, earlier, own))
     _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
@@ -153,21 +153,26 @@ def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:
             "init=bert, and init.folder=..."
         )
     earlier = source.record
-    job = _job(earlier, _settings(source, earlier, own))
+    job = _job(earlier, source.name, _settings(source, earlier, own))
     run(job)
     return job.folder
 
 
-def _cell(earlier: dict[str, Any]) -> Cell:
+def _cell(earlier: dict[str, Any], folder: Path) -> Cell:
+    """That of a record. The option of its task is in the path of the folder alone; one that was moved has the name of
+    the task."""
     task = earlier["task"].split(" (")[0]
     cell = Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
+    levels, found = cell.folder.parts, folder.parts[:-1]
+    if found[-len(levels) :][1:] == levels[1:] and len(found) >= len(levels):
+        cell = replace(cell, task=found[-len(levels)])
     if cell.folder.is_absolute() or ".." in cell.folder.parts:
         raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
     return cell
 
 
-def _job(earlier: dict[str, Any], settings: Settings) -> Job:
-    cell = _cell(earlier)
+def _job(earlier: dict[str, Any], name: str, settings: Settings) -> Job:
+    cell = _cell(earlier, Path(name))
     return Job(settings=settings, system=assemble(settings), cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
