@@ -169,6 +169,8 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.chunk=3", "attention.hashes=3", "attention.within_bucket=true"),
         ("attention.chunk=4", "attention.hashes=1", "attention.redraw_every=3"),
         ("attention.chunk=1",),
+        ("attention.chunk=2", "attention.scale=head_dim"),
+        ("attention.chunk=5", "attention.scale=qkv_dim"),
     ],
     "performer": [
         ("attention.features=7",),

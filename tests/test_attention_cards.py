@@ -361,7 +361,7 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "softmax(Q K̃ᵀ / √": nystromformer,
     "P′ = softmax(P Kᵀ / √": luna,
     "softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / √": sinkhorn,
-    "softmax(Q K̂ᵀ / √": reformer,
+    "softmax(Q K̂ᵀ": reformer,
     "softmax(A Bᵀ": synthesizer,
     "softmax(R": synthesizer,
     "softmax(W₂ relu(W₁ X)": synthesizer,

@@ -20,7 +20,7 @@ from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
 from lra.ops.delta_rule import delta_rule
 from lra.ops.gated_memory import gated_memory
-from lra.ops.scan import CHUNK, SMALL_CHUNK, channel_product, delta_product
+from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, delta_product
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
 
@@ -44,6 +44,17 @@ def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
     return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+
+def one_by_one(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor, corrects: bool = True) -> Tensor:
+    """The outputs of a state that decays, and takes a share of each value, or of what its key does not yet find."""
+    state, rows = torch.zeros(*v.shape[:2], q.shape[-1], v.shape[-1], dtype=torch.float64), []
+    for i in range(q.shape[-2]):
+        state = log_decay[:, :, i, None, None].exp() * state
+        found = (k[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
+        state = state + outer(strength[:, :, i, None] * k[:, :, i], v[:, :, i] - found * corrects)
+        rows.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
+    return torch.stack(rows, dim=2)
 
 
 # ---------------------------------------------------------------- products and scans
@@ -84,13 +95,7 @@ def test_a_write_takes_away_what_its_key_held(length: int, tile: int, monkeypatc
     q, k, v, strength, decay = inputs = drawn(*[(2, 3, length, 5)] * 2, (2, 3, length, 7), *[(2, 3, length)] * 2)
     k, log_decay = k / k.square().sum(dim=-1, keepdim=True).sqrt(), -0.05 * decay.abs()
     strength = 2 * strength.sigmoid() * (torch.arange(length) % 11 != 4)
-    state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
-    for i in range(length):
-        state = log_decay[:, :, i, None, None].exp() * state
-        error = v[:, :, i] - (k[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
-        state = state + outer(strength[:, :, i, None] * k[:, :, i], error)
-        expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
-    same(delta_rule(q, k, v, strength, log_decay), torch.stack(expected, dim=2), inputs)
+    same(delta_rule(q, k, v, strength, log_decay), one_by_one(q, k, v, strength, log_decay), inputs)
 
 
 @pytest.mark.parametrize("tile", [TILE, 1])
@@ -142,6 +147,25 @@ def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
     exact = channel_product(q, k, v, log_decay)
     rounded = channel_product(*(x.float() for x in (q, k, v, log_decay)))
     assert (rounded - exact).abs().max() <= 3e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("corrects", [False, True])
+def test_a_position_has_no_decay_from_itself(corrects: bool) -> None:
+    """Gradients by decays so strong that rounding of what a position gives to itself would be far above them."""
+    shape = (2, 3, 2 * CHUNK + 3)
+    q, k, v, strength, decay = (
+        noise(*shape, *width, seed=seed).float() for seed, width in enumerate([(5,), (5,), (7,), (), ()])
+    )
+    log_decay, k = -10 - decay.abs(), k / k.norm(dim=-1, keepdim=True)
+    strength = strength.sigmoid() if corrects else torch.ones(shape)
+    exact = log_decay.double().requires_grad_()
+    expected = one_by_one(*(x.double() for x in (q, k, v, strength)), exact, corrects)
+    rounded = log_decay.requires_grad_()
+    found = delta_rule(q, k, v, strength, rounded) if corrects else causal_product(q, k, v, rounded)
+    weights = noise(*expected.shape, seed=9)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), exact)
+    (mine,) = torch.autograd.grad((found * weights.float()).sum(), rounded)
+    assert (mine - theirs).abs().max() <= 1e-3 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("least", [-1e-3, -0.6, -16.0, -700.0])

@@ -185,7 +185,7 @@ def test_the_sorting_network_of_every_head_has_a_column_for_every_block() -> Non
 
 
 def reformer_of(*overrides: str, **shape: object) -> Reformer:
-    return mixer_of("reformer", "protocol=strict", *overrides, **shape).eval()
+    return mixer_of("reformer", *overrides, **shape).eval()
 
 
 def met_by_loops(buckets: list[list[int]], mask: list[bool], chunk: int, within_bucket: bool) -> Tensor:
@@ -201,13 +201,13 @@ def met_by_loops(buckets: list[list[int]], mask: list[bool], chunk: int, within_
     return met
 
 
-def shared_attention(q: Tensor, v: Tensor, met: Tensor, scale: float) -> Tensor:
+def shared_attention(q: Tensor, v: Tensor, met: Tensor) -> Tensor:
     """One head, dense: softmax over the keys that a query meets, itself left out unless it is alone."""
     oneself = torch.eye(len(q), dtype=torch.bool)
     others = met & ~oneself
     seen = torch.where(others.any(dim=1, keepdim=True), others, oneself)
     keys = q / q.square().sum(dim=1, keepdim=True).sqrt()
-    return (q @ keys.T * scale).masked_fill(~seen, -torch.inf).softmax(dim=1) @ v
+    return (q @ keys.T).masked_fill(~seen, -torch.inf).softmax(dim=1) @ v
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -231,7 +231,6 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
                         q[row, head],
                         v[row, head],
                         met_by_loops(buckets[row][head], mask[row].tolist(), chunk, within_bucket),
-                        5**-0.5,
                     )
                     for head in range(3)
                 ]
@@ -259,7 +258,7 @@ def test_one_chunk_is_full_attention_with_shared_keys_by_loops(hashes: int) -> N
         for i in real:
             others = [j for j in real if j != i] or [i]
             keys = [q[row, head, j] / math.sqrt(float(q[row, head, j] @ q[row, head, j])) for j in others]
-            weights = [math.exp(float(q[row, head, i] @ key) / math.sqrt(5)) for key in keys]
+            weights = [math.exp(float(q[row, head, i] @ key)) for key in keys]
             pairs = zip(weights, others, strict=True)
             exact(found[row, head, i], sum(w * v[row, head, j] for w, j in pairs) / sum(weights))
 

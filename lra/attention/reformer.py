@@ -4,6 +4,8 @@ Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], 
 buckets; positions sorted by (bucket, position) are cut into chunks of c, and one attends to its own and the previous
 chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where oneself counts only
 if nothing else does. A key met in several rounds counts once: in each, log(number of rounds) is taken off its score.
+`scale` is `none`, 1: with keys of length 1 a score is no longer than its query. The authors' code divides keys by their
+root mean square, |q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
 O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
 A hash jumps: where rounding changes the bucket of one position, all that sort behind it move by a place, some of them
@@ -21,7 +23,7 @@ from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_o
 from lra.ops.async_copy import sent
 from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
-from lra.ops.softmax import Scale, card_of, scale_of
+from lra.ops.softmax import ScaleOrNone, card_of, scale_of
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
 PADDED = -2  # the place of padding: neither that of a real token, nor one before or after it
@@ -52,7 +54,7 @@ class Reformer(Mixer):
         hashes: PositiveInt,
         within_bucket: bool,
         redraw_every: PositiveInt,
-        scale: Scale,
+        scale: ScaleOrNone,
     ) -> None:
         super().__init__(shape)
         self.query = project_in(shape)

@@ -83,7 +83,8 @@ def _gradients(
     """
     decays = _decays(g)
     scores = decays.scores(q, k) if scores is None else scores
-    d_q, d_k = decays.gradients(d_y @ v.mT, q, k)
+    by_scores = d_y @ v.mT
+    d_q, d_k = decays.gradients(by_scores, q, k)
     d_states = room(d_state, len(q))
     d_states[-1] = d_state
     d_states[:-1].flatten(0, 1).baddbmm_((q * decays.since).mT, d_y, beta=0)
@@ -91,15 +92,27 @@ def _gradients(
     for after, before, whole in zip(rows[:-1], rows[1:], by_chunk(decays.whole.mT, rows)[::-1], strict=True):
         before.addcmul_(whole, after)
     d_after = d_states[1:].flatten(0, 1)
-    d_q.addcmul_(d_y @ states[:-1].flatten(0, 1).mT, decays.since)
-    d_k.addcmul_(v @ d_after.mT, decays.until)
+    reads, writes = d_y @ states[:-1].flatten(0, 1).mT, v @ d_after.mT
+    d_q.addcmul_(reads, decays.since)
+    d_k.addcmul_(writes, decays.until)
     d_v = torch.baddbmm(scores.mT @ d_y, k * decays.until, d_after)
-    d_within = torch.addcmul(q * d_q, k, d_k, value=-1)
     d_whole = (states[1:].flatten(0, 1) * d_after).sum(dim=-1)
     if g.shape[-1] == 1:
-        d_within, d_whole = d_within.sum(dim=-1, keepdim=True), d_whole.sum(dim=-1, keepdim=True)
+        d_within, d_whole = by_decays(by_scores * scores), d_whole.sum(dim=-1, keepdim=True)
+        d_within += (q * reads).sum(dim=-1, keepdim=True) * decays.since
+        d_within -= (k * writes).sum(dim=-1, keepdim=True) * decays.until
+    else:
+        d_within = torch.addcmul(q * d_q, k, d_k, value=-1)
     d_within[:, -1] += d_whole
     return d_q, d_k, d_v, from_here_on(d_within), d_states[0]
+
+
+def by_decays(pairs: Tensor) -> Tensor:
+    """What pairs of scores [., C, C], each times its gradient, are to the log decays summed to each position: queries
+    less keys. From a position to itself there is no decay, and where decays are strong all others are less than what
+    rounding would leave of it."""
+    pairs.diagonal(dim1=-2, dim2=-1).zero_()
+    return pairs.sum(dim=-1, keepdim=True) - pairs.sum(dim=-2).unsqueeze(-1)
 
 
 def from_here_on(x: Tensor) -> Tensor:

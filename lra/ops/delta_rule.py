@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
-from lra.ops.decayed_product import HeadDecays, by_chunk, from_here_on, read_tile, room, tiles, write_tile
+from lra.ops.decayed_product import HeadDecays, by_chunk, by_decays, from_here_on, read_tile, room, tiles, write_tile
 from lra.ops.precision import full_precision
 from lra.ops.scan import SMALL_CHUNK
 
@@ -117,15 +117,19 @@ def _gradients(
         before.addcmul_(whole, after).baddbmm_(by, fresh, alpha=-1)
     d_v = inverse.mT @ d_errors
     d_found = torch.cat([-d_v, d_y], dim=-2)  # by what k and q find in the states
-    d_scores = pairs.weighed(d_found @ errors.mT)
+    d_scores = d_found @ errors.mT
+    d_within = by_decays((pairs.each(d_scores) * pairs.scores).sum(dim=-3))
+    d_scores = pairs.weighed(d_scores)
     d_scores[:, 0].diagonal(dim1=-2, dim2=-1).zero_()
     d_scores = d_scores.flatten(-3, -2)
     before, d_after = states[:-1].flatten(0, 1), d_states[1:].flatten(0, 1)
     d_both = pairs.each(d_found @ before.mT).mul_(decays.since.unsqueeze(-3)).flatten(-3, -2)
+    d_writes = (errors @ d_after.mT).mul_(decays.until)
+    d_within += pairs.each((d_both * pairs.both).sum(dim=-1, keepdim=True)).sum(dim=-3)
+    d_within -= (d_writes * pairs.writes).sum(dim=-1, keepdim=True)
     d_both.baddbmm_(d_scores, pairs.writes)
-    d_writes = torch.baddbmm((errors @ d_after.mT).mul_(decays.until), d_scores.mT, pairs.both)
+    d_writes.baddbmm_(d_scores.mT, pairs.both)
     d_b = (d_writes * k).sum(dim=-1, keepdim=True)
-    d_within = pairs.each((d_both * pairs.both).sum(dim=-1, keepdim=True)).sum(dim=-3) - b * d_b
     d_within[:, -1] += (states[1:].flatten(0, 1) * d_after).sum(dim=(-2, -1)).unsqueeze(-1)
     d_k, d_q = pairs.each(d_both).unbind(-3)
     return d_q, torch.addcmul(d_k, b, d_writes), d_v, d_b, from_here_on(d_within), d_states[0]

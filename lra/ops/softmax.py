@@ -12,20 +12,25 @@ from lra.ops.mixer import Card, Mixer, Shape
 from lra.ops.numbering import Numbers
 
 Scale = Literal["head_dim", "qkv_dim"]
+ScaleOrNone = Literal[Scale, "none"]
+ROOTS = {"head_dim": "√Dh", "qkv_dim": "√(H Dh)"}
 LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"
 
 
-def scale_of(shape: Shape, scale: Scale) -> float:
-    """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's."""
+def scale_of(shape: Shape, scale: ScaleOrNone) -> float:
+    """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's, but for those
+    whose keys have a length of their own."""
+    if scale == "none":
+        return 1.0
     return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
 
 
-def card_of(mixer: Mixer, scale: Scale, *deviations: str, **values: object) -> Card:
+def card_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> Card:
     """The card of a mixer whose scores take the protocol's scale: `values` for the names in its formula's braces."""
-    root = "√(H Dh)" if scale == "qkv_dim" else "√Dh"
+    formula = mixer.card.formula.replace(" / {root}", "") if scale == "none" else mixer.card.formula
     return replace(
         mixer.card,
-        formula=mixer.card.formula.format(root=root, **values),
+        formula=formula.format(root=ROOTS.get(scale), **values),
         scale=scale_of(mixer.shape, scale),
         deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
     )

@@ -67,10 +67,10 @@ def test_sinkhorn_attention() -> None:
 # ---------------------------------------------------------------- reformer-pytorch
 
 
-def reformer_of(chunk: int, hashes: int, *, within_bucket: bool = False) -> Reformer:
-    options = [f"chunk={chunk}", f"hashes={hashes}", f"within_bucket={within_bucket}"]
+def reformer_of(chunk: int, hashes: int, *options: str) -> Reformer:
+    options = (f"chunk={chunk}", f"hashes={hashes}", *options)
     overrides = [f"attention.{option}" for option in options]
-    return mixer_of("reformer", *overrides, "protocol=strict", max_positions=LENGTH, bias=False).eval()
+    return mixer_of("reformer", *overrides, max_positions=LENGTH, bias=False).eval()
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -79,7 +79,7 @@ def test_reformer_full_attention(masked: bool) -> None:
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [17]]) if masked else torch.ones(2, LENGTH, dtype=torch.bool)
     q, v = heads(1), heads(2)
     rows = mask[:, None].expand(2, 3, LENGTH)
-    found = reformer_of(LENGTH, 2).attend(q, v, mask)[rows]
+    found = reformer_of(LENGTH, 2, "scale=head_dim").attend(q, v, mask)[rows]
     every = mask.repeat_interleave(3, dim=0)
     expected = lib.FullQKAttention()(q.flatten(0, 1), v.flatten(0, 1), input_mask=every)[0].view_as(q)[rows]
     close(found, expected)
@@ -93,7 +93,7 @@ def test_reformer_full_attention(masked: bool) -> None:
 def test_reformer_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, hashes: int) -> None:
     """The same rotations. Their first chunk looks back at the last one of another round, which has other buckets."""
     lib = pytest.importorskip("reformer_pytorch.reformer_pytorch")
-    mixer = reformer_of(chunk, hashes, within_bucket=True)
+    mixer = reformer_of(chunk, hashes, "within_bucket=true", "scale=head_dim")
     theirs = lib.LSHAttention(
         bucket_size=chunk,
         n_hashes=hashes,
@@ -123,10 +123,9 @@ def test_reformer_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, hashes: in
 @pytest.mark.parametrize("lengths", [[LENGTH, LENGTH], [LENGTH, 17]])
 @pytest.mark.parametrize("chunk", [3, 4, LENGTH])
 def test_reformer_of_transformers(monkeypatch: pytest.MonkeyPatch, chunk: int, lengths: list[int]) -> None:
-    """One round, the same rotations. Theirs has no 1/sqrt(Dh), and the first chunk looks back at the last one."""
+    """One round, the same rotations. Their first chunk looks back at the last one."""
     lib = pytest.importorskip("transformers.models.reformer.modeling_reformer")
     mixer = reformer_of(chunk, 1)
-    mixer.scale = 1.0
     config = lib.ReformerConfig(
         hidden_size=15,
         num_attention_heads=3,
