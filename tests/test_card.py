@@ -68,7 +68,17 @@ def test_json_on_standard_output(cli: Commands) -> None:
     code, out, _ = cli(prepare.main, "experiment=smoke", "json=true", "card=cards.md")
     assert code == 0
     found = json.loads(out)
-    assert list(found) == ["task", "task_version", "source", "rows", "digest", "cache", "seconds", "baselines"]
+    assert list(found) == [
+        "task",
+        "task_version",
+        "source",
+        "rows",
+        "digest",
+        "cache",
+        "seconds",
+        "baselines",
+        "test_in_train",
+    ]
     assert found["rows"] == {"train": 200, "val": 50, "test": 70}
     assert found["source"] == {"from": "generated"}
     assert Path("cards.md").read_text().count("## listops (length 10-60") == 1

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -297,6 +298,27 @@ def test_evaluation_counts_every_example(batch: int, protocol: str) -> None:
     assert (score.correct, score.examples) == (correct, 23)
     assert score.loss == pytest.approx(sum(losses) / 23, rel=1e-12)
     assert score.accuracy == 100 * correct / 23
+
+
+def test_seconds_are_of_training_and_evaluation_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by 1 with each micro-batch, by 100 with each part of an evaluation, and by 10,000 while
+    a checkpoint is written, which is after a step."""
+    now, parts = 0, {1: 0, 100: 0, 10_000: 0}
+
+    def passes(seconds: int) -> None:
+        nonlocal now
+        now += seconds
+        parts[seconds] += 1
+
+    monkeypatch.setattr("lra.training.fit.time", SimpleNamespace(perf_counter=lambda: now))
+    task = stub_task()
+    fitted = trained(
+        model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3, precision="fp32",
+        on_step=lambda *_: passes(10_000), on_part=lambda *_: passes(100), on_micro_batch=lambda *_: passes(1),
+    )  # fmt: skip
+    spent = [(measured.train_seconds, measured.eval_seconds) for measured in fitted]
+    assert parts[10_000] == 11 and len(spent) == 3 and parts[1] >= 11 and parts[100] >= 3
+    assert tuple(map(sum, zip(*spent, strict=True))) == (parts[1], 100 * parts[100])
 
 
 def test_evaluating_more_often_changes_nothing() -> None:

@@ -47,6 +47,16 @@ def test_the_table_by_hand(small: Path) -> None:
     assert "6 runs, 5.5 minutes" in page  # the failed one says no time
 
 
+@pytest.mark.parametrize(("share", "said"), [(34.24, 1), (0.04, 0), (0.0, 0)])
+def test_how_much_of_the_test_stands_in_train_is_said_below_the_tables(tmp_path: Path, share: float, said: int) -> None:
+    put(tmp_path, 1, 30.0, test_in_train=share)
+    put(tmp_path, 2, 30.0)  # of before there was any of this
+    texts = files_of(tmp_path) | {"index.html": Report(tmp_path).page([])}
+    for name in ("README.md", "details.md", "index.html"):
+        assert texts[name].count("34.2 % of the test examples of listops are in the training set, too.") == said, name
+        assert texts[name].count("in the training set, too") == said, name
+
+
 def test_where_no_row_has_a_run_nothing_is_compared(tmp_path: Path) -> None:
     put(tmp_path, 1, 30.0, protocol="strict")
     declare(tmp_path, *({"attention": name, "variant": "simple", "seeds": [1]} for name in ("simple", "linear")))

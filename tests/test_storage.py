@@ -15,6 +15,7 @@ from support import facts
 from lra.core.errors import UserError
 from lra.data.cache import MANIFEST, Writer, prepared, verify
 from lra.data.card import card
+from lra.data.duplicates import seen
 from lra.data.splits import LMWindows
 from lra.tasks import Place, Task
 
@@ -348,6 +349,26 @@ def test_contradictions_are_counted_and_said_once(tmp_path: Path, capfd: pytest.
         assert part in line
     assert "- 2 different examples have more than one label" in card(doubtful(tmp_path, *rows)).splitlines()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_the_share_of_the_test_that_stands_in_train(tmp_path: Path, length: int) -> None:
+    """Of words in three letters, as sets of tuples have it; a label is no part of an example."""
+    rng = np.random.default_rng(7)
+    words = {split: rng.integers(1, 4, (size, length)) for split, size in (("train", 29), ("val", 1), ("test", 23))}
+
+    def make(writers: dict[str, Writer], staging: Path) -> str:
+        for split, rows in words.items():
+            for row in rows:
+                writers[split].add(int(split == "test"), row)
+        return "made up"
+
+    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
+    task = prepared(place, facts(), {"task": "stub"}, make, lambda splits: {})
+    known = {tuple(row) for row in words["train"].tolist()}
+    count = sum(tuple(row) in known for row in words["test"].tolist())
+    assert count > 0
+    assert seen(task.train, task.test) == 100 * count / 23
 
 
 def test_nothing_is_said_of_data_without_doubts(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

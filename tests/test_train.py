@@ -53,6 +53,7 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
         assert entry["examples"] == 70
         assert entry["accuracy"] == 100 * entry["correct"] / 70
     assert found["validation"].keys() == {"best", "last"}
+    assert found["test_in_train"] == 0
     assert found["provenance"].keys() >= {
         "commit", "dirty", "config_sha256", "data_sha256", "packages", "python", "platform", "cpu", "threads",
         "device", "precision", "started", "finished",

@@ -10,7 +10,7 @@ from lra.core.errors import UserError
 from lra.core.files import read_regular, write_atomic
 from lra.data import Split, Task
 from lra.data.cache import SPLITS
-from lra.data.duplicates import contradictions, repeats
+from lra.data.duplicates import contradictions, repeats, seen
 from lra.data.splits import LMWindows, PositionLabels
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -30,6 +30,7 @@ def summary(task: Task, seconds: float) -> dict[str, Any]:
         "cache": str(task.folder),
         "seconds": round(seconds, 3),
         "baselines": task.baselines,
+        "test_in_train": seen(task.train, task.test),
     }
 
 

@@ -42,6 +42,12 @@ def repeats(splits: dict[str, Split]) -> list[str]:
     return lines
 
 
+def seen(train: Split, test: Split) -> float:
+    """Percent of the test examples that stand in the training split, too, whatever their labels."""
+    known, asked = set(_examples(train)), _examples(test)
+    return 100 * sum(example in known for example in asked) / len(asked)
+
+
 def _examples(split: Split) -> list[bytes]:
     """A digest of each example."""
     documents = split.stored(range(len(split.offsets) - 1))

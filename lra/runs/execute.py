@@ -12,6 +12,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Requests
 from lra.data import Task
+from lra.data.duplicates import seen
 from lra.records import checkpoint, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
@@ -72,6 +73,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
             results |= _finished(trainer, clock)
     results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
+    results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
     return results
 
 

@@ -158,8 +158,8 @@ def fit(
         training.seconds += time.perf_counter() - clock
         if due:
             yield _measured(training, task, recipe, precision, on_part, last)
-        clock = time.perf_counter()
         on_step(training.step, training.losses[-1], seen)
+        clock = time.perf_counter()
 
 
 def _read(

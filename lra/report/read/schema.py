@@ -156,6 +156,7 @@ class Record(Checked):
     test: dict[Literal[RULES], Entry] = {}
     validation: dict[Literal["best", "last"], Entry] = {}
     baselines: dict[Name, Value] = {}
+    test_in_train: Percent | None = None
     diagnostics: dict[Name, dict[str, Group]] = {}
     calibration: list[Bin] = []
     seconds: dict[Name, Measure] = {}

@@ -330,6 +330,18 @@ def tasks(columns: Sequence[Column], most: int | None = None) -> str:
     return "; ".join(f"{short}: {title}" for short, title in list(named)[:most]) + "." * bool(named)
 
 
+def seen(columns: Iterable[Column]) -> str:
+    """How many test examples are in the training set, too: of each task whose records say so, if it is any."""
+    shares = {
+        column.short: f"{share:.1f} % of the test examples of {column.short} are in the training set, too"
+        for column in columns
+        for row in column.rows
+        for run in row.cell.runs.values()
+        if (share := run.get("test_in_train") or 0) >= 0.05
+    }
+    return "; ".join(shares.values()) + "." * bool(shares)
+
+
 def with_caveats(column: Column, name: str) -> str:
     """What a column is called, with the caveats that all its rows share."""
     codes = " ".join(badge.code for badge in column.shared)

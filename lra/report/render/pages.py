@@ -174,7 +174,10 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
             (cell, column, row, {name: known[name] for name in kept})
             for cell, (column, row), known in zip(cells, tables.rows, facts_of, strict=True)
         ],
-        notes=list(dict.fromkeys(f"{each.task}: {each.published}" for each in tables.columns if each.published)),
+        notes=[
+            *dict.fromkeys(f"{each.task}: {each.published}" for each in tables.columns if each.published),
+            *filter(None, [layout.seen(tables.columns)]),
+        ],
         arenas=[
             (section.protocol, grid) for section in tables.sections if (grid := layout.arena(section, tables.published))
         ],
