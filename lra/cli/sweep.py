@@ -54,10 +54,10 @@ def run(config: DictConfig, task: TaskFunction) -> None:
         check_memory(row.system)
     check_folders(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
-    check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     if _launcher(config) not in ELSEWHERE:
         for row in [row for row, runs in to_do if runs]:
             check_attention(row.settings, row.system)
+    check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     declare(plan.out, [row.declared for row in plan.rows])
     _say_who_sees_locks(plan.out)
     _current[:] = [plan]
