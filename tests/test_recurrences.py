@@ -149,23 +149,35 @@ def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
     assert (rounded - exact).abs().max() <= 3e-6 * exact.abs().max()
 
 
+def in_fp32_and_exactly(decays: Callable[[Tensor], Tensor], corrects: bool) -> list[tuple[Tensor, Tensor]]:
+    """Outputs, and gradients by log decays, queries, keys and values: in fp32, and one by one in float64."""
+    widths = [(), (5,), (5,), (7,), ()]
+    g, q, k, v, strength = (noise(2, 3, 2 * CHUNK + 3, *w, seed=seed).float() for seed, w in enumerate(widths, start=1))
+    k, strength = k / k.norm(dim=-1, keepdim=True), strength.sigmoid() if corrects else torch.ones_like(strength)
+    inputs = [x.requires_grad_() for x in (decays(g), q, k, v)]
+    copies = [x.detach().double().requires_grad_() for x in inputs]
+    found = delta_rule(*inputs[1:], strength, inputs[0]) if corrects else causal_product(*inputs[1:], inputs[0])
+    expected = one_by_one(*copies[1:], strength.double(), copies[0], corrects)
+    weights = noise(*expected.shape, seed=9)
+    mine = torch.autograd.grad((found * weights.float()).sum(), inputs)
+    theirs = torch.autograd.grad((expected * weights).sum(), copies)
+    return [(found, expected), *zip(mine, theirs, strict=True)]
+
+
 @pytest.mark.parametrize("corrects", [False, True])
 def test_a_position_has_no_decay_from_itself(corrects: bool) -> None:
     """Gradients by decays so strong that rounding of what a position gives to itself would be far above them."""
-    shape = (2, 3, 2 * CHUNK + 3)
-    q, k, v, strength, decay = (
-        noise(*shape, *width, seed=seed).float() for seed, width in enumerate([(5,), (5,), (7,), (), ()])
-    )
-    log_decay, k = -10 - decay.abs(), k / k.norm(dim=-1, keepdim=True)
-    strength = strength.sigmoid() if corrects else torch.ones(shape)
-    exact = log_decay.double().requires_grad_()
-    expected = one_by_one(*(x.double() for x in (q, k, v, strength)), exact, corrects)
-    rounded = log_decay.requires_grad_()
-    found = delta_rule(q, k, v, strength, rounded) if corrects else causal_product(q, k, v, rounded)
-    weights = noise(*expected.shape, seed=9)
-    (theirs,) = torch.autograd.grad((expected * weights).sum(), exact)
-    (mine,) = torch.autograd.grad((found * weights.float()).sum(), rounded)
-    assert (mine - theirs).abs().max() <= 1e-3 * theirs.abs().max()
+    _, (mine, theirs), *_ = in_fp32_and_exactly(lambda noise: -10 - noise.abs(), corrects)
+    assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("reset", [-20, -2000])
+@pytest.mark.parametrize("corrects", [False, True])
+def test_digits_outlast_a_reset(corrects: bool, reset: float) -> None:
+    """Weak decays behind strong ones, which every fifth position has."""
+    fifth = torch.arange(2 * CHUNK + 3) % 5 == 3
+    for mine, theirs in in_fp32_and_exactly(lambda noise: (-1e-3 * noise.abs()).masked_fill(fifth, reset), corrects):
+        assert (mine - theirs).abs().max() <= 2e-6 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("least", [-1e-3, -0.6, -16.0, -700.0])

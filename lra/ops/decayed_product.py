@@ -164,13 +164,14 @@ def _decays(g: Tensor) -> "HeadDecays | ChannelDecays":
 
 
 class HeadDecays:
-    """Of log decays [., C, 1]: `since` the start of each chunk, `until` its end, and of the `whole` chunk."""
+    """Of log decays [., C, 1]: `between` j <= i, exp(g_{j+1} + ... + g_i), else 0 [., C, C]; `since` the start of each
+    chunk, `until` its end, and of the `whole` chunk."""
 
     def __init__(self, g: Tensor) -> None:
-        within = g.cumsum(dim=-2)
-        self.between = between(within)
-        self.since = within.exp()
-        self.until = (within[..., -1:, :] - within).exp_()
+        within = g.cumsum(dim=-2, dtype=torch.float64)  # differences behind a strong decay keep all digits of fp32
+        self.between = (within - within.mT).to(g.dtype).clamp_(min=FAR, max=0).exp_().tril_()
+        self.since = within.to(g.dtype).exp()
+        self.until = (within[..., -1:, :] - within).to(g.dtype).exp_()
         self.whole = self.since[..., -1:, :]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
@@ -302,8 +303,3 @@ class _Part:
             return pairs
         later = torch.ones(self.size, self.size, dtype=torch.bool, device=pairs.device).triu(1)
         return pairs.masked_fill_(later.unsqueeze(-2), 0)
-
-
-def between(within: Tensor) -> Tensor:
-    """exp(w_i - w_j) for j <= i, else 0; w = `within` [..., C, 1] -> [..., C, C]."""
-    return (within - within.mT).clamp_(min=FAR, max=0).exp_().tril_()
