@@ -415,7 +415,7 @@ class Column:
     def goal(self) -> float | None:
         """The validation accuracy at which runs ended, solved; None where there was none, or where rows that are named
         for it had others."""
-        goals = {row.race and row.race.goal for row in self.rows if row.race or row.summary.done}
+        goals = {row.race.goal if row.race else None for row in self.rows if row.race or row.summary.done}
         return goals.pop() if len(goals) == 1 else None
 
     @cached_property
