@@ -105,7 +105,7 @@ def test_a_signal_within_a_run_ends_the_sweep(
 
     monkeypatch.setattr(train, "run", signalled)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT, *extra)
-    assert (code, err.count("paused (SIGTERM)")) == (75, 1)
+    assert (code, err.count("stopped before its first step (SIGTERM)")) == (75, 1)
     assert len(list(Path("runs").rglob(CONFIG))) <= 1
     assert err.splitlines()[-1].startswith("0 of 3 runs finished")
 
