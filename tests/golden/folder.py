@@ -70,6 +70,7 @@ def summary(seed: int, **known: object) -> dict:
         "tokens_per_second": 1000.0 * seed,
         "tokens": {"real": 90_000, "computed": 100_000},
         "processes": 1,
+        "test_in_train": 0.0,
         "resumes": 0,
         "parameters": 1000,
         "trainable_parameters": 1000,

@@ -84,12 +84,12 @@ class Provenance(Checked):
 
 class TrainConfig(Checked):
     goal: FiniteFloat | None = None
-    steps: Count = 0
+    steps: Any = None
 
     @model_validator(mode="after")
     def _race(self) -> "TrainConfig":
-        if self.goal is not None and not self.steps:
-            raise ValueError("expected steps beside the goal")
+        if self.goal is not None and not isinstance(self.steps, int):
+            raise ValueError("expected a whole number of steps beside the goal")
         return self
 
 
