@@ -1,6 +1,7 @@
 """lra-bench: how is measured, and that both sides of every comparison do the same work."""
 
 import json
+import math
 import signal
 from functools import cache
 from itertools import count, pairwise
@@ -84,6 +85,20 @@ def test_counted_operations_of_a_layer() -> None:
             assert flops(layer_work(subject)) == factor * forward
     fused = flops(layer_work("softmax model.dropout=0")) - 3 * projections
     assert fused == (4 + 10) * batch * length * length * dim  # it forms the weights again: five products, not four
+
+
+def test_counted_operations_of_fourier_transforms() -> None:
+    """5 n log2(n) for each, half of it where one side is real; the numbers and axes are those of the signal."""
+    real, half, every = torch.randn(3, 32, 7), *(torch.randn(3, n, 7, dtype=torch.complex64) for n in (17, 32))
+    for expected, transform in (
+        (21 * 5 * 32 * 5 / 2, lambda: torch.fft.rfft(real, dim=1)),
+        (21 * 5 * 32 * 5 / 2, lambda: torch.fft.irfft(half, 32, dim=1)),
+        (21 * 5 * 32 * 5, lambda: torch.fft.fft(every, dim=1)),
+        (21 * 5 * 32 * 5, lambda: torch.fft.ifft(every, dim=1)),
+        (3 * 5 * 224 * math.log2(224), lambda: torch.fft.fft2(every)),
+    ):
+        once = Workload(step=lambda turn, transform=transform: transform(), device="cpu", module=nn.Module())
+        assert flops(once) == round(expected)
 
 
 @pytest.mark.parametrize("reads", [None, 5])

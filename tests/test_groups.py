@@ -26,6 +26,7 @@ from lra.training.update import accumulate, update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
 OF_SOURCES = yaml.safe_load((conf_dir() / "case" / "own_rates.yaml").read_text())["by_attention"]
+assert not OF_SOURCES.pop("others")
 S4D = (*TINY_MODEL, "attention=s4d", "attention.state=10", "model.pooling=mean")
 
 
@@ -118,6 +119,18 @@ def test_rates_of_their_sources_name_every_group(attention: str) -> None:
     recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
     assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
     assert set(model.in_groups(recipe.groups).values()) == recipe.groups.keys()
+
+
+@pytest.mark.parametrize("attention", sorted(OF_SOURCES))
+def test_the_s4_protocol_has_the_rates_of_sources(attention: str) -> None:
+    """But for the step of S4D, whose rate is that of the rest in tasks that are not pictures."""
+    for task in ("text", "image", "mqar"):
+        overrides = (f"attention={attention}", f"task={task}")
+        expected = recipe_of(*overrides, "case=own_rates").groups
+        if attention == "s4d" and task != "image":
+            expected["step"]["rate"] = None
+        assert recipe_of(*overrides, "protocol=s4").groups == expected
+    assert recipe_of("attention=softmax", "task=text", "protocol=s4").groups is None
 
 
 def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import composed, facts, mixer_of, model_of, options
+from support import composed, facts, mixer_of, model_of, noise, options
 from torch import nn
 
 from lra.attention.softmax import Softmax
@@ -362,3 +362,11 @@ def test_a_causal_model_with_a_short_convolution_sees_no_later_token() -> None:
     other[0, 7] = row[0, 7] % 16 + 1
     before, after = model(row), model(other)
     assert torch.equal(before[0, :7], after[0, :7]) and not torch.equal(before[0, 7:10], after[0, 7:10])
+
+
+def test_a_short_convolution_reads_no_further_than_its_mixer() -> None:
+    """A mixer that reads no later positions, of a task that is not causal."""
+    model = tiny("model.short_conv=3", "attention=extractor", "attention.one_sided=true", "model.pooling=last")
+    x = noise(1, 11, 6).requires_grad_()
+    (read,) = torch.autograd.grad(model.blocks[0](x, None)[0, 7].sum(), x)
+    assert (read[0] != 0).any(dim=-1).tolist() == [True] * 8 + [False] * 3

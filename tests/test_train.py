@@ -1,6 +1,7 @@
 """lra-train from the command line: runs, sweeps, records, refusals."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -266,6 +267,17 @@ def test_described_flops_are_those_of_the_formula(cli: Commands) -> None:
     assert textbook == pytest.approx(32 * 3 * forward, rel=1e-6)
     _, out, _ = cli(train.main, *command)
     assert json.loads(out)["flops_per_step"] < 0.95 * textbook
+
+
+def test_described_flops_have_fourier_transforms(cli: Commands) -> None:
+    """A block more of FNet: forward and backward one of 5 n log2(n), over two axes, which PyTorch takes as complex."""
+    command = ("task=listops", "attention=fnet", "describe=true")
+    three, two = (
+        json.loads(cli(train.main, *command, f"model.depth={depth}")[1])["flops_per_step"] for depth in (3, 2)
+    )
+    numbers = 2001 * 512
+    expected = 3 * 4 * numbers * 2048 + 10 * numbers * math.log2(numbers)
+    assert three - two == pytest.approx(32 * expected, rel=1e-9)
 
 
 def test_the_listops_column_of_table_3(cli: Commands) -> None:

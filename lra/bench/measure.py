@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.profiler import record_function
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload
 from lra.ops.saved_tensors import saved_tensors
 from lra.runs.device import release_memory
+from lra.runs.operations import counter
 
 MEASURED, OUT_OF_MEMORY = "measured", "out of memory"
 ALLOCATION, AGAIN = "[memory]", "again"  # events of a profile: of tensors' memory taken or given back, and our own
@@ -113,32 +113,11 @@ def saved(work: Workload) -> int | None:
 
 
 def flops(work: Workload) -> float:
-    """Operations of a step (the mean of distinct ones) in products and convolutions; a multiplication and its
-    addition are two."""
-    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+    """Operations of a step, the mean of distinct ones."""
+    with counter() as counted:
         for turn in range(work.distinct):
             work.step(turn)
-    return counter.get_total_flops() / work.distinct
-
-
-def _fused(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_backward_flop_count(grad, query, key, value)
-
-
-def _batched(one: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
-    """Of [B, M, K] and [B, K, N], whatever the type of the result; the counter's own fails where one is named."""
-    return 2 * one.numel() * other[-1]
-
-
-FORMULAS = {  # those of fused attention on accelerators are known to torch's counter
-    torch.ops.aten.bmm: _batched,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
-}
+    return counted.get_total_flops() / work.distinct
 
 
 def facts(work: Workload) -> dict[str, Any]:

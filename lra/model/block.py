@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.mixer = mixer
         self.short_conv = None
         if architecture.short_conv is not None:
-            self.short_conv = ShortConvolution(architecture.dim, architecture.short_conv, causal=mixer.shape.causal)
+            self.short_conv = ShortConvolution(architecture.dim, architecture.short_conv, causal=mixer.causal)
         after_mixer = architecture.dropout if architecture.mixer_dropout else 0.0
         self.mixer_dropout = Dropout(after_mixer, architecture.dropout_over)
         self.feed_forward = None

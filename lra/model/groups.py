@@ -10,9 +10,9 @@ GROUPS = {
     "out": r"blocks\.\d+\.mixer\.out\.",
     "mixer": r"blocks\.\d+\.(mixer|short_conv)\.",
     "feed_forward": r"blocks\.\d+\.feed_forward\.",
-    "norms": r"(blocks\.\d+\.(mixer|feed_forward)_norm|final_norm)\.",
+    "norms": r"(blocks\.\d+\.((mixer|feed_forward)_norm|mixer\.(.*[._])?norm)|final_norm)[._]",
     "head": r"head\.",
-    "biases": r"(.*\.)?bias$",
+    "biases": r"(.*[._])?bias$",
 }
 Group = Literal[tuple(GROUPS)]
 

@@ -10,9 +10,9 @@ from lra.ops.convolution import short_convolution
 
 
 class ShortConvolution(nn.Module):
-    """y_i = sum_l w_l x_{i - l} + b for every channel by itself, over `taps` positions: the own one and, where the task
-    is causal, those before it; else half of the others on each side, one more before. Weights begin as PyTorch's
-    convolutions do. Padded positions are read as zeros."""
+    """y_i = sum_l w_l x_{i - l} + b for every channel by itself, over `taps` positions: the own one and, where the
+    mixer reads no later ones, those before it; else half of the others on each side, one more before. Weights begin as
+    PyTorch's convolutions do. Padded positions are read as zeros."""
 
     def __init__(self, dim: int, taps: int, *, causal: bool) -> None:
         super().__init__()

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from lra.model.model import Model
 from lra.runs.build import System
+from lra.runs.operations import counter
 from lra.training.recipe import Recipe
 
 
@@ -16,7 +16,7 @@ def describe(system: System) -> dict[str, Any]:
     with torch.device("meta"):
         model = system.model(facts).eval()
         tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
-        with FlopCounterMode(display=False) as counter:
+        with counter() as counted:
             model(tokens).sum().backward()
     before = {} if system.phase is None else {"pretrain_learning_rate": _rates(system.phase.system.recipe)}
     return {
@@ -26,7 +26,7 @@ def describe(system: System) -> dict[str, Any]:
         "learning_rate": _rates(recipe),
         **_ends(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
-        "flops_per_step": counter.get_total_flops() * recipe.batch_size,
+        "flops_per_step": counted.get_total_flops() * recipe.batch_size,
     }
 
 

@@ -1,0 +1,49 @@
+"""How the operations of a step are counted; a multiplication and its addition are two."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+
+def counter() -> FlopCounterMode:
+    """Counts what is done inside in products, convolutions and Fourier transforms."""
+    return FlopCounterMode(display=False, custom_mapping=FORMULAS)
+
+
+def _fused(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return sdpa_backward_flop_count(grad, query, key, value)
+
+
+def _batched(one: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
+    """Of [B, M, K] and [B, K, N], whatever the type of the result; the counter's own fails where one is named."""
+    return 2 * one.numel() * other[-1]
+
+
+def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
+    """5 n log2(n), as of radix 2, for each transform of n numbers."""
+    return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
+
+
+def _fourier_of_real(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
+    return _fourier(x, axes) // 2
+
+
+def _fourier_to_real(_x: torch.Size, axes: Sequence[int], *_: Any, out_shape: torch.Size, **__: Any) -> int:
+    return _fourier(out_shape, axes) // 2
+
+
+FORMULAS = {  # those of fused attention on accelerators are known to torch's counter
+    torch.ops.aten.bmm: _batched,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+    torch.ops.aten._fft_c2c: _fourier,
+    torch.ops.aten._fft_r2c: _fourier_of_real,
+    torch.ops.aten._fft_c2r: _fourier_to_real,
+}
