@@ -31,6 +31,12 @@ def test_one_system_has_its_number(tmp_path: Path) -> None:
     assert column(tmp_path, {"Simple": (37.0, 38.0)}).plain == "Simple has 37.50 ± 0.71; nothing is compared."
 
 
+def test_one_seed_each_is_no_test(tmp_path: Path) -> None:
+    """That they have learned nothing would be another thing to say."""
+    found = column(tmp_path, {"Transformer": (30.0,), "Simple": (37.0,)}).plain
+    assert found == "Transformer has 30.00 and Simple has 37.00; no test: fewer than two seeds in common."
+
+
 def test_who_is_better_worse_as_good_or_not_told_apart(tmp_path: Path) -> None:
     known = column(
         tmp_path,

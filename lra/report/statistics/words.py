@@ -19,12 +19,13 @@ def plain(column: Column) -> str:
     done = [row for row in column.rows if row.summary.done]
     if not done:
         return "No run is finished."
-    if not rows:
-        alone = "; ".join(f"{row.name} has {mean_sd(row.summary)}" for row in done[:NAMED])
-        return f"{alone}; nothing is compared.{_trivial(column)}"
-    if all(row.verdict.word == Word.UNTESTED for row in rows):
+    reasons = {row.verdict.reason for row in rows if row.verdict.word == Word.UNTESTED}
+    if not all(row.verdict.word == Word.UNTESTED for row in rows):
+        return f"{_told_apart(column, rows)}.{_trivial(column)}"
+    if rows and all("collapsed" in reason for reason in reasons):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
-    return f"{_told_apart(column, rows)}.{_trivial(column)}"
+    alone = _list([f"{row.name} has {mean_sd(row.summary)}" for row in done])
+    return f"{alone}; {f'no test: {min(reasons)}' if rows else 'nothing is compared'}.{_trivial(column)}"
 
 
 def _told_apart(column: Column, rows: list[TableRow]) -> str:
