@@ -120,6 +120,9 @@ def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
         put(tmp_path, seed, accuracy, ended="no progress", steps=100 * seed, config={**config, "seed": seed})
     [cell] = load(RunFiles(tmp_path))
     assert (race_of(cell).solved, race_of(cell).stuck) == (frozenset({1, 2}), frozenset({3}))
+    put(tmp_path, 1, 99.5, validation={}, steps=100, config={**config, "seed": 1})
+    [cell] = load(RunFiles(tmp_path))
+    assert race_of(cell).solved == {2}  # a record that says neither how it ended nor its validation
     put(tmp_path, 1, 99.5, status="diverged", ended="steps", steps=100, config={**config, "seed": 1})
     [cell] = load(RunFiles(tmp_path))
     assert race_of(cell).solved == {2}  # what was there, and then diverged, has not learned it

@@ -47,4 +47,5 @@ def solved(run: dict[str, Any]) -> bool:
     goal = run["config"].get("train", {}).get("goal")
     if goal is None or run["status"] != "finished":
         return False
-    return run["ended"] == "solved" or run["validation"]["last"]["accuracy"] >= goal
+    last = run.get("validation", {}).get("last", {"accuracy": -math.inf})
+    return run.get("ended") == "solved" or last["accuracy"] >= goal
