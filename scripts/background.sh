@@ -22,8 +22,10 @@ queue() { # what a reader learns most from first: whoever stops it at any hour h
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
     local narrow="experiment=table1_narrow max_hours=null"
     cat <<END
-$(for seed in 1 2 3; do for task in text listops; do echo "$narrow task=$task seed=$seed"; done; done)
-$(for task in listops text; do echo "$narrow task=$task seed=4,5"; done)
+$narrow task=listops system=other/conv seed=4
+$narrow task=listops system=other/conv seed=4 out=runs/narrow_again
+$(for task in listops text; do for seed in 4 5; do echo "$narrow task=$task seed=$seed"; done; done)
+$(for seed in 1 2 3; do echo "$narrow system=simple_res,performer seed=$seed"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
@@ -96,6 +98,18 @@ stop() {
     done
 }
 
+merge_sweep() { # FOLDER SWEEP: what SWEEP declares stands in FOLDER's sweep.json, too
+    "$root/.venv/bin/python" - "$@" <<END
+import sys
+from pathlib import Path
+
+from lra.records import record
+from lra.runs import plan
+
+plan.declare(Path(sys.argv[1]), record.parse_declared(Path(sys.argv[2]).read_bytes()))
+END
+}
+
 collect() { # finished runs into this checkout's results, with their reports
     local record folder results
     swept | while read -r results; do
@@ -107,7 +121,7 @@ collect() { # finished runs into this checkout's results, with their reports
             find "$home/$folder" -maxdepth 1 -type f ! -name '.*' ! -name 'checkpoint*' -exec cp {} "$root/$folder/" \;
         done
         [ -d "$root/results/$results" ] || continue
-        cp "$home/results/$results/sweep.json" "$root/results/$results/"
+        merge_sweep "$root/results/$results" "$home/results/$results/sweep.json"
         "$root/.venv/bin/lra-report" "$root/results/$results" >/dev/null
     done
 }

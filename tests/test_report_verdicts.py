@@ -13,6 +13,7 @@ from scipy import stats
 from lra.core.errors import UserError
 from lra.records import record
 from lra.report import Report
+from lra.report.check.numbers import Quantities
 from lra.report.render.figures import stem
 from lra.report.render.pictures import dot_of
 
@@ -90,6 +91,8 @@ def test_both_collapsed_is_no_equivalence(tmp_path: Path) -> None:
     assert {rows[name]["verdict"] for name in ("Simple", "Linear ELU")} == {"untested"}
     assert rows["Simple"]["caveats"] == "collapsed 5/5; below baseline; untested"
     assert "Simple: both collapsed in every seed" in files_of(tmp_path)["README.md"]
+    quantities = Quantities(tmp_path.parent)
+    assert quantities.text(f"{tmp_path.name}/listops/Simple/not collapsed") == "0 of 5"
 
 
 @pytest.mark.parametrize(("width", "task", "is_narrow"), [

@@ -298,6 +298,7 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "best": (lambda row: [row.summary.best], "{:.2f}"),
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
+    "not collapsed": (lambda row: [row.summary.done - row.collapsed, row.summary.done], "{} of {}"),
     "parameters": (lambda row: [run["parameters"] for run in row.finished][:1], "{:,}"),
     "pretraining perplexity": (
         lambda row: [fmean(known)] if (known := layout.pretrained_to(row, "perplexity")) else [],
