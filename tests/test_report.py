@@ -209,6 +209,7 @@ def test_collapsed_runs_and_outliers_are_flagged(whole: Path) -> None:
         return {(row["task"], row["seed"]): row["flags"] for row in rows if row["flags"]}
 
     assert flagged() == {("text", "3"): "collapsed outlier", ("listops", "3"): "collapsed outlier"}
+    assert "Seeds with one answer to everything: Simple 1 of 5" in files_of(whole)["README.md"]
     (whole / "listops/paper/simple/simple/seed3/predictions.npy").unlink()
     assert flagged() == {("text", "3"): "collapsed outlier", ("listops", "3"): "outlier"}
 

@@ -21,11 +21,12 @@ def plain(column: Column) -> str:
         return "No run is finished."
     reasons = {row.verdict.reason for row in rows if row.verdict.word == Word.UNTESTED}
     if not all(row.verdict.word == Word.UNTESTED for row in rows):
-        return f"{_told_apart(column, rows)}.{_trivial(column)}"
+        return f"{_told_apart(column, rows)}.{_stuck(column)}{_trivial(column)}"
     if rows and all("collapsed" in reason for reason in reasons):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
     alone = _list([f"{row.name} has {mean_sd(row.summary)}" for row in done])
-    return f"{alone}; {f'no test: {min(reasons)}' if rows else 'nothing is compared'}.{_trivial(column)}"
+    test = f"no test: {min(reasons)}" if rows else "nothing is compared"
+    return f"{alone}; {test}.{_stuck(column)}{_trivial(column)}"
 
 
 def _told_apart(column: Column, rows: list[TableRow]) -> str:
@@ -102,6 +103,16 @@ def _raced(column: Column) -> tuple[list[TableRow], list[TableRow], list[TableRo
     for row in sorted((row for row in column.rows if row.race is not None), key=weight):
         groups[0 if row.race.learned else 1 if row.race.solved or not row.race.complete else 2].append(row)
     return groups
+
+
+def _stuck(column: Column) -> str:
+    """Of whose seeds some give one answer to everything: the mean is that of two kinds of seeds."""
+    rows = [row for row in column.rows if 0 < row.collapsed < row.summary.done]
+    if not rows:
+        return ""
+    rows.sort(key=lambda row: -row.collapsed / row.summary.done)
+    names = _list([f"{row.name} {row.collapsed} of {row.summary.done}" for row in rows])
+    return f" Seeds with one answer to everything: {names}."
 
 
 def _trivial(column: Column) -> str:
