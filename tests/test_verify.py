@@ -142,6 +142,21 @@ def test_every_fault_is_named(sound: Path) -> None:
         assert [fault for fault in found if line in fault], line
 
 
+@pytest.mark.parametrize(("record_is_sound", "named"), [(True, 5), (False, 3)])
+def test_few_places_of_a_page_are_named_beside_a_fault_of_a_record(
+    sound: Path, record_is_sound: bool, named: int
+) -> None:
+    lines = (sound / "README.md").read_text().split("\n")
+    lines[:10:2] = ["changed"] * 5
+    (sound / "README.md").write_text("\n".join(lines))
+    if not record_is_sound:
+        (sound / f"{SIMPLE}1" / "config.json").unlink()
+    of_page = [fault for fault in verify(sound)[1] if fault.startswith("README.md")]
+    more = [] if record_is_sound else ["README.md: 2 more places are not what the records give"]
+    assert len(of_page[:named]) == named
+    assert of_page[named:] == more
+
+
 def test_a_forged_accuracy_does_not_verify(sound: Path) -> None:
     """98 %, with every digest computed anew and the report built again, and without the predictions."""
     place = sound / f"{SIMPLE}1"

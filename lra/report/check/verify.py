@@ -23,7 +23,8 @@ from lra.report.render import cards
 from lra.report.render.figures import write_figures
 
 TEXT_BYTES = 2**28  # the most that a file of a report may have
-MOST = 20  # places of a file that are named one by one
+MOST = 20  # places of a file that are named one by one,
+FEW = 3  # and where records have faults, from which those follow
 LEFT = {"accuracy": (METRICS, PREDICTIONS), "perplexity": (METRICS, COSTS, SAMPLE)}  # by a finished run
 
 
@@ -41,7 +42,7 @@ def verify(root: Path, selection: str | None = None, published: Iterable[Path] =
     try:
         rule = selection or (how.selection if how else None)
         report = Report(root, rule, published, faults.append, how.title if how else None)
-        faults += _of_report(report, how)
+        faults += _of_report(report, how, FEW if found else MOST)
     except UserError as error:
         if not runs and not faults:
             raise
@@ -98,8 +99,8 @@ def _built(folder: Path, faults: list[str]) -> Built | None:
         return None
 
 
-def _of_report(report: Report, how: Built | None) -> Iterator[str]:
-    """What in the files of the report is not as the records say."""
+def _of_report(report: Report, how: Built | None, most: int) -> Iterator[str]:
+    """What in the files of the report is not as the records say; `most` places of each."""
     texts = report.pages()
     if (report.folder / JSON).exists():
         drawn = _drawn(report)
@@ -109,7 +110,7 @@ def _of_report(report: Report, how: Built | None) -> Iterator[str]:
     if (report.folder / CARDS).exists():
         texts[CARDS] = cards.page(report)
     for name, text in texts.items():
-        yield from differences(report.folder / name, text)
+        yield from differences(report.folder / name, text, most)
 
 
 def _of_run(files: RunFiles, run: Record) -> Iterator[str]:
@@ -232,8 +233,8 @@ def _of_figures(folder: Path, listed: dict[str, str], drawn: dict[str, str]) -> 
             yield f"{path}: the records make another figure than {JSON} lists"
 
 
-def differences(path: Path, expected: str) -> Iterator[str]:
-    """The lines of a file that are not what the records give."""
+def differences(path: Path, expected: str, most: int = MOST) -> Iterator[str]:
+    """The lines of a file that are not what the records give, `most` places of them one by one."""
     try:
         text = read_regular(path, TEXT_BYTES).decode()
     except (OSError, ValueError) as error:
@@ -242,11 +243,11 @@ def differences(path: Path, expected: str) -> Iterator[str]:
     written, given = text.split("\n"), expected.split("\n")
     matcher = SequenceMatcher(None, written, given, autojunk=False)
     places = [change[1:] for change in matcher.get_opcodes() if change[0] != "equal"]
-    for first, last, start, end in places[:MOST]:
+    for first, last, start, end in places[:most]:
         found, right = _around("\n".join(written[first:last]), "\n".join(given[start:end]))
         yield f"{path.name}, line {first + 1}: found {found!r}, the records give {right!r}"
-    if len(places) > MOST:
-        yield f"{path.name}: {len(places) - MOST} more places are not what the records give"
+    if len(places) > most:
+        yield f"{path.name}: {len(places) - most} more places are not what the records give"
 
 
 def _around(text: str, other: str, most: int = 160) -> tuple[str, str]:
