@@ -8,6 +8,7 @@ from typing import Any
 from lra.bench.measure import MEASURED, Result
 from lra.bench.scaling import CURVES, MB, curve, exponent, exponents_of_rounds, figure, groups, line, number
 from lra.core.files import write_atomic, write_json
+from lra.report.statistics.words import plural
 
 NAME, PAGE = "bench.json", "README.md"
 SCHEMA = 2
@@ -56,7 +57,8 @@ def measured(where: dict[str, Any]) -> str:
 
 def _layers(record: Record) -> Iterator[str]:
     model, batch = record["config"]["model"], record["config"]["batch"]
-    yield f"One layer of width {model['dim']} with {model['heads']} heads, dropout {model['dropout']}, batch {batch}."
+    heads = plural(model["heads"], "head")
+    yield f"One layer of width {model['dim']} with {heads}, dropout {model['dropout']}, batch {batch}."
     if any(subject.startswith("stepwise:") for subject in record["config"]["subjects"]):
         yield "`stepwise:` is the same layer with its recurrence position by position."
     directions = {"train": "Forward and backward", "forward": FORWARD}
@@ -66,7 +68,7 @@ def _layers(record: Record) -> Iterator[str]:
 def _models(record: Record) -> Iterator[str]:
     model, batch, cut = record["config"]["model"], record["config"]["batch"], record["config"]["train"]["micro_batch"]
     parts = f" in micro-batches of {cut}" if cut < batch else ""
-    yield f"Whole models of {model['depth']} blocks of width {model['dim']} with {model['heads']} heads and"
+    yield f"Whole models of {model['depth']} blocks of width {model['dim']} with {plural(model['heads'], 'head')} and"
     yield f"{model['mlp_dim']} hidden units, dropout {model['dropout']}, batch {batch}{parts}."
     yield "A training step is a forward and a backward pass and an update on random tokens; that of `textbook:` is the"
     yield "straightforward one."
