@@ -87,10 +87,8 @@ def _train(name: str, minutes: float, question: str, *words: str) -> Item:
 
 SEEDS = "seed=1,2,3,4,5"
 SIDE_BY_SIDE = 24  # on 16 cores, under NVIDIA's MPS
-TEXTBOOK, WIDTHS = (
-    '"simple attention.form=textbook"',
-    ("model.dim=64", "model.heads=1", "model.depth=2", "model.mlp_dim=128"),
-)
+WIDTHS = ("model.dim=64", "model.heads=1", "model.depth=2", "model.mlp_dim=128")
+FORMS = 'subjects=[simple,"simple attention.form=textbook",linear,softmax,conv]'
 NARROW = "system=transformer,simple_res,performer,linformer"
 SIDES = ",".join(
     f'"{name} attention.backend={backend}"'
@@ -138,15 +136,8 @@ ITEMS = (
     Item(
         name="narrow_forms",
         question="such runs wait for the host: a step by Simple's two forms (376 and 165 operations)",
-        command=(
-            "lra",
-            "bench",
-            "what=model",
-            f"subjects=[simple,{TEXTBOOK},linear,softmax,conv]",
-            "lengths=[1024,4096]",
-        )
-        + ("batch=8", "rounds=5", *WIDTHS, "device={device}", "precision=fp32", "memory_limit=null")
-        + ("out={work}/narrow_forms",),
+        command=("lra", "bench", "what=model", FORMS, "lengths=[1024,4096]", "batch=8", "rounds=5", *WIDTHS)
+        + ("device={device}", "precision=fp32", "memory_limit=null", "out={work}/narrow_forms"),
         tiny=("lengths=[61]", "batch=2", "rounds=1"),
         minutes=3,
         shows="narrow_forms/README.md",
