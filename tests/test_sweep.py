@@ -186,7 +186,20 @@ def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.Monkey
     trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23  # 23 examples, every 50 of 15,000 steps, the test twice
     expected = (0.06 + 0.37 * 5) * (trained + evaluated / 3)
     assert settings.train["eval_every"] == 50
-    assert estimate._seconds(work, stub_task(), 0.1) == pytest.approx(expected)
+    assert [*estimate._seconds(work, stub_task(), 0.1)] == pytest.approx([expected, expected])
+
+
+def test_a_first_pass_that_is_far_slower_than_the_next_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 s for the first example, 0.25 s for each after it: what is told first is told anew. In evaluation 0.125 s."""
+    settings = settings_of(composed("task=listops", "model.depth=1", "model.dim=16", "model.heads=2"))
+    work = estimate.Work(settings=settings, system=assemble(settings))
+    first = iter([7.0])
+    monkeypatch.setattr(estimate, "_training", lambda *_: next(first, 0.25))
+    monkeypatch.setattr(estimate, "_evaluation", lambda *_: 0.125)
+    trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23
+    in_one_example = [second * (trained + evaluated / 3) for second in (7.0, 0.25)]
+    expected = [*in_one_example, 0.25 * trained + 0.125 * evaluated]
+    assert [*estimate._seconds(work, stub_task(), 0.5)] == pytest.approx(expected)
 
 
 def test_what_a_pass_costs_whatever_it_reads_does_not_count_for_every_example() -> None:

@@ -1,7 +1,7 @@
 """What runs will take on this machine, measured with a part of their first batches, or reckoned from their FLOPs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -139,37 +139,42 @@ def _prepared(works: list[Work]) -> list[Task | None]:
 def _measure(
     send: Callable[[tuple[int, float]], None], works: list[Work], tasks: list[Task | None], limit: float
 ) -> None:
-    """Send the place of a cell and the seconds of a run, one cell after the other."""
+    """Send the place of a cell and the seconds of a run, one cell after the other; what is sent later is nearer."""
     keep_memory()
     for place in sorted(range(len(works)), key=lambda place: place * GOLDEN % 1):
         if tasks[place] is None:
             continue
         try:
-            seconds = _seconds(works[place], tasks[place], max(limit / len(works), LEAST))
+            for seconds in _seconds(works[place], tasks[place], max(limit / len(works), LEAST)):
+                send((place, seconds))
         except Exception:  # a system that fails says so when it is run
             continue
-        send((place, seconds))
 
 
-def _seconds(work: Work, task: Task, share: float) -> float:
-    """Of one run, measured in about `share` seconds."""
+def _seconds(work: Work, task: Task, share: float) -> Iterator[float]:
+    """Of one run, measured in about `share` seconds. One example that takes longer is measured again, since the first
+    time may be a hundred times longer on a busy machine."""
     settings, recipe = work.settings, by_tokens(work.system.recipe, task)
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(work.system, task, settings.seed).to(device_of(settings.device))
     trained, evaluated = _examples(work, task)
     first = _training(model, work, task, 1)
     if first > share:
-        return first * (trained + FORWARD * evaluated)
+        yield first * (trained + FORWARD * evaluated)
+        first = min(first, _training(model, work, task, 1))
+        yield first * (trained + FORWARD * evaluated)
+    if first > share:
+        return
     share = min(share, max(SHORT, PART * first * (trained + FORWARD * evaluated)))
     each = _each(_training, model, work, task, most=min(recipe.micro_batch, recipe.batch_size), share=share / 2)
-    return trained * each + evaluated * _each(
+    yield trained * each + evaluated * _each(
         _evaluation, model, work, task, most=recipe.eval_batch, share=share / 2 - first
     )
 
 
 def _each(measure: Callable[..., float], *arguments: Any, most: int, share: float) -> float:
     """Seconds per example with 1, 2, 4 ... of them, as many as `share` seconds allow: what a pass costs whatever the
-    examples shall not count for each. The first time is not counted: on a busy machine it is a hundred times longer."""
+    examples shall not count for each. The first time is not counted."""
     measure(*arguments, 1)
     each = spent = measure(*arguments, 1)
     examples = 1
