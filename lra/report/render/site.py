@@ -15,7 +15,7 @@ from lra.report.statistics.columns import Tables
 from lra.report.statistics.table import COLLAPSED, VANILLA, Column, TableRow, Word
 
 LONGEST = 4  # answers of one result that are shown
-BENCHMARK = 5  # systems, without settings of their own, that make a result a benchmark; others are studies
+BENCHMARK = 4  # systems, without settings of their own, that make a result a benchmark; others are studies
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
 
 
 def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
-    """The results that compare many systems, those with most races first."""
+    """The results that compare several systems: those with most races first, then those on data of published tables."""
     found = []
     for entry in entries:
         columns = [(name, column) for name, column in entry.columns if len(plain_rows(column)) >= BENCHMARK]
@@ -127,7 +127,14 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
         shown = [(name, column) for name, column in columns if not _at_chance(column)]
         if shown:
             found.append(Benchmark(entry, shown, chance))
-    return sorted(found, key=lambda known: -sum(column.goal is not None for _, column in known.columns))
+
+    def weight(known: Benchmark) -> tuple[int, int]:
+        columns = [column for _, column in known.columns]
+        return -sum(column.goal is not None for column in columns), -sum(
+            column.source is not None for column in columns
+        )
+
+    return sorted(found, key=weight)
 
 
 def _at_chance(column: Column) -> bool:
