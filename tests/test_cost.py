@@ -1,6 +1,7 @@
 """What a run or a step of it costs is said before anything is trained."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def test_a_step_of_every_kind_of_task_is_measured_without_data(task: str) -> Non
     step_timing._measure(sent.append, settings, assemble(settings))
     assert [cost.examples for cost in sent] == [1, 1, 3, 3, 7, 7]
     assert all(cost.seconds > 0 for cost in sent)
-    memory = [cost.memory for cost in sent]
-    assert memory == sorted(memory), "a peak never falls"
+    for earlier, later in pairwise(cost.memory for cost in sent):
+        assert later > earlier - 2**20, "a peak never falls, by more than the system's counting in batches of pages"
 
 
 def test_the_cost_is_that_of_the_most_examples_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

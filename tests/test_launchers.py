@@ -30,14 +30,15 @@ from pathlib import Path
 from lra.attention.softmax import Softmax
 
 class Bad(Softmax):
-    """Until a file `repaired` is there, it fails, is killed, or takes its time."""
+    """From its first evaluation on, and until a file `repaired` is there, it fails, is killed, or takes its time."""
 
     def __init__(self, shape, *, what: str) -> None:
         super().__init__(shape, scale="head_dim")
         self.what = what
 
     def attend(self, q, k, v, key_mask):
-        if q.device.type != "meta" and self.training and not Path("repaired").exists():
+        measured = Path(f"runs/listops/paper/{self.what}/transformer/seed1/metrics.jsonl")
+        if self.training and measured.exists() and not Path("repaired").exists():
             if self.what == "fails":
                 raise RuntimeError("the machine is on fire")
             if self.what == "dies":
