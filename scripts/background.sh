@@ -20,12 +20,12 @@ queue() { # what a reader learns most from first: whoever stops it at any hour h
     local full="experiment=table1 protocol=strict precision=bf16 threads=1 max_hours=null"
     local image="experiment=lra task=image threads=1 max_hours=null out=results/image_lra" seed task
     local systems=simple,linear,transformer,performer,other/conv,other/s4d
-    local narrow="experiment=table1_narrow max_hours=null"
+    local narrow="experiment=table1_narrow max_hours=null" alike="train.micro_batch=8 train.eval_batch=128" # as on the H200
     cat <<END
-$narrow task=listops system=other/conv seed=4
+$narrow task=listops system=other/conv seed=4 out=results/table1_narrow_cpu
 $narrow task=listops system=other/conv seed=4 out=runs/narrow_again
-$(for task in listops text; do for seed in 4 5; do echo "$narrow task=$task seed=$seed"; done; done)
-$(for seed in 1 2 3; do echo "$narrow system=simple_res,performer seed=$seed"; done)
+$(for task in listops text; do for seed in 4 5; do echo "$narrow $alike task=$task seed=$seed"; done; done)
+$(for seed in 1 2 3; do echo "$narrow $alike system=simple_res,performer seed=$seed"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
 experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
