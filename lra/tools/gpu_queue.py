@@ -135,7 +135,7 @@ ITEMS = (
     ),
     Item(
         name="narrow_forms",
-        question="such runs wait for the host: a step by Simple's two forms (376 and 165 operations)",
+        question="such runs wait for the host: is the form of Simple that needs fewer operations faster?",
         command=("lra", "bench", "what=model", FORMS, "lengths=[1024,4096]", "batch=8", "rounds=5", *WIDTHS)
         + ("device={device}", "precision=fp32", "memory_limit=null", "out={work}/narrow_forms"),
         tiny=("lengths=[61]", "batch=2", "rounds=1"),
