@@ -27,19 +27,23 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def heard_from(work: Callable[..., None], *arguments: Any, seconds: float) -> Iterator[Any]:
+def heard_from(work: Callable[..., None], *arguments: Any, seconds: float | None = None) -> Iterator[Any]:
     """What `work(send, *arguments)` sends from a child, which leaves nothing in this process and is killed when the
-    seconds are over. It ends early where the child is done, or was killed for want of memory."""
+    seconds are over. Raises ChildProcessError, with the name of the signal, where it was killed otherwise."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(work, arguments, sender, os.getpid()), daemon=True)
     child.start()
     sender.close()
-    end = time.monotonic() + seconds
+    end = None if seconds is None else time.monotonic() + seconds
     try:
         with suppress(EOFError):
-            while receiver.poll(max(0.0, end - time.monotonic())):
+            while receiver.poll(end if end is None else max(0.0, end - time.monotonic())):
                 yield receiver.recv()
+            return
+        child.join()
+        if child.exitcode < 0 and -child.exitcode not in ASKING:
+            raise ChildProcessError(signal.Signals(-child.exitcode).name)
     finally:
         child.kill()
         child.join()

@@ -173,17 +173,47 @@ def check_memory(system: System) -> None:
 
 
 def check_attention(settings: Settings, system: System) -> None:
-    """Raises UserError where an attention that is not ours breaks a law of mixers, or cannot compute here."""
+    """Raises UserError where an attention that is not ours breaks a law of mixers, or cannot compute here.
+
+    On a CPU a child tries it: what kills its process would end the whole sweep without a word.
+    """
     if system.row is None:
         return
+    from lra.core.subprocesses import heard_from
+    from lra.runs.device import device_of
+
+    device = device_of(settings.device)
+    if device != "cpu":
+        _try_laws(system, device)
+        return
+    try:
+        for refusal in heard_from(_send_refusal, system):
+            raise UserError(refusal)
+    except ChildProcessError as killed:
+        raise UserError(
+            f"{system.row['name']} cannot compute: its first pass ended its process with {killed}; lra-check tries it "
+            "law by law"
+        ) from None
+
+
+def _send_refusal(send: Callable[[str], None], system: System) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the parent's pool of threads is not in the child
+    try:
+        _try_laws(system, "cpu")
+    except UserError as refusal:
+        send(str(refusal))
+
+
+def _try_laws(system: System, device: str) -> None:
     import torch
 
     from lra import laws
-    from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
         model = system.model(system.builder.facts)
-    laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
+    laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
 
 
 def architecture(

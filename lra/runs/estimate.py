@@ -82,7 +82,10 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     child, which leaves nothing in this process and is killed when time is up.
     """
     tasks = _prepared(works)
-    measured = dict(heard_from(_measure, works, tasks, seconds, seconds=seconds))
+    measured = {}
+    with suppress(ChildProcessError):  # for want of memory, which its run will say
+        for place, cost in heard_from(_measure, works, tasks, seconds, seconds=seconds):
+            measured[place] = cost
     found = {place: Cost(seconds) for place, seconds in measured.items()}
     left = [place for place in range(len(works)) if place not in measured]
     if left:

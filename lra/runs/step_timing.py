@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +66,9 @@ def step_cost(settings: Settings, system: System, seconds: float) -> StepCost | 
     """Of the largest part of a batch that a step could be measured with in so many seconds: all of it, a micro-batch,
     or one example. None where there was no time for one."""
     cost = None
-    for cost in heard_from(_measure, settings, system, seconds=seconds):  # noqa: B007
-        pass
+    with suppress(ChildProcessError):  # the next part of the batch wanted more memory than there is
+        for cost in heard_from(_measure, settings, system, seconds=seconds):  # noqa: B007
+            pass
     return cost
 
 
