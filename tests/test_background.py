@@ -1,0 +1,40 @@
+"""scripts/background.sh: what has finished comes into the checkout's results, and nothing that stands there goes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import Commands
+
+from lra.cli import train
+from lra.core.paths import CHECKOUT
+from lra.records.names import RECORD, SWEEP
+
+SCRIPT = CHECKOUT / "scripts" / "background.sh"
+pytestmark = pytest.mark.skipif(not SCRIPT.exists() or sys.platform != "linux", reason="not a checkout on Linux")
+
+
+@pytest.mark.slow
+def test_finished_runs_are_collected_beside_those_that_stand_there(cli: Commands) -> None:
+    """A run that is half done stays where it is; what either folder declares is declared."""
+    smoke = ("--multirun", "experiment=smoke", "protocol=strict", "system=simple")
+    assert cli(train.main, *smoke, "seed=3", "out=results/small")[0] == 0
+    assert cli(train.main, *smoke, "seed=1,2", "out=state/results/small")[0] == 0
+    cell = Path("results/small/listops/strict/simple/simple")
+    here = {path: path.read_bytes() for path in cell.rglob("*") if path.is_file()}
+    (Path("state") / cell / "seed2" / RECORD).unlink()
+
+    Path("scripts").mkdir()
+    shutil.copy(SCRIPT, "scripts")
+    Path(".venv").symlink_to(sys.prefix)
+    state = {"LRA_BACKGROUND": str(Path("state").resolve())}
+    subprocess.run(["bash", "scripts/background.sh", "collect"], check=True, env={**os.environ, **state})
+    assert sorted(path.parent.name for path in Path("results").rglob(RECORD)) == ["seed1", "seed3"]
+    assert {path: path.read_bytes() for path in here} == here
+    [declared] = json.loads(Path("results/small", SWEEP).read_bytes())["cells"]
+    assert declared["seeds"] == [1, 2, 3]
+    assert "2/3" in Path("results/small/README.md").read_text()
