@@ -151,8 +151,10 @@ def test_the_selection_rule_decides_which_accuracy_is_shown(tmp_path: Path) -> N
 def test_runs_that_ended_before_all_steps_are_counted(tmp_path: Path) -> None:
     for seed, ended in ((1, "no progress"), (2, "steps"), (3, "no progress")):
         put(tmp_path, seed, 37.5, ended=ended)
-    assert "- ends: 0 at the goal, 2 with no progress, 1 after all steps\n" in page_of(tmp_path)
-    put(tmp_path, 4, 37.5, ended="bored")
+    put(tmp_path, 4, 37.5)  # it had no rule
+    put(tmp_path, 5, 37.5, status="diverged", ended="steps", test={})
+    assert "- ends: 0 at the goal, 2 with no progress, 2 after all steps\n" in page_of(tmp_path)
+    put(tmp_path, 6, 37.5, ended="bored")
     with pytest.raises(UserError, match="ended"):
         page_of(tmp_path)
 

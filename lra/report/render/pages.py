@@ -116,7 +116,7 @@ def _made(runs: Sequence[Record]) -> dict[str, Any]:
     return {
         "runs": len(runs),
         "minutes": sum(sum(run.get("seconds", {}).values()) for run in runs) / 60,
-        "ends": Counter(run.get("ended") for run in runs),
+        "ends": Counter(run.get("ended", "steps") for run in runs if run["status"] == "finished"),
         "commits": sorted({f"{each['commit']}{' (with uncommitted changes)' * bool(each['dirty'])}" for each in made}),
         "digests": sorted({f"{run['task']} {run['provenance']['data_sha256']}" for run in runs}),
         "versions": sorted({f"torch {each['packages']['torch']}, Python {each['python']}" for each in made}),
