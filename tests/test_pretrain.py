@@ -19,6 +19,7 @@ from lra.config.settings import settings_of
 from lra.core import locks
 from lra.core.errors import UserError
 from lra.core.signals import Requests
+from lra.data.pictures import Pictures
 from lra.data.self_pretraining import facts_of, inputs_of
 from lra.init.checkpoint import Checkpoint
 from lra.records import record
@@ -57,6 +58,30 @@ def documents(count: int, length: int) -> Split:
         index=np.arange(count),
         labels=np.zeros(count, np.uint8),
     )
+
+
+@pytest.mark.parametrize("objective", ["masked", "next"])
+def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: str) -> None:
+    """From black, 0, to white, 255, where each picture has both; ids of 1 to 256, numbers of 0 to 1."""
+    count, pixels = 23, 49
+    grey = np.random.default_rng(7).integers(0, 256, (count, pixels)).astype(np.uint8)
+    grey[:, 0], grey[:, 1] = 0, 255
+    pictures = Pictures(
+        tokens=grey.ravel(),
+        offsets=np.arange(count + 1) * pixels,
+        index=np.arange(count),
+        labels=np.zeros(count, np.uint8),
+    )
+    known = facts(vocab_size=257, max_len=pixels, fixed_length=True)
+    for values in (False, True):
+        task = inputs_of(pictures, known, "stub", objective, values=values, share=0.3, holdout=0.2, seed=5)
+        rows = np.arange(len(task.train))
+        read, expected = task.train.pad(rows, pixels), pictures.pad(task.train.index, pixels)
+        hidden = read == 257
+        assert hidden.any() == (objective == "masked")
+        assert np.array_equal(read[~hidden], expected[~hidden])
+        targets = expected.ravel()[task.train.scored(rows, pixels) + task.train.ahead].astype(int)
+        assert np.array_equal(task.train.targets(rows), ((targets - 1) / 255).astype(np.float32) if values else targets)
 
 
 def test_the_share_that_is_hidden() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -67,9 +67,11 @@ class Split:
     """n examples of P documents each.
 
     tokens [total] uint8 | uint16 and offsets [m + 1] int64 hold the m stored documents, each once;
-    index [n * P] int32 says which document stands at each place, labels [n] what the examples are.
+    index [n * P] int32 says which document stands at each place, labels [n] what the examples are. A token is what is
+    stored + `shift`.
     """
 
+    shift: ClassVar[int] = 0
     tokens: np.ndarray
     offsets: np.ndarray
     index: np.ndarray

@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -21,6 +22,7 @@ class Pictures(Split):
     known [n * p] int32: p numbers that are known of each picture besides, where it was drawn here.
     """
 
+    shift: ClassVar[int] = 1
     known: np.ndarray | None = None
 
     def document(self, example: int, place: int = 0) -> np.ndarray:
@@ -28,7 +30,7 @@ class Pictures(Split):
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         """Tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
-        return self.grey(examples).astype(np.uint16) + 1
+        return self.grey(examples).astype(np.uint16) + self.shift
 
     def grey(self, examples: np.ndarray) -> np.ndarray:
         """Grey values [len(examples), pixels] uint8."""

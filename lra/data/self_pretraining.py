@@ -22,8 +22,9 @@ SHORTEST = 2  # tokens of a document in which something can be predicted from so
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Split):
     """n documents, each an example. `vocab_size`: V; with `values` a token is the number (id - 1) / (V - 2), as a grey
-    value is, and else a class."""
+    value is, and else a class. `shift`: of the documents' own task; where it is not 0 they have one length."""
 
+    shift: int
     vocab_size: int
     values: bool
     ahead: ClassVar[int]  # how far behind a scored position the token lies that it predicts
@@ -39,13 +40,16 @@ class Inputs(Split):
     def places(self, row: int, length: int) -> np.ndarray:
         """The positions of the stored document `row` of this length that are scored, ascending."""
 
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        return super().pad(examples, length).astype(np.int32) + self.shift
+
     def predictions(self, examples: np.ndarray) -> np.ndarray:
         """The numbers of the predicted tokens among all stored ones."""
         return np.concatenate([start + places + self.ahead for start, places in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
         """Classes [m], or with `values` numbers from 0 to 1 [m]."""
-        ids = self.tokens[self.predictions(examples)].astype(np.int64)
+        ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -79,7 +83,7 @@ class Masked(Inputs):
         return hidden if len(hidden) else draws.argmin(keepdims=True)
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        batch = super().pad(examples, length).astype(np.int32)  # V may be one more than the stored type holds
+        batch = super().pad(examples, length)
         batch.ravel()[self.scored(examples, length)] = self.vocab_size
         return batch
 
@@ -140,6 +144,7 @@ def inputs_of(
             "offsets": train.offsets,
             "index": index,
             "labels": np.empty(0, np.uint8),
+            "shift": train.shift,
             "vocab_size": facts.vocab_size,
             "values": values,
         }
