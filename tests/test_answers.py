@@ -101,6 +101,54 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
     )
 
 
+def test_whoever_learned_something_is_not_said_to_have_learned_nothing(tmp_path: Path) -> None:
+    """The Transformer answers as the majority does, so that nothing is tested; one seed of Simple has learned."""
+    expected = {
+        (
+            17.05,
+            36.0,
+        ): "Transformer has 17.05 ± 0.00 and Simple has 26.52 ± 13.40; no test: Transformer collapsed in every "
+        "seed. Seeds with one answer to everything: Simple 1 of 2.",
+        (17.05, 17.05): "Nothing is told apart: the runs answer as one that has learned nothing does.",
+    }
+    for number, (of_simple, sentence) in enumerate(expected.items()):
+        for seed, accuracy in enumerate(of_simple, start=1):
+            for system, value in (("Transformer", 17.05), ("Simple", accuracy)):
+                put(tmp_path / str(number), seed, value, **SYSTEMS[system], baselines={"majority class": 17.05})
+        assert Report(tmp_path / str(number)).sections[0].columns[0].plain == sentence
+
+
+def put_race(root: Path, steps: dict[str, tuple[int, ...]], **settings: object) -> None:
+    config = {"train": {"goal": 99.0, "steps": 1900}}
+    for system, of_seeds in steps.items():
+        for seed, reached in enumerate(of_seeds, start=1):
+            changes = {**SYSTEMS[system], "settings": settings, "config": config | {"seed": seed}}
+            put(root, seed, 99.5, **changes, ended="solved", steps=reached, baselines={})
+
+
+def test_who_is_as_soon_as_the_first_is_first_too(tmp_path: Path) -> None:
+    put_race(tmp_path / "two", {"Transformer": (300, 500, 400), "Simple": (400, 300, 500)})
+    put_race(
+        tmp_path / "three", {"Transformer": (300, 500, 400), "Simple": (400, 300, 500), "Performer": (500, 600, 700)}
+    )
+    two, three = (Report(tmp_path / name).sections[0].columns[0].plain for name in ("two", "three"))
+    assert two == "Transformer and Simple learn it in every seed, in 400 steps."
+    assert three == (
+        "Transformer, Simple and Performer learn it in every seed, Transformer and Simple first (in 400 steps)."
+    )
+
+
+def test_a_race_with_several_references_names_none_of_them(tmp_path: Path) -> None:
+    for number, first in ((1, 300), (2, 400)):
+        steps = {"Transformer": (first, first + 10, first + 20), "Simple": (1500, 1600, 1700)}
+        put_race(tmp_path, steps, **{"model.depth": number})
+    [section] = Report(tmp_path).sections
+    assert (
+        "Beside the reference of its settings (log-rank, Holm) slower: Simple (model.depth=1)"
+        in section.columns[0].answer
+    )
+
+
 def test_a_race_that_nobody_wins_says_so(tmp_path: Path) -> None:
     for system, accuracy in (("Transformer", 30.0), ("Simple", 50.0)):
         ended = {"ended": "no progress", "steps": 1300, "baselines": {"root operator": 11.0}}

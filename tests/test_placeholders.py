@@ -90,6 +90,12 @@ def test_quantities_of_a_race_are_those_of_its_seeds(tmp_path: Path) -> None:
         ("sweep/listops strict/Luna/mean:.2q", "expected a format like .2f, found '.2q'"),
         ("sweep/listops strict/Luna/val_loss at 11", "the records have no such number"),
         ("published/SimpleTRON v4/listops/Nobody", "the records have no such number"),
+        ("sweep/listops strict/*/steps to 100", "the records have no such number"),
+        ("sweep/listops strict/Luna/val_accuracy in block 1", "the records have no such number"),
+        (
+            "sweep/listops strict/Luna beside Transformer/steps to 101",
+            "expected a quantity of one number each|no quotient",
+        ),
         ("bench/stops/lra/ratio", "bench.json: not a readable measurement"),
         ("bench/steps/lra/ratio", "did you mean 'lra at 17'?"),
         ("bench/steps/straightforward/seconds", "'straightforward' has no 'seconds'"),
@@ -200,3 +206,24 @@ def test_the_commands_fill_and_verify_a_folder_of_folders(tmp_path: Path, cli: C
     assert f"{text}:1: sweep/listops strict/Luna/best: '40.01' stands there, the records say '40.00'" in out
     assert f"{root / 'README.md'}, line " in out
     assert str(root / "findings.md") not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["sweep", "--verify", "--text", "more.md"], "--text: its numbers are of several folders; say --verify ."),
+        (["sweep", "--text", "more.md"], "--text: it changes nothing in the report of a folder"),
+        (["sweep", "--watch", "--selection", "last"], "--selection: it changes nothing in --watch"),
+        (["sweep", "--submit", "--published", "more.yaml"], "--published: it changes nothing in --submit"),
+        (["sweep", "--verify", "--pages-only"], "--pages-only: it changes nothing in --verify"),
+        (["sweep", "--pages-only", "--selection", "last"], "--selection: --pages-only leaves no file that says which"),
+        ([".", "--verify", "--selection", "last"], "--selection, --published: . holds results folders; verify one of"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_a_mistake(words: list[str], reason: str, cli: Commands) -> None:
+    """Silence would pass for a text that was verified."""
+    make(Path("sweep"))
+    assert cli(command.main, "sweep")[0] == 0
+    code, out, err = cli(command.main, *words)
+    assert (code, out) == (2, "")
+    assert reason in err

@@ -36,6 +36,13 @@ def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -
     assert short_names(names, {"image", "listops", "text"}, {"mqar (pairs 16)": "Recall"}) == names
 
 
+def test_a_name_does_not_depend_on_the_order_of_tasks() -> None:
+    tasks = ["listops (length 10-50)", "listops", "listops (length 10-60)"]
+    for order in (tasks, [tasks[1], tasks[0], tasks[2]]):
+        names = short_names(order, {"listops"}, {})
+        assert names == dict(zip(tasks, ["listops-short", "listops", "listops-short-2"], strict=True))
+
+
 def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> None:
     put(tmp_path, 1, 90.0, task="listops (length 10-50)")
     page = page_of(tmp_path)

@@ -26,8 +26,8 @@ def run(
         seed,
         None if accuracy is None else 1.0,  # of the test, which does not choose
         attention=attention,
-        validation={"best": found, "last": {**found, "accuracy": last}},
-        config={"train": {"lr": rate, "goal": 99.0}},
+        **({} if accuracy is None else {"validation": {"best": found, "last": {**found, "accuracy": last}}}),
+        config={"train": {"lr": rate, "goal": 99.0, "steps": 900}},
         **ran,
     )
 
@@ -73,6 +73,18 @@ def test_of_a_race_the_rate_that_solves_most_then_the_quickest(
         "0.01: 79.75 (60.00 to 99.50), 1 of 2 solved in 500 steps; "
         "0.02: 79.75 (60.00 to 99.50), 1 of 2 solved in 300 steps"
     )
+
+
+def test_a_record_that_cannot_be_read_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run(tmp_path, 1, 0.003, 98.0)
+    [path] = tmp_path.rglob("record.json")
+    path.write_text("half of")
+    monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        rates.main()
+    assert capsys.readouterr().err.startswith(f"lra.tools.rates: error: {path}: not a readable record: ")
 
 
 def test_a_folder_without_records(

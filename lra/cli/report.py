@@ -44,6 +44,14 @@ ALONE = {
 }
 """What else to do than write the report."""
 
+MODIFIERS = {
+    "text": ("verify", "fill", "overview"),
+    "selection": (None, "verify", "pack", "unpack", "cards"),
+    "published": (None, "verify", "pack", "unpack", "cards"),
+    "pages_only": (None, "pack", "unpack"),
+}
+"""What each option changes; None: the report that is written."""
+
 
 @interruptible("lra-report")
 def main() -> None:
@@ -115,7 +123,24 @@ def _arguments() -> argparse.Namespace:
     asked = [f"--{name}" for name in ALONE if getattr(arguments, name)]
     if len(asked) > 1 and set(asked) != {"--watch", "--once"}:
         parser.error(f"{' and '.join(asked)}: expected one of them")
+    _refuse_idle(parser, arguments, asked[0].removeprefix("--") if asked else None)
     return arguments
+
+
+def _refuse_idle(parser: argparse.ArgumentParser, arguments: argparse.Namespace, asked: str | None) -> None:
+    """Options that would do nothing are mistakes: what they name was to be verified, or shown."""
+    what = f"--{asked}" if asked else "the report of a folder"
+    for name, changed in MODIFIERS.items():
+        option = f"--{name.replace('_', '-')}"
+        if getattr(arguments, name) and asked not in changed:
+            parser.error(f"{option}: it changes nothing in {what}")
+    over = asked == "verify" and is_over_folders(arguments.folder)
+    if asked == "verify" and arguments.text and not over:
+        parser.error(f"--text: its numbers are of several folders; say --verify {arguments.folder.parent}")
+    if over and (arguments.selection or arguments.published):
+        parser.error(f"--selection, --published: {arguments.folder} holds results folders; verify one of them")
+    if arguments.pages_only and arguments.selection:
+        parser.error("--selection: --pages-only leaves no file that says which rule it was; write the whole report")
 
 
 def _write(arguments: argparse.Namespace, faults: list[str]) -> Path:

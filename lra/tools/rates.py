@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lra.core.errors import CONFIG_ERROR
-from lra.records import course, record
+from lra.core.errors import CONFIG_ERROR, UserError, printable
+from lra.records import course
 from lra.records.names import RECORD
+from lra.records.run_files import RunFiles
+from lra.report.read.records import read_record
 
 Row = tuple[str, str]  # task and attention
 
@@ -80,13 +82,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lra.tools.rates", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="of a sweep over train.lr")
     folder = parser.parse_args().folder
-    records = {path.relative_to(folder): record.read(path) for path in sorted(folder.rglob(RECORD))}
-    if not records:
-        print(f"lra.tools.rates: error: {folder}: no records below it", file=sys.stderr)
-        raise SystemExit(CONFIG_ERROR)
+    try:
+        files = RunFiles(folder)
+        records = {Path(path).parent: read_record(files, path) for path in files.find(RECORD)}
+        if not records:
+            raise UserError(f"{folder}: no records below it")
+    except (UserError, ValueError) as error:
+        print(f"lra.tools.rates: error: {printable(str(error))}", file=sys.stderr)
+        raise SystemExit(CONFIG_ERROR) from None
     for path, run in records.items():
         if run["status"] != "finished":
-            print(f"{path.parent}: {run['status']}")
+            print(f"{path}: {run['status']}")
     finished = {path: run for path, run in records.items() if run["status"] == "finished"}
     print("\n".join(lines(runs_by_rate(finished))))
 

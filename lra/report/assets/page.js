@@ -26,7 +26,7 @@ const number = (value, digits = 2) => (value == null ? MISSING : value.toFixed(d
 const signed = (value) => (value < 0 ? "" : "+") + value.toFixed(2);
 const whole = (value) => (value == null ? MISSING : Math.round(value).toLocaleString("en"));
 const text = (value) => (value === undefined ? MISSING : typeof value === "string" ? value : JSON.stringify(value));
-const minutes = (seconds) => (seconds === undefined ? MISSING : `${(seconds / 60).toFixed(1)} min`);
+const minutes = (seconds) => (seconds == null ? MISSING : `${(seconds / 60).toFixed(1)} min`);
 
 /** A table in a frame that scrolls; a body cell that is a number stands right. */
 function grid(caption, headings, lines) {
@@ -291,7 +291,7 @@ function seeds(place, cell) {
       number(run.best_val),
       whole(run.best_val_step),
       whole(run.steps),
-      minutes(run.seconds?.train),
+      minutes(run.training_seconds),
       whole(run.tokens_per_second),
       run.peak_memory_bytes == null ? MISSING : `${(run.peak_memory_bytes / 2 ** 20).toFixed(0)} MiB`,
       run.packed
@@ -539,10 +539,13 @@ function shownRows() {
 }
 
 const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-const TEX = {"\\": "\\textbackslash{}", "±": "$\\pm$", "−": "$-$", "²": "$^2$", "√": "$\\surd$", "~": "\\textasciitilde{}"};
+const TEX = {
+  ...{"\\": "\\textbackslash{}", "±": "$\\pm$", "−": "$-$", "²": "$^2$", "√": "$\\surd$", "~": "\\textasciitilde{}"},
+  ...{"^": "\\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$", "[": "{[}", "*": "{*}"},
+};
 
 function latex(lines) {
-  const safe = (value) => value.replace(/[\\±−²√~]|[&%$#_{}^]/g, (found) => TEX[found] ?? `\\${found}`);
+  const safe = (value) => value.replace(/[\\±−²√~^<>|[*]|[&%$#_{}]/g, (found) => TEX[found] ?? `\\${found}`);
   const [head, ...body] = lines.map((line) => `${line.map(safe).join(" & ")} \\\\`);
   return [`\\begin{tabular}{l${"r".repeat(lines[0].length - 1)}}`, "\\hline", head, "\\hline", ...body, "\\hline", "\\end{tabular}"].join("\n");
 }
@@ -553,7 +556,9 @@ function hand(title, content) {
   field.value = content;
   const copy = () => {
     field.select();
-    navigator.clipboard?.writeText(content).catch(() => document.execCommand("copy"));
+    const selected = () => document.execCommand("copy");
+    if (navigator.clipboard) navigator.clipboard.writeText(content).catch(selected);
+    else selected(); // a page over plain http has no clipboard
   };
   open(title, "The rows that are shown.", field, h.p(make("button", {type: "button", onclick: copy}, "copy")));
   field.select();

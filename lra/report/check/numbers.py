@@ -126,6 +126,8 @@ def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
     one, two = (read(name).values for name in names.split(BESIDE, 1))
     if len(one) != 1 or len(two) != 1:
         raise UserError(f"{names!r}: expected a quantity of one number each, found {len(one)} and {len(two)}")
+    if not all(isinstance(value, int | float) for value in (*one, *two)) or not two[0]:
+        raise UserError(f"{names!r}: there is no quotient of {one[0]} and {two[0]}")
     return Quantity([one[0] / two[0]], "{:.2f}")
 
 
@@ -195,7 +197,10 @@ def _steps(rows: list[TableRow], target: float) -> Quantity:
     ]
     if len(rows) == 1:
         return Quantity([step or "never" for step in reached], ", ".join(["{}"] * len(reached)))
-    return Quantity([min(filter(None, reached)), max(filter(None, reached))], "{} to {}")
+    known = [step for step in reached if step]
+    if not known:
+        return Quantity([], "")
+    return Quantity([min(known), max(known) if len(known) == len(reached) else "never"], "{} to {}")
 
 
 def _at(row: TableRow, name: str, step: int) -> float | None:
@@ -206,9 +211,9 @@ def _at(row: TableRow, name: str, step: int) -> float | None:
 def _blocks(row: TableRow, name: str, first: int, last: int) -> Quantity:
     """A probe at the last step, mean over the seeds, from the smallest to the largest of the blocks."""
     steps, values = records.over_seeds(row.curves.values(), name)
-    if not len(steps):
+    means = values[:, -1].mean(axis=0)[first - 1 : last] if values.ndim > 2 and len(steps) else []
+    if not len(means):
         return Quantity([], "")
-    means = values[:, -1].mean(axis=0)[first - 1 : last]
     return Quantity([min(means)], "{:.2f}") if first == last else Quantity([min(means), max(means)], "{:.2f} to {:.2f}")
 
 

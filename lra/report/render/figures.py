@@ -20,7 +20,7 @@ from lra.report.read import records
 from lra.report.read.records import PROBES, Curve, Record, computed_tokens, training_seconds
 from lra.report.render import layout
 from lra.report.render.layout import Named
-from lra.report.render.pictures import COLOURS, colour_number, system_number
+from lra.report.render.pictures import COLOURS, colour_number, shortened, system_number
 from lra.report.statistics import columns, inference
 from lra.report.statistics.table import Column, TableRow
 
@@ -161,9 +161,7 @@ def plain(text: str, most: int = LONGEST) -> str:
 
     `most`: of a longer one the middle is left out, lest the panels have no room.
     """
-    if len(text) > most:
-        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
-    text = text.replace("$", r"\$")
+    text = shortened(text, most).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 

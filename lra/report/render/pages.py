@@ -14,7 +14,7 @@ from lra.core.errors import printable
 from lra.records import names
 from lra.records.run_files import RunFiles
 from lra.report.read import records
-from lra.report.read.records import PROBES, Curve, Record, anchor
+from lra.report.read.records import PROBES, Curve, Record, anchor, training_seconds
 from lra.report.read.schema import RULES, cleaned
 from lra.report.render import layout, pictures
 from lra.report.render.figures import captions
@@ -262,18 +262,22 @@ def _run(files: RunFiles, row: TableRow, seed: int, shared: dict[str, Any], step
         "test": {rule: run["test"][rule][row.cell.metric] for rule in RULES if rule in run.get("test", {})},
         "best_val": best.get(row.cell.metric),
         "best_val_step": best.get("step"),
-        **{name: run.get(name) for name in ("steps", "seconds", "tokens_per_second", "peak_memory_bytes")},
+        **{name: run.get(name) for name in ("steps", "tokens_per_second", "peak_memory_bytes")},
+        "training_seconds": training_seconds(run),
         "provenance": {name: value for name, value in run["provenance"].items() if name not in shared},
         "curve": _curve(row.curves.get(seed) or records.read_curve(files, run), steps),
     }
 
 
 def _curve(curve: Curve | None, steps: Steps) -> dict[str, Any]:
-    """No more than POINTS_OF_A_CURVE of the evaluations, the first and the last among them."""
+    """No more than POINTS_OF_A_CURVE of the evaluations: each, or every second, fourth, ..., so that runs that ended at
+    different steps have theirs in common; and the last."""
     if not curve:
         return {}
     count = len(curve["step"])
-    kept = np.unique(np.linspace(0, count - 1, min(count, POINTS_OF_A_CURVE)).round().astype(int)).tolist()
+    stride = 1
+    while len(kept := sorted({*range(0, count, stride), count - 1})) > POINTS_OF_A_CURVE:
+        stride *= 2
     shown: dict[str, Any] = {"step": steps.setdefault(tuple(curve["step"][place] for place in kept), len(steps))}
     return shown | {name: [_rounded(curve[name][place]) for place in kept] for name in CURVES if name in curve}
 

@@ -41,11 +41,17 @@ def scale(low: float, high: float, start: float, width: float) -> Callable[[floa
     return lambda value: f"{start + width * (min(max(value, low), high) - low) / (high - low):.1f}"
 
 
+def shortened(name: str, most: int) -> str:
+    """Of a longer name the middle is left out."""
+    return name if len(name) <= most else f"{name[: most // 2]} … {name[-most // 2 :]}"
+
+
 # The pictures of README.md, a panel for each task.
 
 
 LINE, HEAD, FOOT = 17, 34, 34  # pixels: of a row, above and below them
 LETTER = 6.1  # of a name
+LONGEST = 40  # letters of a name
 PANEL, GAP = 150, 18
 
 
@@ -91,7 +97,7 @@ def _panels(
     heights = {order: HEAD + LINE * (place + 0.75) for place, order in enumerate(sorted(names)[:most])}
     if not heights:
         return None
-    left = min(260.0, 12 + LETTER * max(len(names[order]) for order in heights))
+    left = 12 + LETTER * min(LONGEST, max(len(names[order]) for order in heights))
     drawn = [
         (name, column, rows)
         for name, column in shown
@@ -113,7 +119,7 @@ def _panels(
     return {
         "width": f"{left + len(panels) * (PANEL + GAP):.0f}",
         "height": HEAD + LINE * len(heights) + FOOT,
-        "names": [(f"{left - 8:.1f}", height, names[order]) for order, height in heights.items()],
+        "names": [(f"{left - 8:.1f}", height, shortened(names[order], LONGEST)) for order, height in heights.items()],
         "top": HEAD - 6,
         "bottom": HEAD + LINE * len(heights),
         "across": PANEL,

@@ -12,7 +12,7 @@ from lra.report.render.markup import markup, rendered
 from lra.report.render.pictures import Picture, colour_number, kinds
 from lra.report.statistics import words
 from lra.report.statistics.columns import Tables
-from lra.report.statistics.table import COLLAPSED, VANILLA, Column, TableRow, Word
+from lra.report.statistics.table import VANILLA, Column, TableRow
 
 LONGEST = 4  # answers of one result that are shown
 BENCHMARK = 4  # systems, without settings of their own, that make a result a benchmark; others are studies
@@ -139,9 +139,8 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
 
 def _at_chance(column: Column) -> bool:
     """Whether nobody was compared, for want of anything learned."""
-    return all(row.verdict is None or row.verdict.word == Word.UNTESTED or row.has("U") for row in column.rows) and any(
-        COLLAPSED in flags for row in column.rows for flags in row.flags.values()
-    )
+    done = [row for row in column.rows if row.summary.done]
+    return any(row.collapsed for row in done) and all(row.collapsed == row.summary.done or row.has("U") for row in done)
 
 
 def _said(row: TableRow) -> str:

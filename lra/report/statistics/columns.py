@@ -2,6 +2,7 @@
 the records say of whether anything was learned."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
@@ -243,7 +244,8 @@ def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping
             continue
         base, _, note = task.partition(" (")
         name = base + (_other_data(note) if base in published else "")
-        same = sum(other == name or other.startswith(f"{name}-") for known, other in names.items() if known != task)
+        numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
+        same = sum(numbered.fullmatch(other) is not None for known, other in names.items() if known != task)
         names.setdefault(task, f"{name}-{same + 1}" if same else name)
     return names
 

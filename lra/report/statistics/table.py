@@ -493,6 +493,9 @@ class Column:
         """Why no test decides about bold here; None where one does."""
         if self.leader is None or len(self.rows) < 2:
             return "there are no two systems to compare"
+        undeclared = [row.name for row in self.rows if not row.cell.declared]
+        if undeclared:
+            return f"no sweep declared which seeds there are to be of {', '.join(undeclared)}"
         incomplete = [row.name for row in self.rows if not row.cell.complete]
         if incomplete:
             return f"not all seeds that a sweep declared are done of {', '.join(incomplete)}"

@@ -22,7 +22,7 @@ def plain(column: Column) -> str:
     reasons = {row.verdict.reason for row in rows if row.verdict.word == Word.UNTESTED}
     if not all(row.verdict.word == Word.UNTESTED for row in rows):
         return f"{_told_apart(column, rows)}.{_stuck(column)}{_trivial(column)}"
-    if rows and all("collapsed" in reason for reason in reasons):
+    if rows and all(row.collapsed == row.summary.done for row in done):
         return f"Nothing is told apart: the runs answer as one that has learned nothing does.{_trivial(column)}"
     alone = _list([f"{row.name} has {mean_sd(row.summary)}" for row in done])
     test = f"no test: {min(reasons)}" if rows else "nothing is compared"
@@ -77,7 +77,8 @@ def _learners(column: Column) -> str:
     parts = []
     if every:
         steps = f"in {every[0].race.median:,} steps"
-        order = f", {every[0].name} first ({steps})" if len(every) > 1 else f", {steps}"
+        first = [row.name for row in every if row.race.median == every[0].race.median]
+        order = f", {steps}" if len(first) == len(every) else f", {_list(first)} first ({steps})"
         learn = "learn" if len(every) > 1 else "learns"
         parts.append(f"{_list([row.name for row in every])} {learn} it in every seed{order}")
     parts += [f"{row.name} in {row.race.seeds} ({_scores(row)})" for row in some]
@@ -165,7 +166,9 @@ def _quicker(column: Column) -> str:
         for word, first in (("quicker", True), ("slower", False))
     }
     said = "; ".join(f"{word}: {_some(rows)}" for word, rows in words.items() if rows)
-    return f" Beside {tests[0].reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
+    names = {test.reference for test in tests}
+    reference = min(names) if len(names) == 1 else "the reference of its settings"
+    return f" Beside {reference} (log-rank, Holm) {said or 'nobody is quicker or slower beyond chance'}."
 
 
 def _some(rows: list[str]) -> str:
@@ -232,11 +235,12 @@ def _baselines(column: Column) -> str:
         return ""
     name, value = column.strongest
     done, below = _below(column)
-    return f" {below} of {done} below the strongest baseline ({name}, {value:.2f})." if below else ""
+    worse = "above" if column.metric == "perplexity" else "below"
+    return f" {below} of {done} {worse} the strongest baseline ({name}, {value:.2f})." if below else ""
 
 
 def _below(column: Column) -> tuple[int, int]:
-    """How many systems have a finished run, and how many of these are below the strongest baseline."""
+    """How many systems have a finished run, and how many of these are worse than the strongest baseline."""
     done = [row for row in column.rows if row.summary.done]
     return len(done), sum(row.has("B") for row in done)
 
