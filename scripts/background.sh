@@ -111,16 +111,17 @@ END
 }
 
 collect() { # finished runs into this checkout's results, with their reports
-    local record folder results
+    local record finished folder results
     swept | while read -r results; do
         [ "$(dirname "$results")" = "$home/results" ] || continue
         results=$(basename "$results")
-        grep -rlE --include=record.json '"status": *"finished"' "$home/results/$results" | while read -r record; do
+        finished=$(grep -rlE --include=record.json '"status": *"finished"' "$home/results/$results" || true)
+        [ -n "$finished" ] || continue
+        while read -r record; do
             folder=$(dirname "${record#"$home"/}")
             mkdir -p "$root/$folder"
             find "$home/$folder" -maxdepth 1 -type f ! -name '.*' ! -name 'checkpoint*' -exec cp {} "$root/$folder/" \;
-        done
-        [ -d "$root/results/$results" ] || continue
+        done <<<"$finished"
         merge_sweep "$root/results/$results" "$home/results/$results/sweep.json"
         "$root/.venv/bin/lra-report" "$root/results/$results" >/dev/null
     done

@@ -27,6 +27,7 @@ def test_finished_runs_are_collected_beside_those_that_stand_there(cli: Commands
     cell = Path("results/small/listops/strict/simple/simple")
     here = {path: path.read_bytes() for path in cell.rglob("*") if path.is_file()}
     (Path("state") / cell / "seed2" / RECORD).unlink()
+    shutil.copytree("state/results/small", "state/results/begun", ignore=shutil.ignore_patterns(RECORD))
 
     Path("scripts").mkdir()
     shutil.copy(SCRIPT, "scripts")
