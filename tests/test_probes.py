@@ -11,7 +11,7 @@ import torch
 from support import Commands, composed, facts, model_of, options
 from torch.nn.functional import cross_entropy
 
-from lra.cli import report, train
+from lra.cli import prepare, report, train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.card import card
@@ -554,3 +554,14 @@ def test_a_mixer_that_looks_ahead_is_refused_in_one_line(cli: Commands) -> None:
         .splitlines()[-1]
         .endswith("FNet has no causal form, which this task needs: choose another attention")
     )
+
+
+@pytest.mark.parametrize("vocabulary", [65_534, 100_000])
+def test_more_kinds_of_tokens_than_can_be_stored_are_refused(vocabulary: int, cli: Commands) -> None:
+    """They would wrap around, and the model would read others than were drawn."""
+    sizes = [f"task.{name}_size=5" for name in ("train", "val", "test")]
+    code, _, err = cli(
+        prepare.main, "task=mqar", f"task.vocabulary={vocabulary}", "task.pairs=2", "task.length=18", *sizes
+    )
+    assert code == (2 if vocabulary > 65_535 else 0), err
+    assert ("100,001 kinds of tokens, expected at most 65,536" in err) == (vocabulary > 65_535)

@@ -32,6 +32,7 @@ SCHEMA = 3  # of the manifest; 2 had no SHA-256 of its own, nor of other files t
 MANIFEST = "manifest.json"
 DTYPES = ("|u1", "<u2", "<i4", "<i8")
 SPLITS = ("train", "val", "test")
+LARGEST = 2**16  # numbers of tokens, and of classes, that can be stored
 LOCK_PATIENCE_SECONDS = 3600
 
 NUL = "texts with a NUL byte"  # a key of the source, with their number
@@ -141,6 +142,9 @@ def _build(
     baselines: Callable[[Splits], dict[str, float]],
     validates_on_test: bool,
 ) -> None:
+    for what, count in (("kinds of tokens", facts.vocab_size), ("classes", facts.classes)):
+        if count > LARGEST:
+            raise UserError(f"{identity['task']}: {count:,} {what}, expected at most {LARGEST:,}: 16 bits are stored")
     host = platform.node()
     others = "*" if locks.of_one_host(folder.parent) is None else f"{host}.*"  # whose end this host can know of
     for left_over in folder.parent.glob(f".{folder.name}.{others}.tmp"):
