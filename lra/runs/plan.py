@@ -14,7 +14,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
@@ -114,7 +114,7 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
         seed = yaml.safe_load(override.partition("=")[2])
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
-        if settings.init is not None:  # where its first weights lie may depend on the seed
+        if settings.init is not None or any("${" in text for text in overrides):  # what may depend on the seed
             seeded, _ = _composed(config, [*overrides, override])
         runs.append(
             PlannedRun(
@@ -130,10 +130,12 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
 def _overrides(config: DictConfig) -> dict[str, list[str]]:
     """What the command line says of each key: one override, or those that a sweep tries one after another. It replaces
     the preset's, key by key."""
-    preset = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
+    preset = [f"{key}={value}" for key, value in params.items()]
+    asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     choices: dict[str, list[str]] = {}
-    for override in parser.parse_overrides([*preset, *config.hydra.overrides.task]):
+    for override in parser.parse_overrides([*preset, *asked]):
         key = override.get_key_element()
         texts = [override.input_line]
         if override.is_sweep_override():
