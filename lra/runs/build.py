@@ -11,6 +11,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
+from lra.core.subprocesses import heard_from
 from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
@@ -179,7 +180,6 @@ def check_attention(settings: Settings, system: System) -> None:
     """
     if system.row is None:
         return
-    from lra.core.subprocesses import heard_from
     from lra.runs.device import device_of
 
     device = device_of(settings.device)
