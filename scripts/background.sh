@@ -23,8 +23,6 @@ queue() { # what a reader learns most from first: whoever stops it at any hour h
     local narrow="experiment=table1_narrow max_hours=null" alike="train.micro_batch=8 train.eval_batch=128" # as on the H200
     cat <<END
 experiment=pretraining_small task=pathfinder_short system=simple,transformer case=from_scratch,pretrained_40 max_hours=null out=results/pretraining_pictures
-$narrow task=listops system=simple seed=4 out=results/table1_narrow_cpu
-$narrow task=listops system=simple seed=4 out=runs/narrow_again
 $(for task in listops text; do for seed in 4 5; do echo "$narrow $alike task=$task seed=$seed"; done; done)
 $(for seed in 1 2 3; do echo "$narrow $alike system=simple_res,performer seed=$seed"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)

@@ -99,7 +99,8 @@ def test_nothing_else_is_bold(column: Column, reason: str) -> None:
 
 def test_what_no_sweep_declared_is_not_bold(small: Path) -> None:
     (small / "sweep.json").unlink()
-    assert "No row is bold: not all seeds that a sweep declared are done of Transformer, Simple, mine" in page_of(small)
+    reason = "no sweep declared which seeds there are to be of Transformer, Simple, mine"
+    assert f"No row is bold: {reason}" in page_of(small)
 
 
 def is_bold(runs: np.ndarray) -> np.ndarray:
