@@ -199,6 +199,60 @@ def test_a_malformed_file_is_named_by_line(name: str, tmp_path: Path, monkeypatc
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize(("end", "gap"), [(".csv", ","), (".tsv", "\t")])
+def test_a_mark_at_the_beginning_is_no_text(end: str, gap: str, quote: str, tmp_path: Path) -> None:
+    lines = [f"{quote}{number % 2}{quote}{gap}text {number}\n" for number in range(29)]
+    rows = [("marked", "\ufeff", None), ("plain", "", None), ("headless", "\ufeff", ["label", "text"])]
+    digests = set()
+    for name, mark, columns in rows:
+        path = tmp_path / f"{name}{end}"
+        head = "" if columns else f"label{gap}text\n"
+        if quote and end == ".tsv":
+            lines = [line.replace(quote, "") for line in lines]
+        path.write_text(mark + head + "".join(lines))
+        task = task_of(tmp_path, str(path), columns=columns)
+        assert (task.classes, len(task.train) + len(task.val) + len(task.test)) == (2, 29)
+        digests.add(task.digest)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["text", "label"], "x.csv:1: a header, which task.columns is for files without; leave task.columns=null"),
+        (["text", "text"], "task.columns: no column 'label'"),
+        (["label", "text", "label"], "task.columns: two columns 'label'"),
+    ],
+)
+def test_columns_are_for_files_without_a_header(
+    columns: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text("Text, LABEL\na,1\nb,0\n")
+    with pytest.raises(UserError) as error:
+        task_of(tmp_path, "x.csv", columns=columns)
+    assert str(error.value).startswith(said)
+
+
+def test_classes_without_a_score_are_said(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    rare = [{"text": f"salt {number}", "label": "salty"} for number in range(3)]
+    task_of(tmp_path, str(written(tmp_path / "fruit.jsonl", ROWS + rare)), val=0.34)
+    said = [line for line in capfd.readouterr().err.splitlines() if "classes have no example" in line]
+    assert said == ["fruit: 1 of 4 classes have no example in test: 'salty'"]
+
+
+@pytest.mark.parametrize("data", [".", "./", "../fruit", "inner/..", "~/fruit"])
+def test_a_folder_gives_its_name_however_it_is_written(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "fruit" / "train.jsonl", ROWS)
+    (tmp_path / "fruit" / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "fruit")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert task_of(tmp_path, data).name == "fruit (1000 bytes)"
+
+
 def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train = str(written(Path("fruit/train.jsonl"), ROWS))
@@ -209,6 +263,8 @@ def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypa
         task_of(tmp_path, train, documents=str(written(Path("library.jsonl"), [{"id": "a", "text": "b"}])))
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder$"):
         task_of(tmp_path, "absent")
+    with pytest.raises(UserError, match=r"^task.documents: absent: no such file or folder$"):
+        task_of(tmp_path, train, documents="absent")
     written(Path("fruit/train.csv"), ROWS)
     with pytest.raises(UserError, match=r"^fruit: train.csv and train.jsonl are both for train; keep one of them"):
         task_of(tmp_path, "fruit")

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,43 @@ def test_documents_of_one_length_are_compared_with_what_the_task_says(tmp_path: 
     prepared(place, facts(max_len=5), {"task": "stub"}, make, lambda splits: {})
 
 
+@pytest.mark.parametrize(
+    ("label", "tokens", "kind", "said"),
+    [
+        (5, [1], {}, "label 5, expected 0 to 4"),
+        (-1, [1], {}, "label -1, expected 0 to 4"),
+        (0, [3, 17], {}, "token 17, expected 1 to 16"),
+        (0, [3, 0], {}, "token 0, expected 1 to 16"),
+        (0, [3, 256 + 1], {}, "token 257, expected 1 to 16"),
+        (0, [16, -1], {"pictures": True}, "token 16, expected 0 to 15"),
+        (0, [3, 17], {"objective": "next_token"}, "token 17, expected 0 to 16"),
+        (0, [1] * 12, {}, "length 12, expected 0 to 11"),
+    ],
+)
+def test_examples_are_held_against_the_facts(
+    tmp_path: Path, label: int, tokens: list[int], kind: dict[str, Any], said: str
+) -> None:
+    def make(writers: dict[str, Writer], staging: Path) -> None:
+        writers["train"].add(4, np.array([1, 16 - bool(kind)]))
+        writers["val"].add(label, np.array(tokens))
+
+    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
+    with pytest.raises(UserError, match=f"stub: val has the {said} by the task's facts"):
+        prepared(place, facts(**kind), {"task": "stub"}, make, lambda splits: {})
+
+
+def test_many_examples_at_once_are_held_against_the_facts(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "test", facts())
+    writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 4]))
+    with pytest.raises(UserError, match="test has the label 5, expected 0 to 4"):
+        writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 5]))
+    with pytest.raises(UserError, match="test has the answer 7, expected -1 to 4"):
+        writer.mark(np.array([[1, 2, 3]]), np.array([[-1, 4, 7]]))
+    writer.discard()
+
+
 def test_another_identity_is_another_folder(tmp_path: Path) -> None:
-    one, two = (build(tmp_path, tmp_path / "log", examples) for examples in (5, 7))
+    one, two = (build(tmp_path, tmp_path / "log", examples) for examples in (5, 3))
     assert one.folder != two.folder
     assert one.digest != two.digest
 
@@ -181,7 +217,7 @@ def test_without_raw_data_any_cache_of_the_same_options_serves(tmp_path: Path) -
     def task(raw: dict | None, option: int = 1) -> Task:
         def make(writers: dict[str, Writer], staging: Path) -> str:
             for writer in writers.values():
-                writer.add(0, np.array([1, option]))
+                writer.add(0, np.array([1, 1 + option]))
             return "made up"
 
         place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
@@ -202,7 +238,7 @@ def of_raw(cache: Path, raw: list | None, token: int = 1, data_dir: Path | None 
 
     def make(writers: dict[str, Writer], staging: Path) -> str:
         for number, writer in enumerate(writers.values()):
-            writer.add(0, np.array([token, number]))
+            writer.add(0, np.array([token, 1 + number]))
         return "made up"
 
     place = Place(cache=cache, data_dir=data_dir, workers=1, progress=lambda done, total: None)
@@ -373,7 +409,7 @@ def test_the_share_of_the_test_that_stands_in_train(tmp_path: Path, length: int)
 
 def test_nothing_is_said_of_data_without_doubts(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     def make(writers: dict[str, Writer], staging: Path) -> dict[str, int]:
-        for number, writer in enumerate(writers.values()):
+        for number, writer in enumerate(writers.values(), start=1):
             writer.add(0, np.array([number]))
         return {"texts with a NUL byte": 0}
 

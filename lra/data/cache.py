@@ -151,9 +151,8 @@ def _build(
         shutil.rmtree(left_over)
     staging = folder.parent / f".{folder.name}.{host}.{secrets.token_hex(8)}.tmp"
     staging.mkdir()
-    dtype = np.uint8 if facts.pictures or facts.vocab_size <= 256 else np.uint16
     splits = ("train", "test") if validates_on_test else SPLITS
-    writers = {split: Writer(staging, split, dtype) for split in splits}
+    writers = {split: Writer(staging, split, facts) for split in splits}
     try:
         source = make(writers, staging)
         beside = [path for path in staging.iterdir() if path.suffix != ARRAY]

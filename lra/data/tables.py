@@ -123,15 +123,24 @@ def _parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Fields]
 
 
 def _table(path: Path, kind: str, columns: list[str] | None, wanted: tuple[str, ...]) -> Iterator[tuple[str, Fields]]:
+    """Raises UserError, also where `columns` names what a header names already, or a name twice."""
     names = columns
-    for where, cells in _quoted(path) if kind == ".csv" else _tabbed(path):
+    if columns is not None:
+        _check_names("task.columns", columns, wanted)
+    for number, (where, cells) in enumerate(_quoted(path) if kind == ".csv" else _tabbed(path)):
         if names is None:
-            names = [name.strip().removeprefix("\ufeff") for name in cells]
+            names = [name.strip() for name in cells]
             _check_names(where, names, wanted)
+        elif columns is not None and number == 0 and _folded(cells) == _folded(columns):
+            raise UserError(f"{where}: a header, which task.columns is for files without; leave task.columns=null")
         elif len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}: {', '.join(names)}")
         else:
             yield where, dict(zip(names, cells, strict=True))
+
+
+def _folded(names: list[str]) -> list[str]:
+    return [name.strip().casefold() for name in names]
 
 
 def _check_names(where: str, names: list[str], wanted: tuple[str, ...]) -> None:
@@ -144,13 +153,19 @@ def _check_names(where: str, names: list[str], wanted: tuple[str, ...]) -> None:
 
 
 def _tabbed(path: Path) -> Iterator[tuple[str, list[str]]]:
-    return ((where, readers.decoded(where, line).split("\t")) for where, line in readers.lines(path))
+    return ((where, line.split("\t")) for where, line in _decoded(path))
+
+
+def _decoded(path: Path) -> Iterator[tuple[str, str]]:
+    """Lines without the mark that some programs begin a file of UTF-8 with."""
+    for number, (where, line) in enumerate(readers.lines(path)):
+        yield where, readers.decoded(where, line).removeprefix("" if number else "\ufeff")
 
 
 def _quoted(path: Path) -> Iterator[tuple[str, list[str]]]:
     """The rows of a CSV file, each named by its first line; a quoted cell may have line ends in it."""
     csv.field_size_limit(readers.MAX_LINE_BYTES)
-    reader = csv.reader((f"{readers.decoded(*line)}\n" for line in readers.lines(path)), strict=True)
+    reader = csv.reader((f"{line}\n" for _, line in _decoded(path)), strict=True)
     first = 1
     while True:
         try:

@@ -9,18 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from lra.core.errors import UserError
+from lra.data import TaskSpec
+from lra.data.pictures import Pictures
+
 ARRAY = ".bin"  # the end of a file's name
 
 
 class Writer:
     """Streams the examples of one split to disk; memory holds offsets, labels and a digest per document.
 
-    A document that was seen before in the split is stored once and referred to.
+    A document that was seen before in the split is stored once and referred to. Raises UserError for tokens, labels and
+    lengths that the task's facts do not allow.
     """
 
-    def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, split: str, facts: TaskSpec) -> None:
         self.split = split
-        self._folder, self._dtype = folder, np.dtype(dtype).newbyteorder("<")
+        self._folder, self._facts = folder, facts
+        self._dtype = np.dtype("u1" if facts.pictures or facts.vocab_size <= 256 else "<u2")
+        shift = Pictures.shift if facts.pictures else 0
+        self._tokens = (1 - shift if facts.objective != "next_token" else 0, facts.vocab_size - 1 - shift)
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
@@ -33,8 +41,10 @@ class Writer:
 
     def add(self, label: int, *documents: np.ndarray) -> None:
         """One example: its label and its documents' token ids."""
+        if self._facts.objective == "classify":
+            self._check_within("label", np.array([label]), 0, self._facts.classes - 1)
         for document in documents:
-            data = np.ascontiguousarray(document, dtype=self._dtype).tobytes()
+            data = self._bytes(document, [len(document)])
             name = hashlib.blake2b(data, digest_size=16).digest()
             row = self._seen.setdefault(name, len(self._seen))
             if row == len(self._offsets) - 1:
@@ -46,8 +56,9 @@ class Writer:
         self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, known: np.ndarray | None = None
     ) -> None:
         """Many examples of one document each, not compared with others; `known` [n, p]: numbers about each of them."""
+        self._check_within("label", labels, 0, self._facts.classes - 1)
         first = len(self._offsets) - 1
-        self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), lengths)
+        self._append(self._bytes(tokens, lengths), lengths)
         self._index.extend(range(first, first + len(labels)))
         self._labels.extend(labels.tolist())
         if known is not None:
@@ -57,11 +68,30 @@ class Writer:
         """Examples of one document each, all of one length: tokens [n, L] and answers [n, L], negative where there is
         none."""
         rows, places = np.nonzero(answers >= 0)
+        self._check_within("answer", answers, -1, self._facts.classes - 1)
         self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
-        self._append(np.ascontiguousarray(tokens, dtype=self._dtype).tobytes(), np.full(len(tokens), tokens.shape[1]))
+        lengths = np.full(len(tokens), tokens.shape[1])
+        self._append(self._bytes(tokens, lengths), lengths)
         self._labels.frombytes(answers[rows, places].astype(np.uint16).tobytes())
         self._places.frombytes(places.astype(np.int32).tobytes())
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
+
+    def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
+        """As the file holds them."""
+        self._check_within("token", tokens, *self._tokens)
+        if self._facts.objective != "next_token":
+            self._check_within("length", lengths, 0, self._facts.max_len)
+        return np.ascontiguousarray(tokens, dtype=self._dtype).tobytes()
+
+    def _check_within(self, what: str, values: Any, least: int, most: int) -> None:
+        values = np.asarray(values)
+        if values.size and not least <= values.min() <= values.max() <= most:
+            other = values[(values < least) | (values > most)][0]
+            raise UserError(
+                f"{self._facts.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
+                f"facts (vocab_size={self._facts.vocab_size}, classes={self._facts.classes}, "
+                f"max_len={self._facts.max_len})"
+            )
 
     def _append(self, data: bytes, lengths: Any) -> None:
         self._file.write(data)

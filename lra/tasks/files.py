@@ -24,7 +24,7 @@ from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_id
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 
-VERSION = 1
+VERSION = 2  # 1 took a mark at the beginning of a file for a part of its first cell
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 BATCH = 1_000  # texts that are encoded at once
 
@@ -101,6 +101,7 @@ class Files(FromSource):
         labels = self._labels()
         classes = {label: number for number, label in enumerate(labels)}
         _refuse_unknown(every, classes)
+        self._say_absent(every, labels)
         splits = {split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in every.items()}
         self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
         tokenizer = {} if self.tokens == "bytes" else self._trained(splits["train"], staging / TOKENIZER)
@@ -146,10 +147,10 @@ class Files(FromSource):
 
     def _scanned(self, train: Path, place: Place) -> dict[str, Any]:
         """What is in the training file, remembered in the cache folder."""
-        return fingerprints.counted(place, train, partial(scan, columns=self.columns), str(self.columns))
+        return fingerprints.counted(place, train, partial(scan, columns=self.columns), f"{VERSION} {self.columns}")
 
     def _documents(self, place: Place) -> list[Path]:
-        return [] if self.documents is None else [_located(self.documents, place)]
+        return [] if self.documents is None else [_located(self.documents, place, "documents")]
 
     def _read(self, files: dict[str, Path], place: Place) -> dict[str, list[Example]]:
         """The examples of all splits; ids are replaced by the texts that they name."""
@@ -174,6 +175,14 @@ class Files(FromSource):
         most = self.max_length if self.tokens == "bytes" else None
         return " ".join(text.encode()[:most].decode(errors="replace") for text in row.texts)
 
+    def _say_absent(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
+        """Classes that no score is of, as those of so few rows that a share of them is none."""
+        for split in ("val", "test"):
+            absent = sorted({*labels} - {row.label for row in splits[split]}, key=labels.index)
+            if absent:
+                names = ", ".join(map(repr, absent[:5])) + (", ..." if len(absent) > 5 else "")
+                say(f"{self.name}: {len(absent)} of {len(labels)} classes have no example in {split}: {names}")
+
     def _trained(self, rows: list[Example], path: Path) -> Any:
         return train_bpe([text for row in rows for text in row.texts], self.vocabulary, path)
 
@@ -187,20 +196,22 @@ class Files(FromSource):
 
 def _stem(data: Data) -> str:
     """The name of the folder or of the file, without its end."""
-    path = Path(data if isinstance(data, str) else data.get("train", "files"))
+    path = Path(data if isinstance(data, str) else data.get("train", "files")).expanduser().absolute()
+    if path.name == "..":
+        path = path.resolve()
     ends = {*KINDS, *PACKED}
     while path.suffix in ends:
         path = path.with_suffix("")
     return path.parent.name or path.name if path.name in STEMS["train"] else path.name
 
 
-def _located(name: str, place: Place) -> Path:
+def _located(name: str, place: Place, key: str = "data") -> Path:
     """A path as it stands, or else below the data folder."""
     path = Path(name).expanduser()
     if not path.exists() and place.data_dir is not None and (place.data_dir / path).exists():
         return place.data_dir / path
     if not path.exists():
-        raise UserError(f"task.data: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
+        raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
     return path
 
 
