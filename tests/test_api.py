@@ -45,6 +45,20 @@ def test_importing_it_imports_nothing_slow() -> None:
     assert all(f"'{name}'" in out for name in lra.__all__)
 
 
+def test_a_script_without_a_main_guard_is_told_of_it(tmp_path: Path) -> None:
+    """Processes that make examples import the script anew, so that it must not begin a run there."""
+    options = [*SMOKE[:3], "task.train_size=20000", "task.seed=7", "workers=2"]
+    script = tmp_path / "script.py"
+    script.write_text(f"import lra\nlra.train(*{options!r})\n")
+    environment = {**os.environ, "LRA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert 'calls of lra stand below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "cache").rglob("manifest.json"))
+
+
 def test_two_names_are_packages_as_well() -> None:
     import lra.attention
     import lra.report

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 from support import built_under_one_name, composed, of_real_data
 
@@ -132,6 +133,17 @@ def test_the_archive_is_read_in_the_official_order(tmp_path: Path, batches: Batc
     assert task.name == "image"
     assert task.source["from"] == archive.name
     assert task.source["sha256"] == {archive.name: sha256(archive)}
+
+
+def test_a_sheet_shows_the_images(tmp_path: Path, batches: Batches) -> None:
+    as_archive(tmp_path / "data", batches)
+    builder = Image(limit=None)
+    task = builder.build(place(tmp_path / "cache", tmp_path / "data"))
+    with PIL.Image.open(io.BytesIO(builder.show(task, 1))) as image:
+        shown = np.asarray(image)[18 : 18 + 32 * 3 : 3, 4 : 4 + 32 * 3 : 3]
+    assert (shown.ravel() + 1.0).tolist() == stored(task.train)[0][0]
+    with PIL.Image.open(io.BytesIO(builder.show(task, 10_000))) as image:
+        assert image.width == 4 + 6 * (32 * 3 + 4)  # all 32
 
 
 def test_the_hub_gives_the_same_images(tmp_path: Path, batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_nearest_centroid_is_what_explicit_distances_give(task: Task) -> None:
 
 
 def test_a_sheet_shows_pictures_with_their_labels(task: Task, tmp_path: Path) -> None:
-    (tmp_path / "sheet.png").write_bytes(sheet(task.train, 7))
+    (tmp_path / "sheet.png").write_bytes(sheet(task.train.grey(np.arange(7)), task.train.labels[:7]))
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.size == (4 + 3 * (17 * 6 + 4), 4 + 3 * (17 * 6 + 18))
         first = np.asarray(image)[18 : 18 + 17 * 6 : 6, 4 : 4 + 17 * 6 : 6]
@@ -222,7 +222,10 @@ def test_prepare_writes_a_sheet(task: Task, cli: Commands, monkeypatch: pytest.M
     monkeypatch.setenv("LRA_CACHE", str(task.folder.parents[1]))
     options = [f"task.{name}={str(value).lower()}" for name, value in FEW.items()]
     code, _, err = cli(prepare.main, "task=pathfinder", *options, "show=5")
-    assert (code, Path("pathfinder.png").read_bytes()) == (0, sheet(task.train, 5))
+    assert (code, Path("pathfinder.png").read_bytes()) == (
+        0,
+        sheet(task.train.grey(np.arange(5)), task.train.labels[:5]),
+    )
     assert "wrote pathfinder.png" in err
 
 

@@ -1,5 +1,6 @@
 """One run from Python: the records, locks, checkpoints and messages of `lra-train`."""
 
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from omegaconf import DictConfig
 from lra.api.configuration import Configuration, inside, path_kept, run_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
+from lra.data.generated import GUARD
 from lra.records.names import ERRORS
 from lra.records.outcome import packed, recorded
 from lra.runs.budget import check_cost_of_one
@@ -54,6 +56,8 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     """
     from lra.runs.device import set_back
 
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a child reads the caller's script anew
+        raise UserError(f"lra.train: called while a process that makes examples reads this script; {GUARD}")
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with inside("train", (*words, *overrides)) as config, set_back():
         job = _job(config)

@@ -49,15 +49,16 @@ def job(cfg: DictConfig) -> None:
         verify(task.folder)
         say("verified: every file of the cache and of the raw data at hand was read anew and has its SHA-256")
     if settings.export is not None:
-        for path in builder.export(task, Path(settings.export)):
+        for path in builder.export(task, Path(settings.export).expanduser()):
             say(f"wrote {path}")
     if settings.show is not None:
         path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))
         say(f"wrote {path}")
     if settings.card is not None:
-        update(Path(settings.card), task)
-        say(f"wrote {settings.card}")
+        path = Path(settings.card).expanduser()
+        update(path, task)
+        say(f"wrote {path}")
     if settings.json:
         print(json.dumps(summary(task, seconds), indent=1))
     else:

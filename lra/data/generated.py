@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -12,12 +13,15 @@ from typing import Any, ClassVar
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from lra.core.errors import UserError
 from lra.data import Place
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
 from lra.data.from_source import FromSource, Source
 
 BESIDE = {"train_size", "val_size", "test_size", "seed", "causal"}  # the options that do not decide what an example is
+
+GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
 
 @dataclass(kw_only=True)
@@ -59,6 +63,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
     """`make(*arguments)` of each call, in their order, whatever the number of processes.
 
     The first is made here, since small data need no more; a process holds few results that are not asked for yet.
+    Raises UserError where a process ends before its work.
     """
     calls = iter(calls)
     for arguments in calls if workers == 1 else islice(calls, 1):
@@ -72,5 +77,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
                 yield window.popleft().result()
         while window:
             yield window.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(f"a process that makes examples ended before its work (workers={workers}): {GUARD}") from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -37,16 +37,15 @@ class Pictures(Split):
         return self.tokens.reshape(len(self.offsets) - 1, -1)[self._rows(examples)]
 
 
-def sheet(split: Pictures, number: int) -> bytes:
-    """The first `number` pictures with their labels as a PNG, in a square as far as it goes."""
-    number = min(number, len(split))
-    grey = split.grey(np.arange(number))
+def sheet(grey: np.ndarray, labels: np.ndarray) -> bytes:
+    """Grey values [n, pixels] of square pictures, with their labels [n], as a PNG, in a square as far as it goes."""
+    number = len(grey)
     side = math.isqrt(grey.shape[1])
     scale = math.ceil(SHORTEST / side)
     columns = math.ceil(math.sqrt(number))
     width, height = side * scale + GAP, side * scale + CAPTION + GAP
     canvas = Image.new("L", (columns * width + GAP, math.ceil(number / columns) * height + GAP), 255)
-    for place, (picture, label) in enumerate(zip(grey.reshape(number, side, side), split.labels, strict=False)):
+    for place, (picture, label) in enumerate(zip(grey.reshape(number, side, side), labels, strict=True)):
         x, y = GAP + place % columns * width, GAP + place // columns * height
         ImageDraw.Draw(canvas).text((x, y), f"label {label}", fill=0)
         large = Image.fromarray(picture).resize((side * scale, side * scale), Image.Resampling.NEAREST)

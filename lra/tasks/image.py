@@ -18,10 +18,11 @@ from lra.data.cache import Identity, Splits
 from lra.data.fingerprints import Stamp
 from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.picture_baselines import picture_baselines
+from lra.data.pictures import sheet
 from lra.data.sampling import held_out, limited
 from lra.data.tokenise import BYTE_VOCABULARY
 from lra.data.writer import Writer
-from lra.tasks import Place, Progress, TaskSpec, titled
+from lra.tasks import Place, Progress, Task, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
 PIXELS = 1_024
@@ -98,6 +99,10 @@ class Image(FromSource):
         """Test accuracy (percent) of what reads no pixels, of mean pictures, and of a net in two dimensions."""
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test)} | picture_baselines(train, test)
+
+    def show(self, task: Task, number: int) -> bytes:
+        rows = np.arange(min(number, len(task.train)))
+        return sheet(task.train.pad(rows, PIXELS).astype(np.uint8) - 1, task.train.labels[rows])
 
 
 def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:

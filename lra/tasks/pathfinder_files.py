@@ -50,12 +50,13 @@ class PathfinderFiles(Paths):
     """
 
     def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
-        self.folder, self.window, self.split = Path(folder), window, split
+        self.folder, self.window, self.split = Path(folder).expanduser(), window, split
 
     def facts_of(self, content: Content) -> TaskSpec:
         names = {design["window"]: name for name, design in PUBLISHED.items()}
         published = content.get("pictures", sum(SIZES.values())) == sum(SIZES.values()) and self.window in names
-        notes = {"files": not published, self.folder.name: self.folder.name in EASIER}
+        kind = self.folder.resolve().name
+        notes = {"files": not published, kind: kind in EASIER}
         name = names.get(self.window, f"pathfinder {self.window}")
         return facts_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window, VERSION)
 

@@ -140,7 +140,7 @@ class ListOpsFiles(Expressions):
     """Expressions from a folder of LRA's files basic_{train,val,test}.tsv; every label is recomputed."""
 
     def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.max_length = max_length
 
     def facts_of(self, content: Content) -> TaskSpec:

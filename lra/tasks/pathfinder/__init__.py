@@ -61,7 +61,8 @@ class Paths(FromSource):
         return groups
 
     def show(self, task: Task, number: int) -> bytes:
-        return sheet(task.train, number)
+        rows = np.arange(min(number, len(task.train)))
+        return sheet(task.train.grey(rows), task.train.labels[rows])
 
     def guesses(self, task: Task) -> np.ndarray | None:
         """For each distance of the markers the most frequent label in train."""
