@@ -47,7 +47,7 @@ def test_importing_it_imports_nothing_slow() -> None:
 
 def test_a_script_without_a_main_guard_is_told_of_it(tmp_path: Path) -> None:
     """Processes that make examples import the script anew, so that it must not begin a run there."""
-    options = [*SMOKE[:3], "task.train_size=20000", "task.seed=7", "workers=2"]
+    options = [*SMOKE[:3], "task.train_size=7000", "task.seed=7", "workers=2"]
     script = tmp_path / "script.py"
     script.write_text(f"import lra\nlra.train(*{options!r})\n")
     environment = {**os.environ, "LRA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}

@@ -259,6 +259,19 @@ def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:
     assert before.keys() == {name for name in after if not name.startswith("head.")}
 
 
+def test_what_a_pretraining_freezes_stays(cli: Commands) -> None:
+    """The same first weights, trained with two rates, agree in what is frozen and nowhere else."""
+    weights = []
+    for rate in (0.001, 0.003):
+        options = ("pretrain=masked", "pretrain.train.freeze=[embedding]", f"pretrain.train.lr={rate}")
+        code, _, err = cli(train.main, *SMALL, *options, f"out=run{rate}", f"cache=own{rate}")
+        assert code == 0, err
+        weights.append(load_file(next(Path(f"own{rate}/pretrained").rglob("weights.safetensors"))))
+    same = {name for name, value in weights[0].items() if value.equal(weights[1][name])}
+    assert {name for name in weights[0] if name.startswith("embedding.")} <= same
+    assert not {name for name in same if name.startswith("blocks.") and name.endswith("weight") and "norm" not in name}
+
+
 def test_without_pretraining_nothing_has_changed(cli: Commands) -> None:
     """Golden: parameters and losses of a version that knew no pretraining; and pretraining adds no parameter."""
     code, out, _ = cli(train.main, "experiment=smoke", "protocol=strict", "attention=softmax", "out=runs")
@@ -301,6 +314,8 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
             "pretrain.train.warmup=9 is longer than pretrain.train.steps=5; if that is meant, say train.stop_in_warmup",
         ),
         (("pretrain=masked", "pretrain.train.stepz=9"), "stepz"),
+        (("pretrain=masked", "pretrain.train.goal=99"), "pretrain.train.goal=99: counts right answers"),
+        (("pretrain=masked", "pretrain.train.patience=2", "pretrain.train.progress=0.1"), "pretrain.train.progress=0.1"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),
         (("pretrain=masked", "pretrain.holdout=0.001"), "pretrain.holdout=0.001: of 200 documents"),

@@ -83,12 +83,7 @@ def assemble(settings: Settings) -> System:
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
 
-    def model(facts: TaskSpec) -> "Model":
-        made = designed(facts)
-        made.freeze(recipe.freeze or ())
-        made.in_groups(recipe.groups or ())
-        return made
-
+    model = _treated(designed, recipe)
     try:
         with torch.device("meta"), configure.blamed("attention", settings.packages):
             made = model(builder.facts)
@@ -109,6 +104,18 @@ def assemble(settings: Settings) -> System:
     return system if settings.pretrain is None else replace(system, phase=_phase(settings, system, made))
 
 
+def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
+    """The same model, with the weights frozen and in the groups that the recipe names."""
+
+    def model(facts: TaskSpec) -> "Model":
+        made = designed(facts)
+        made.freeze(recipe.freeze or ())
+        made.in_groups(recipe.groups or ())
+        return made
+
+    return model
+
+
 def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     """The pretraining that the settings describe. Raises UserError where `final` could not take all of its weights."""
     import torch
@@ -117,6 +124,12 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     options = Pretrain(**settings.pretrain)
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
+    for key in ("goal", "progress"):
+        if options.train.get(key) is not None:
+            raise UserError(
+                f"pretrain.train.{key}={options.train[key]}: counts right answers, and a pretraining is measured by its "
+                f"loss; use pretrain.train.{key}=null, and pretrain.train.patience where it shall end early"
+            )
     train = {**settings.train, **options.train}
     configure.check(Recipe, train, "pretrain.train.")
     try:
@@ -126,9 +139,9 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
         raise UserError(named) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
-    designed = architecture(settings.attention, model, settings.packages)
+    pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
     with torch.device("meta"), configure.blamed("attention", settings.packages):
-        made = designed(options.facts(system.builder.facts))
+        made = pretrained(options.facts(system.builder.facts))
     _check_weights(made, final, options, system.builder.facts.vocab_size)
     own = replace(
         settings,
@@ -139,7 +152,7 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
         pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
         probe=None,
     )
-    return Phase(options=options, settings=own, system=replace(system, model=designed, recipe=recipe))
+    return Phase(options=options, settings=own, system=replace(system, model=pretrained, recipe=recipe))
 
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
