@@ -331,6 +331,18 @@ def test_time_limits_pause(reference) -> None:
     assert result("timed") == expected
 
 
+def test_a_time_limit_that_is_shorter_than_an_evaluation_gets_on() -> None:
+    system = ("attention=simple", "train.eval_batch=5", "out=short")
+    assert finish(fork(prepared(*system), "evaluation:2:usr1")) == 75
+    folder = next(Path("short").rglob("seed1"))
+    places = []
+    for _ in range(3):
+        state = checkpoint.read(folder).state["training"]
+        places.append((state["step"], state["measured"]))
+        assert finish(fork(prepared(*system, "train.minutes=0.0001"))) == 75
+    assert places == [(7, 0), (7, 7), (8, 7)]
+
+
 def test_a_full_disk_stops_the_run_and_keeps_what_is_there(reference) -> None:
     expected = reference("attention=simple")
     job = prepared("attention=simple", "out=full")

@@ -15,7 +15,7 @@ from lra.core import console, fault_points
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.core.signals import Requests
+from lra.core.signals import Paused, Requests
 from lra.data import Task
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
@@ -298,9 +298,9 @@ class Trainer:
             raise pause
         return diverged
 
-    def pause_if_asked(self, requests: Requests) -> None:
+    def pause_if_asked(self, asked: Paused | None) -> None:
         """Save and raise, on all ranks where one of them is asked."""
-        pause = distributed.first(requests.pending())
+        pause = distributed.first(asked)
         if pause is not None:
             self.save()
             raise pause
@@ -352,6 +352,7 @@ class _Observer:
 
     def __init__(self, trainer: Trainer, bar: console.TrainingBar, requests: Requests) -> None:
         self.trainer, self.bar, self.requests = trainer, bar, requests
+        self.began = trainer.training.step
         self.memory = KeptMemory()
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
@@ -360,19 +361,20 @@ class _Observer:
         fault_points.point("step")
         if self.trainer.due(step):
             self.trainer.save()
-        self.trainer.pause_if_asked(self.requests)
+        self.trainer.pause_if_asked(self.requests.pending())
 
     def on_part(self, done: int, total: int) -> None:
         self.memory.between_parts()
         self.bar.evaluating(self.trainer.training.step, done, total)
         fault_points.point("evaluation")
-        self.trainer.pause_if_asked(self.requests)
+        begun_in = self.trainer.training.step == self.began  # a time limit in it, at every start, would never get on
+        self.trainer.pause_if_asked(self.requests.heard() if begun_in else self.requests.pending())
 
     def on_micro_batch(self, done: int, total: int) -> None:
         self.bar.within(done, total)
         fault_points.point("micro-batch")
-        if self.requests.heard():
-            self.trainer.pause_if_asked(self.requests)
+        if asked := self.requests.heard():
+            self.trainer.pause_if_asked(asked)
 
 
 def _metrics_line(now: Measurement) -> dict[str, Any]:
