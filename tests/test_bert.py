@@ -130,6 +130,27 @@ def test_the_hidden_states_are_bert_s(tmp_path: Path) -> None:
             torch.testing.assert_close(ours[0, : len(theirs)], theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_weights_with_the_names_that_tensorflow_gave_are_the_same(tmp_path: Path) -> None:
+    """As those of the first BERT on the hub, whose norms have a gamma and a beta."""
+    former = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    loaded = []
+    for place, ends in (("today", {}), ("then", former)):
+        named = {}
+        for name, value in weights().items():
+            for today, then in ends.items():
+                name = name.replace(today, then)
+            named[f"bert.{name}"] = value
+        folder = folder_of(tmp_path / place, named)
+        (folder / "tokenizer_config.json").write_text("{}")
+        task = task_of(tmp_path, folder / "vocab.txt")
+        model = model_for(task)
+        Bert(folder=str(folder), take=TAKE).load(model, task)
+        loaded.append({name: value for name, value in model.state_dict().items() if not name.startswith("head.")})
+    assert sum("norm" in name for name in loaded[0]) == 2 * (1 + 2 * DEPTH)
+    for name, value in loaded[0].items():
+        assert value.equal(loaded[1][name]), name
+
+
 def test_simple_resl_takes_the_same_weights_and_simple_all_but_w_o(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "bert", weights(depth=5))
     task = task_of(tmp_path, folder / "vocab.txt")

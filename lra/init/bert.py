@@ -26,6 +26,7 @@ CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.jso
 HUB = "hub:"
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")
+FORMER_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # as TensorFlow has them
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {
     "attention.self.query": "mixer.query",
@@ -60,7 +61,7 @@ class Bert(Start):
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         self._check_shape(model)
         vocabulary = self._check_vocabulary(task)
-        theirs = {name.removeprefix("bert."): value for name, value in read(self.path).items()}
+        theirs = {_current(name): value for name, value in read(self.path).items()}
         found = {}
         for name, value in theirs.items():
             layer = LAYER.fullmatch(name)
@@ -111,7 +112,8 @@ class Bert(Start):
         if tokenizer.get_vocab() != {token: row for row, token in enumerate(vocabulary)}:
             raise UserError(f"init=bert: {task.name} has other tokens than {path}; {remedy}")
         lower = json.loads(tokenizer.to_str())["normalizer"]["lowercase"]
-        if self.path.with_name(TOKENIZER_CONFIG).exists() and self._json(TOKENIZER_CONFIG)["do_lower_case"] != lower:
+        told = self._json(TOKENIZER_CONFIG) if self.path.with_name(TOKENIZER_CONFIG).exists() else {}
+        if told.get("do_lower_case", lower) != lower:
             raise UserError(f"init=bert: {task.name} has {'' if lower else 'no '}lower-cased text; {remedy}")
         return vocabulary
 
@@ -121,6 +123,14 @@ class Bert(Start):
             return json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {error}; {self.hint}") from None
+
+
+def _current(name: str) -> str:
+    """The name of a tensor without the model's, and with the end that transformers gives it today."""
+    name = name.removeprefix("bert.")
+    for former, end in FORMER_ENDS.items():
+        name = name.replace(former, end)
+    return name
 
 
 def _from_hub(repository: str, weights: str) -> Path:

@@ -127,8 +127,8 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     for key in ("goal", "progress"):
         if options.train.get(key) is not None:
             raise UserError(
-                f"pretrain.train.{key}={options.train[key]}: counts right answers, and a pretraining is measured by its "
-                f"loss; use pretrain.train.{key}=null, and pretrain.train.patience where it shall end early"
+                f"pretrain.train.{key}={options.train[key]}: counts right answers, and a pretraining is measured by "
+                f"its loss; use pretrain.train.{key}=null, and pretrain.train.patience where it shall end early"
             )
     train = {**settings.train, **options.train}
     configure.check(Recipe, train, "pretrain.train.")
