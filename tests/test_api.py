@@ -91,6 +91,7 @@ def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
         (lambda: lra.compose("seed=1,2"), "several values are a sweep"),
         (lambda: lra.compose("experiment=hour", "task=mqar"), "experiment=hour: a sweep; .* add system=..."),
         (lambda: lra.train("describe=true"), "describe=True: lra.train does one run"),
+        (lambda: lra.train(*SMOKE, "sweep_minutes=3"), "sweep_minutes=3: limits a command"),
         (lambda: lra.load("nowhere"), "nowhere: no such folder"),
         (lambda: lra.check("simpel"), "attention=simpel: no such option"),
     ],
@@ -276,6 +277,13 @@ def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
     assert lra.compare(simple, other).word != "equivalent"
 
 
+@pytest.mark.parametrize("margin", [0, -1.0, float("nan"), float("inf")])
+def test_a_margin_is_more_than_nothing(results: Results, margin: float) -> None:
+    simple, other = (results.system(name, task="text", protocol="paper") for name in ("Simple", "Transformer"))
+    with pytest.raises(lra.UserError, match=f"margin={margin}: expected points of accuracy"):
+        lra.compare(simple, other, margin=margin)
+
+
 def test_what_cannot_be_compared_is_said(results: Results, tmp_path: Path) -> None:
     simple = results.system("Simple", task="text", protocol="paper")
     with pytest.raises(lra.UserError, match="compared with itself"):
@@ -302,6 +310,11 @@ def test_the_report_is_that_of_the_command(
     written = {path.name: path.read_bytes() for path in small.glob("*.*") if path.suffix != ".json"}
     assert written == {path.name: path.read_bytes() for path in other.glob("*.*") if path.suffix != ".json"}
     assert {"README.md", "index.html", "table1.tex"} <= written.keys()
+
+
+def test_one_file_of_published_numbers_is_one(small: Path) -> None:
+    with pytest.raises(lra.UserError, match=r"^nowhere.yaml: "):
+        lra.report(small, published="nowhere.yaml")
 
 
 def test_a_damaged_record_is_left_out_with_a_warning(small: Path) -> None:

@@ -12,6 +12,7 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.runs import step_timing
 from lra.runs.build import System, assemble
+from lra.runs.estimate import duration
 from lra.runs.step_timing import StepCost, in_words, step_cost
 from lra.tasks.listops import ListOps
 
@@ -99,3 +100,11 @@ def test_data_that_are_missing_are_looked_for_once(cli: Commands, monkeypatch: p
     code, _, err = cli(train.main, "task=listops")
     assert (code, err, asked) == (2, "lra-train: error: there are no such data\n", ["once"])
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [(0.05, "3 minutes"), (4, "4 hours"), (99.4, "99 hours"), (99.7, "100 hours"), (123, "123 hours")],
+)
+def test_a_duration_is_a_plain_number(hours: float, said: str) -> None:
+    assert duration(3600 * hours) == f"about {said}"

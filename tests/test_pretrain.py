@@ -257,6 +257,9 @@ def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:
     )
     before, after = load_file(shared), load_file(next(Path("one").rglob("weights.safetensors")))
     assert before.keys() == {name for name in after if not name.startswith("head.")}
+    save_file({name: value + 1 for name, value in before.items()}, shared)
+    code, _, err = cli(train.main, *SMALL, *share, "seed=3", "out=three")
+    assert (code, f"{shared}: not the file that its record.json names; delete {shared.parent}" in err) == (2, True)
 
 
 def test_what_a_pretraining_freezes_stays(cli: Commands) -> None:

@@ -100,6 +100,15 @@ def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
     assert (code, "which no record beside it left; give them with init=checkpoint" in err) == (2, True)
 
 
+def test_a_kept_run_is_not_trained_over(kept: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (SIMPLE / record.NAME).read_bytes()
+    monkeypatch.chdir(SIMPLE)
+    code, _, err = kept(train.main, "rerun=.", f"out={Path.cwd().parents[len(SIMPLE.parts) - 2]}")
+    assert code == 2
+    assert "is the kept run itself; choose another out=..." in err
+    assert Path(record.NAME).read_bytes() == before
+
+
 def test_what_cannot_be_done_is_one_line(kept: Commands) -> None:
     for words, fault in (
         (("rerun=nowhere",), "rerun=nowhere: no record.json there, nor in a receipts.zip"),

@@ -1,5 +1,6 @@
 """What runs have left, as tables for pandas, and verdicts between systems; by the code of the reports."""
 
+import math
 import warnings
 from collections.abc import Iterable
 from functools import cached_property
@@ -134,6 +135,8 @@ def compare(first: TableRow, other: TableRow, *, margin: float | None = None) ->
             raise UserError(f"{row!r:.80}: expected what Results.system returned")
     if first is other:
         raise UserError(f"{first.name}: compared with itself; give another system")
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"margin={margin}: expected points of {first.cell.metric}, more than 0")
     columns = [row.cell.key.column for row in (first, other)]
     if columns[0] != columns[1]:
         here, there = (f"{task}, protocol {protocol}, {selection}" for protocol, selection, task in columns)
@@ -147,13 +150,16 @@ def compare(first: TableRow, other: TableRow, *, margin: float | None = None) ->
     return known
 
 
-def report(folder: str | Path, *, selection: Rule | None = None, published: Iterable[str | Path] = ()) -> Path:
+def report(
+    folder: str | Path, *, selection: Rule | None = None, published: str | Path | Iterable[str | Path] = ()
+) -> Path:
     """Write the report of a results folder into it, as `lra-report` does, and return its README.md.
 
-    `selection`: as of `load`; `published`: files of published numbers. What cannot be read is left out with a warning.
-    Raises UserError.
+    `selection`: as of `load`; `published`: one file of published numbers, or several. What cannot be read is
+    left out with a warning. Raises UserError.
     """
-    return write_report(Path(folder), selection, [Path(path) for path in published], _warn)
+    paths = [published] if isinstance(published, str | Path) else published
+    return write_report(Path(folder), selection, [Path(path) for path in paths], _warn)
 
 
 def _is_by_block(values: list[Any]) -> bool:

@@ -82,5 +82,7 @@ def _job(config: DictConfig) -> Job:
     for key in ("describe", "rerun", "also"):
         if getattr(settings, key):
             raise UserError(f"{key}={getattr(settings, key)}: lra.train does one run and returns it; leave {key} out")
+    if settings.sweep_minutes is not None:
+        raise UserError(f"sweep_minutes={settings.sweep_minutes:g}: limits a command; use train.minutes for one run")
     loggers_of(settings)
     return Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")

@@ -70,7 +70,7 @@ class Cost:
 
 def duration(seconds: float) -> str:
     """For people: hours, or minutes where there are few."""
-    if seconds > 360_000:
+    if seconds > 99 * 3600:
         return f"about {seconds / 3600:,.0f} hours"
     return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"
 

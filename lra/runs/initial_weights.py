@@ -14,6 +14,7 @@ from safetensors.torch import save
 from lra.config.cell import Cell
 from lra.core import locks, streams
 from lra.core.console import say
+from lra.core.errors import UserError
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import Requests
 from lra.data import Task, TaskSpec
@@ -75,7 +76,9 @@ def pretrained(
     with ExitStack() as stack:
         _take_lock(stack, own, requests)
         done = distributed.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
-        if done is None:
+        if done is not None:
+            _refuse_damaged(own, done["files"])
+        else:
             done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
         if distributed.is_main():
             checkpoint.remove(own.folder)  # also where an earlier run was killed before it had removed all of it
@@ -84,6 +87,17 @@ def pretrained(
     lines = [json.loads(line) for line in (own.folder / METRICS).read_bytes().splitlines()]
     told = {key: done[key] for key in TOLD}
     return {**told, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
+
+
+def _refuse_damaged(own: Job, expected: dict[str, str]) -> None:
+    """Raises UserError where a file of a pretraining that is done is not what its record says."""
+    actual = record.sha256(own.folder, *expected)
+    for name in expected:
+        if actual.get(name) != expected[name]:
+            raise UserError(
+                f"{own.folder / name}: not the file that its {RECORD} names; delete {own.folder}, and the pretraining "
+                "is done again"
+            )
 
 
 def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:

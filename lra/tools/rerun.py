@@ -71,6 +71,8 @@ def kept(path: Path) -> KeptRun:
     """The run of a record: its folder, that below a receipts file (`FOLDER/receipts.zip/CELL/seed1`), or that which was
     packed (`FOLDER/CELL/seed1`). Raises UserError where there is none."""
     folder = path.parent if path.name == RECORD else path
+    if folder.name in ("", ".."):  # of the working folder
+        folder = folder.resolve()
     roots = [root for root in folder.parents if root.is_file() or (root / SWEEP).exists() or (root / RECEIPTS).exists()]
     if not roots and (folder / RECORD).exists():  # a run that no sweep declared
         levels = len(_cell(read_record(RunFiles(folder), RECORD), folder).folder.parts) + 1
@@ -88,6 +90,8 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     """
     earlier = run_kept.record
     job = _job(earlier, run_kept.name, _settings(run_kept, earlier, own))
+    if job.folder.resolve() == (run_kept.files.folder / run_kept.name).resolve():
+        raise UserError(f"out={own.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
