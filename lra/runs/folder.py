@@ -98,7 +98,7 @@ class Runner:
             return None
         if earlier["status"] == "finished":
             checkpoint.remove(folder)
-        say(nothing_to_do(self.job.title, folder, earlier["status"]))
+        say(nothing_to_do(self.job.title, folder, earlier, self.job.settings))
         return "skipped" if earlier["status"] == "finished" else earlier["status"]
 
     def lead(self, gate: "Gate") -> str:

@@ -56,7 +56,7 @@ class PlannedRun:
             return True
         if earlier["status"] == "finished":
             checkpoint.remove(self.folder)
-        say(nothing_to_do(self.title, self.folder, earlier["status"]))
+        say(nothing_to_do(self.title, self.folder, earlier, self.settings))
         return False
 
 

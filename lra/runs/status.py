@@ -9,7 +9,7 @@ from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.records import checkpoint, record
-from lra.records.names import CONFIG, RECEIPTS
+from lra.records.names import CONFIG, RECEIPTS, WEIGHTS
 from lra.records.outcome import packed, recorded, state
 
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
@@ -74,10 +74,15 @@ def begun(folder: Path) -> int:
     return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
 
 
-def nothing_to_do(title: str, folder: Path, status: str) -> str:
-    """What is said of a run that is complete."""
+def nothing_to_do(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
+    """What is said of a run that is complete, also of what is asked of it and will not be done any more."""
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    return f"{title}: {status} before, nothing to do ({folder}{hint.get(status, '')})"
+    now, status = json.loads(json.dumps(settings.identity)), earlier["status"]
+    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.get("config", now), now)]
+    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.get("files", {}):
+        stays.append(f"its weights were not kept; delete {folder} to train it again")
+    said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
+    return f"{title}: {status} before, nothing to do ({said})"
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
