@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import checkpoint, names, record
-from lra.runs import micro_batch
+from lra.runs import micro_batch, trainer
 from lra.runs.folder import run
 from lra.tools import rerun
 from lra.training import evaluate, fit
@@ -202,6 +203,55 @@ def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkey
     assert result("behind") == expected
 
 
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are written beside the training, as on an accelerator."""
+    monkeypatch.setattr(trainer, "runs_behind", lambda _: True)
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("point", ["file half written", "checkpoint written", "checkpoint listed"])
+def test_killed_while_a_checkpoint_is_written_beside_the_training_the_end_is_the_same(reference, point: str) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=beside")
+    assert finish(fork(job, f"{point}:3:kill")) == -signal.SIGKILL
+    assert finish(fork(job, "step:5:term")) == 75
+    assert checkpoint.read(next(Path("beside").rglob("seed1"))) is not None
+    assert finish(fork(job)) == 0
+    assert result("beside") == expected
+    assert not list(Path("beside").rglob("checkpoint*"))
+
+
+@pytest.mark.usefixtures("beside")
+def test_a_disk_that_fills_up_beside_the_training_stops_it(reference) -> None:
+    expected = reference("attention=simple")
+    job = prepared("attention=simple", "out=beside")
+    assert finish(fork(job, "file half written:5:full")) == 2
+    assert finish(fork(job)) == 0
+    assert result("beside") == expected
+
+
+def test_what_is_written_beside_is_that_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training goes on with the same tensors while the thread has not begun; the next call waits for it."""
+    begin, put = threading.Event(), checkpoint.put
+    monkeypatch.setattr(checkpoint, "put", lambda *given: (begin.wait(30), put(*given)))
+    weights, state = torch.zeros(3), {"steps": [1]}
+    background = checkpoint.Background(tmp_path)
+    background.write(checkpoint.Generation(step=1, tensors={"weights": weights}, state=state))
+    weights += 1
+    state["steps"].append(2)
+    background.check()
+    assert checkpoint.read(tmp_path) is None
+    begin.set()
+    background.write(checkpoint.Generation(step=2, tensors={"weights": weights}, state=state))
+    first = json.loads((tmp_path / checkpoint.INDEX).read_text())["generations"][0]
+    assert first["step"] == 1
+    background.wait()
+    (tmp_path / "checkpoint-2.safetensors").unlink()
+    kept = checkpoint.read(tmp_path)
+    assert (kept.step, kept.tensors["weights"].tolist(), kept.state) == (1, [0, 0, 0], {"steps": [1]})
+
+
 def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are those of a run that names them; the checkpoint and the record say them."""
     auto = ("train.micro_batch=auto", "train.eval_batch=auto")
@@ -331,6 +381,7 @@ def test_time_limits_pause(reference) -> None:
     assert result("timed") == expected
 
 
+@pytest.mark.usefixtures("reference")
 def test_a_time_limit_that_is_shorter_than_an_evaluation_gets_on() -> None:
     system = ("attention=simple", "train.eval_batch=5", "out=short")
     assert finish(fork(prepared(*system), "evaluation:2:usr1")) == 75

@@ -213,8 +213,8 @@ def _timed(clock: PartClock, rounds: list[Spent], sizes: dict[str, torch.Size]) 
                 stack.enter_context(patch(call, clock.timed(part, resolve_name(call))))
         save = Trainer.save
 
-        def saved(trainer: Trainer) -> None:
-            save(trainer)
+        def saved(trainer: Trainer, **how: bool) -> None:
+            save(trainer, **how)
             rounds.append(clock.read())
 
         others = {

@@ -8,6 +8,7 @@ read back, and only then is the oldest removed. Killed at any instant, a run fin
 import hashlib
 import json
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,13 +39,49 @@ class Generation:
 
 def write(folder: Path, checkpoint: Generation) -> None:
     """Add a generation to `folder`. Raises OSError; the earlier generations are intact then."""
+    put(folder, checkpoint.step, encoded(checkpoint))
+
+
+class Background:
+    """Adds generations to `folder` in a thread of its own, one after the other: what is written is that of the moment
+    of the call, and training goes on meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._last: Future[None] | None = None
+
+    def write(self, checkpoint: Generation) -> None:
+        """Waits for the one before. Raises what that one raised."""
+        data = encoded(checkpoint)
+        self.wait()
+        self._last = self._thread.submit(put, self._folder, checkpoint.step, data)
+
+    def check(self) -> None:
+        """Raise what the last one raised, if it has ended."""
+        if self._last is not None and self._last.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises what was raised there, once."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+
+def encoded(checkpoint: Generation) -> bytes:
+    """As a file holds it."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
-    data = save(tensors, metadata={STATE: json.dumps(checkpoint.state)})
+    return save(tensors, metadata={STATE: json.dumps(checkpoint.state)})
+
+
+def put(folder: Path, step: int, data: bytes) -> None:
+    """Write what is `encoded`, read it back, list it, and remove the oldest."""
     entry = {
-        "file": GENERATIONS.replace("*", str(checkpoint.step)),
-        "step": checkpoint.step,
+        "file": GENERATIONS.replace("*", str(step)),
+        "step": step,
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -53,7 +90,7 @@ def write(folder: Path, checkpoint: Generation) -> None:
     fault_points.point("checkpoint written")
     if read_regular(path, len(data)) != data:
         raise OSError(f"{path}: what was written cannot be read back")
-    earlier = [other for other in _index(folder) if other["step"] != checkpoint.step]
+    earlier = [other for other in _index(folder) if other["step"] != step]
     kept = [entry, *earlier][:KEPT]
     write_json(folder / INDEX, {"schema": SCHEMA, "generations": kept})
     fault_points.point("checkpoint listed")

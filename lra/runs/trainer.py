@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lra.config.settings import Checkpoints
@@ -18,6 +19,7 @@ from lra.core.files import write_atomic
 from lra.core.signals import Paused, Requests
 from lra.data import Task
 from lra.model.model import Model
+from lra.ops.async_copy import runs_behind
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.course import Goal
@@ -184,6 +186,7 @@ class Trainer:
         self.end = End(job.system.recipe)
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
+        self.written = checkpoint.Background(job.folder)
 
     def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         """A pretraining came before: what the record says of it, and its measurements."""
@@ -233,9 +236,9 @@ class Trainer:
         due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
-    def save(self) -> None:
-        """Write a checkpoint of this moment; the leader does. All ranks look at the last updates before, which raises
-        `Diverged` on all of them."""
+    def save(self, *, beside: bool = False) -> None:
+        """Write a checkpoint of this moment; the leader does, `beside` the training or before it goes on. All ranks
+        look at the last updates before, which raises `Diverged` on all of them."""
         self.training.look()
         if not distributed.is_main():
             return
@@ -254,9 +257,12 @@ class Trainer:
             **self._before(),
         }
         state = {"training": self.training.state(), "course": course}
-        checkpoint.write(
-            self.job.folder, Generation(step=self.training.step, tensors=self.training.tensors() | best, state=state)
-        )
+        now = Generation(step=self.training.step, tensors=self.training.tensors() | best, state=state)
+        if beside:
+            self.written.write(now)
+        else:
+            self.written.wait()
+            checkpoint.write(self.job.folder, now)
         self._saved_at = time.monotonic()
 
     def follow(self, requests: Requests, loggers: Loggers) -> Diverged | None:
@@ -290,6 +296,8 @@ class Trainer:
                     bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
             except Diverged as error:
                 diverged = error
+            finally:
+                self.written.wait()
         if self.task.objective == "next_token" and distributed.is_main():
             save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
         requests.patiently(False)
@@ -352,6 +360,7 @@ class _Observer:
 
     def __init__(self, trainer: Trainer, bar: console.TrainingBar, requests: Requests) -> None:
         self.trainer, self.bar, self.requests = trainer, bar, requests
+        self.beside = runs_behind(torch.device(trainer.device))  # a CPU would only be shared
         self.began = trainer.training.step
         self.memory = KeptMemory()
 
@@ -360,7 +369,8 @@ class _Observer:
         self.bar.step(step, loss, tokens.computed)
         fault_points.point("step")
         if self.trainer.due(step):
-            self.trainer.save()
+            self.trainer.save(beside=self.beside)
+        self.trainer.written.check()
         self.trainer.pause_if_asked(self.requests.pending())
 
     def on_part(self, done: int, total: int) -> None:
