@@ -128,6 +128,18 @@ def test_a_reference_to_another_key_is_resolved_in_each_run(cli: Commands) -> No
         assert config["task"]["seed"] == config["seed"]
 
 
+def test_a_reference_in_an_option_file_is_resolved_in_each_run(cli: Commands) -> None:
+    """Also by whoever looks what there is to do: the same command finds its own runs."""
+    path = Path("lra_options/experiment/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# @package _global_\ndefaults: [smoke, _self_]\ntask: {seed: '${seed}'}\n")
+    words = ("experiment=mine", "seed=1,2")
+    assert "2 of 2 runs finished" in cli(train.main, "--multirun", *words)[2]
+    configs = [json.loads(path.read_text()) for path in Path("runs").rglob(CONFIG)]
+    assert sorted((config["task"]["seed"], config["seed"]) for config in configs) == [(1, 1), (2, 2)]
+    assert cli(train.main, "--multirun", *words)[2].count("nothing to do") == 2
+
+
 def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> None:
     """Longformer's window of 512 holds ListOps of 60 tokens; blocks of 50 do not."""
     code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local")

@@ -4,6 +4,7 @@
 missing. It is written before the first run starts, after every cell's configuration has been checked.
 """
 
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -33,6 +34,7 @@ from lra.runs.loggers import loggers_of
 from lra.runs.status import complete, nothing_to_do
 
 LOCK_PATIENCE_SECONDS = 60.0
+SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 CHOOSERS = ("system", "case", "experiment")  # act through other keys
 
 
@@ -109,12 +111,13 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
+    differs = settings.init is not None or _refers_to_seed(composed)
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
         seed = yaml.safe_load(override.partition("=")[2])
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
-        if settings.init is not None or any("${" in text for text in overrides):  # what may depend on the seed
+        if differs:
             seeded, _ = _composed(config, [*overrides, override])
         runs.append(
             PlannedRun(
@@ -125,6 +128,11 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
             )
         )
     return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+
+
+def _refers_to_seed(composed: DictConfig) -> bool:
+    """Whether a value is given by that of the seed."""
+    return SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False))) is not None
 
 
 def _overrides(config: DictConfig) -> dict[str, list[str]]:
