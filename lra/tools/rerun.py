@@ -176,8 +176,13 @@ def _cell(earlier: dict[str, Any], folder: Path) -> Cell:
 
 
 def _job(earlier: dict[str, Any], name: str, settings: Settings) -> Job:
-    cell = _cell(earlier, Path(name))
-    return Job(settings=settings, system=assemble(settings), cell=cell, title=f"again: {cell} seed {settings.seed}")
+    """The run as it is trained again. Its pretraining is done again, too: not with the weights that are to be held
+    against it, which runs share in the cache."""
+    cell, system = _cell(earlier, Path(name)), assemble(settings)
+    if (phase := system.phase) is not None:
+        elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
+        system = replace(system, phase=replace(phase, settings=elsewhere))
+    return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
 def _refuse_other_data(job: Job, earlier: dict[str, Any]) -> None:
