@@ -44,6 +44,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["atention=simple"], "atention: unknown key; did you mean 'attention'?"),
         (["seed=abc"], "seed=abc: should be a valid integer"),
         (["seed=-1"], "seed=-1: should be greater than or equal to 0"),
+        ([f"seed={2**53 + 1}"], f"seed={2**53 + 1}: should be less than or equal to {2**53}"),
         (["train.lr=1e-3x"], "train.lr=1e-3x: should be a valid number"),
         (["train.steps=0"], "train.steps=0: should be greater than 0"),
         (["train.steps=1.5"], "train.steps=1.5: should be a valid integer"),
@@ -374,6 +375,10 @@ def test_an_option_of_the_working_folder_is_trusted_by_its_own_name_alone(cli: C
         ("simple", "simple: lra has attention=simple; choose another name"),
         ("json", "json: Python has a module of this name"),
         ("My-own", "My-own: expected a name for a module"),
+        ("_", "_: expected a name for a module"),
+        ("null", "null: expected a name for a module"),
+        ("simple_res", "simple_res: lra has system=simple_res"),
+        ("mamba2", "mamba2: lra has attention=mamba2"),
         ("class", "class: expected a name for a module"),
     ],
 )

@@ -44,7 +44,7 @@ def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str,
 
 def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
     model = s4d()
-    held = AdamW(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05)).param_groups
+    held = AdamW(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant")).param_groups
     groups = {(group["factor"], group["weight_decay"]): group["params"] for group in held}
     assert sorted(groups) == [(0.04, 0.0), (1.0, 0.1), (1.0, 0.3)]
     assert sum(len(group["params"]) for group in held) == len(list(model.parameters()))
@@ -56,7 +56,7 @@ def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
 
 def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
     """Against torch's own AdamW, one for each group, whose rates are set by hand."""
-    recipe = small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, clip_norm=None)
+    recipe = small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant", clip_norm=None)
     found, model, task = stepped(s4d(), recipe), s4d(), stub_task()
     own = {"log_dt": (0.002, 0.0), "log_decay": (0.05, 0.3), "frequency": (0.05, 0.3)}
     optimizers = []
@@ -74,6 +74,16 @@ def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("schedule", ["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"])
+def test_a_rate_of_its_own_is_the_peak_of_a_group(schedule: str) -> None:
+    own = {"step": {"rate": 0.002, "weight_decay": None}}
+    recipe = small_recipe(lr=0.05, schedule=schedule, warmup=7, steps=31, groups=own)
+    factor, _ = recipe.own("blocks.0.mixer.log_dt", "step")
+    rates = [recipe.learning_rate(step) for step in range(31)]
+    assert max(rates) == pytest.approx(recipe.peak, rel=1e-12)
+    assert max(factor * rate for rate in rates) == pytest.approx(0.002, rel=1e-12)
+
+
 def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
     same = {name: {"rate": None, "weight_decay": None} for name in OWN}
     plain, grouped = (stepped(s4d(), small_recipe(weight_decay=0.1, groups=groups)) for groups in (None, same))
@@ -83,7 +93,7 @@ def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
 def test_a_rate_may_be_a_multiple_of_the_rest() -> None:
     twice = {"step": {"rate": "2x", "weight_decay": 0.0}, "state": {"rate": "0.5x", "weight_decay": None}}
     given = {"step": {"rate": 0.1, "weight_decay": 0.0}, "state": {"rate": 0.025, "weight_decay": None}}
-    one, two = (stepped(s4d(), small_recipe(groups=groups, lr=0.05)) for groups in (twice, given))
+    one, two = (stepped(s4d(), small_recipe(groups=groups, lr=0.05, schedule="constant")) for groups in (twice, given))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from lra.core.errors import UserError
 from lra.data.splits import LMWindows
 from lra.model.model import Model
-from lra.tasks import Task
+from lra.tasks import PADDING, Task
 from lra.training.evaluate import evaluate
 from lra.training.generate import continuation
 from lra.training.recipe import Recipe
@@ -125,10 +125,10 @@ class Fixed(nn.Module):
         super().__init__()
         self.max_len = 3
         self.logits = nn.Parameter(torch.tensor(probabilities).log())
-        self.seen = 0
+        self.seen: set[int] = set()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.seen = max(self.seen, tokens.shape[1])
+        self.seen.add(tokens.shape[1])
         return self.logits.expand(*tokens.shape, -1)
 
 
@@ -138,11 +138,23 @@ def test_nucleus_sampling() -> None:
     drawn = continuation(model, [2, 2, 2, 2], tokens=4001, top_p=0.7, seed=1)
     assert set(drawn) == {2, 4}
     assert abs(drawn.count(2) / 4001 - 5 / 8) < 4 * (15 / 64 / 4001) ** 0.5
-    assert model.seen == 3
+    assert model.seen == {3}
     assert set(continuation(model, [2], tokens=50, top_p=0.01, seed=1)) == {2}
     assert set(continuation(model, [2], tokens=400, top_p=1.0, seed=1)) == {1, 2, 3, 4}
     assert drawn[:50] == continuation(model, [2], tokens=50, top_p=0.7, seed=1)
     assert drawn[:50] != continuation(model, [2], tokens=50, top_p=0.7, seed=2)
+
+
+@pytest.mark.parametrize("system", ["simple", "linear", "transformer"])
+def test_a_continuation_is_of_the_function_that_was_trained(system: str) -> None:
+    """The likeliest token after two is that of a window of the full length, whose scale is by its positions."""
+    model = model_for(stream(), f"system={system}", "model.dropout=0", "protocol=strict").eval()
+    for start in range(1, 11):
+        window = torch.tensor([[start, 2] + [PADDING] * (model.max_len - 2)])
+        with torch.no_grad():
+            logits = model(window)[0, 1]
+        logits[PADDING] = -torch.inf
+        assert continuation(model, [start, 2], tokens=1, top_p=1e-6, seed=1) == [int(logits.argmax())]
 
 
 def test_schedules() -> None:

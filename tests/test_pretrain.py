@@ -317,6 +317,7 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
             "pretrain.train.warmup=9 is longer than pretrain.train.steps=5; if that is meant, say train.stop_in_warmup",
         ),
         (("pretrain=masked", "pretrain.train.stepz=9"), "stepz"),
+        (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
         (("pretrain=masked", "pretrain.train.goal=99"), "pretrain.train.goal=99: counts right answers"),
         (("pretrain=masked", "pretrain.train.progress=0.1"), "pretrain.train.progress=0.1: counts right answers"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),

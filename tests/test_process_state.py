@@ -41,6 +41,15 @@ def test_nothing_of_the_process_is_another_afterwards(name: str) -> None:
     assert said == ("returned", [])
 
 
+def test_no_check_seeds_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    torch.manual_seed(3)
+    assert seeded == [3]
+    CALLS["check"]()
+    assert seeded == [3]
+
+
 @pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize(
     ("after", "how"), [(40, "SIGINT"), (400, "raised"), (400, "SIGINT"), (400, "SIGTERM"), (2_500, "SIGINT")]

@@ -252,6 +252,29 @@ def test_what_is_written_beside_is_that_of_the_call(tmp_path: Path, monkeypatch:
     assert (kept.step, kept.tensors["weights"].tolist(), kept.state) == (1, [0, 0, 0], {"steps": [1]})
 
 
+def test_a_signal_that_ends_the_waiting_does_not_end_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, put = threading.Event(), checkpoint.put
+    monkeypatch.setattr(checkpoint, "put", lambda *given: (begin.wait(30), put(*given)))
+    background = checkpoint.Background(tmp_path)
+    background.write(checkpoint.Generation(step=1, tensors={"weights": torch.zeros(3)}, state={}))
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        background.wait()
+    begin.set()
+    background.wait()
+    assert checkpoint.read(tmp_path).step == 1
+
+
+@pytest.mark.usefixtures("reference")
+def test_a_time_limit_does_not_keep_a_run_from_its_test() -> None:
+    system = ("attention=simple", "out=short", "train.minutes=0.0001")
+    assert finish(fork(prepared(*system[:2]), "step:30:usr1")) == 75
+    assert checkpoint.read(next(Path("short").rglob("seed1"))).step == 30
+    assert finish(fork(prepared(*system))) == 0
+
+
 def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are those of a run that names them; the checkpoint and the record say them."""
     auto = ("train.micro_batch=auto", "train.eval_batch=auto")

@@ -329,6 +329,27 @@ def test_the_rows_of_a_classic_fastfood_have_the_lengths_of_gaussian_ones() -> N
 # ---------------------------------------------------------------- Generative
 
 
+@pytest.mark.parametrize(
+    "name", ["generative_rks", "generative_prf", "gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf"]
+)
+def test_a_layer_may_be_called_twice_before_its_backward_pass(name: str) -> None:
+    """Every call has frequencies of its own, and gradients are those of both."""
+    mixer, x = mixer_of(name).train(), noise(2, 7, 15)
+    total, grads = 0.0, []
+    for draw in (1, 2):
+        mixer.draw(np.random.default_rng(draw))
+        total = total + mixer(x).square().sum()
+    total.backward()
+    together = [parameter.grad.clone() for parameter in mixer.parameters()]
+    mixer.zero_grad()
+    for draw in (1, 2):
+        mixer.draw(np.random.default_rng(draw))
+        mixer(x).square().sum().backward()
+        grads = [parameter.grad for parameter in mixer.parameters()]
+    for found, expected in zip(together, grads, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_the_generator_layer_by_layer() -> None:
     generator = Generator(5, samples=17, noise_width=0.6, hidden_widths=[2.0, 4.0]).double()
     assert generator.widths == [3, 10, 20, 5]
@@ -337,9 +358,9 @@ def test_the_generator_layer_by_layer() -> None:
     values = {name: value.detach() for name, value in generator.named_parameters()}
     x = generator.noise
     for layer in (0, 1):
-        x = x @ values[f"layers.{layer}.0.weight"].T + values[f"layers.{layer}.0.bias"]
+        x = x @ values[f"layers.{layer}.linear.weight"].T + values[f"layers.{layer}.linear.bias"]
         x = (x - x.mean(dim=0)) / (x.var(dim=0, correction=0) + 1e-5).sqrt()
-        x = x * values[f"layers.{layer}.1.weight"] + values[f"layers.{layer}.1.bias"]
+        x = x * values[f"layers.{layer}.norm.weight"] + values[f"layers.{layer}.norm.bias"]
         x = torch.where(x > 0, x, 0.01 * x)
     expected = (x @ values["layers.2.weight"].T + values["layers.2.bias"]).tanh().T
     torch.testing.assert_close(generator.frequencies(), expected)

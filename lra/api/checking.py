@@ -46,7 +46,12 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     name, make = _named(attention, settings)
     lines: list[str] = []
     with random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
-        findings = examine(name, make, settings, lines.append)
+        try:
+            findings = examine(name, make, settings, lines.append)
+        except TypeError as error:
+            if "__init__()" not in str(error):
+                raise
+            raise UserError(f"{name}: {error}; give its options with functools.partial") from None
     return Checkup(tuple(findings), "\n".join(lines))
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.cli.command import FAILED, command
 from lra.config import configure
@@ -28,7 +28,7 @@ class CheckSettings:
 
     attention: dict[str, Any]
     model: dict[str, Any]
-    lengths: list[PositiveInt]
+    lengths: Annotated[list[PositiveInt], Field(min_length=1)]
     growth: list[PositiveInt]
     packages: list[str]
 
@@ -90,6 +90,8 @@ def _shape(settings: CheckSettings) -> "Shape":
     if lacking:
         raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
     sizes = {key: settings.model[key] for key in keys}
+    if sizes["qkv_dim"] % sizes["heads"]:
+        raise UserError(f"model.heads={sizes['heads']} does not divide model.qkv_dim={sizes['qkv_dim']}")
     bias = sizes.pop("attention_bias")
     return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 

@@ -1,6 +1,7 @@
 """lra-new: an attention or a task of one's own, in the working folder: a module, its option and a test."""
 
 import argparse
+import re
 import sys
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -13,6 +14,7 @@ from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import write_atomic
 
+YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan")  # no texts on a command line
 TEMPLATES = Path(__file__).with_name("templates")
 NEXT = {
     "attention": (
@@ -61,10 +63,11 @@ def write(kind: str, name: str) -> None:
 
 
 def _check(kind: str, name: str) -> None:
-    if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.isascii():
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name) or name in YAML_WORDS:
         raise UserError(f"{name}: expected a name for a module: small letters, digits and _, a letter first")
-    if name in options(kind):
-        raise UserError(f"{name}: lra has {kind}={name}; choose another name")
+    for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
+        if name in options(group):
+            raise UserError(f"{name}: lra has {group}={name}; choose another name")
     module = find_spec(name)  # a folder of this name without code has no origin, and hides nothing
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:

@@ -17,7 +17,7 @@ from lra.core.errors import UserError, did_you_mean
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 
 Precision = Literal["fp32", "bf16"]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, le=2**53)]  # as JSON keeps whole numbers exactly
 Cores = Annotated[int, Field(gt=0, le=1024)]
 
 

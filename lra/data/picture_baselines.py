@@ -94,7 +94,7 @@ def _net(classes: int) -> "nn.Module":
     from torch import nn
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(streams.key(0, "init")[0] >> np.uint64(1)))
+        torch.default_generator.manual_seed(int(streams.key(0, "init")[0] >> np.uint64(1)))
         return nn.Sequential(
             nn.Conv2d(1, 16, 5, stride=2, padding=2),
             nn.ReLU(),

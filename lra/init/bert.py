@@ -27,6 +27,11 @@ HUB = "hub:"
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")
 FORMER_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # as TensorFlow has them
+BLOCKS = {  # what is in the model of BERT, whatever its sizes
+    "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
+    "positions": "learned", "cls_position": True, "embedding_norm": True,
+    "feed_forward_activation": "gelu", "feed_forward_output_gelu": False,
+}  # fmt: skip
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {
     "attention.self.query": "mixer.query",
@@ -86,6 +91,11 @@ class Bert(Start):
         }
 
     def _check_shape(self, model: "Model") -> None:
+        for key, theirs in BLOCKS.items():
+            if (ours := getattr(model.architecture, key)) != theirs:
+                raise UserError(f"init=bert: model.{key}={ours}, but BERT has {theirs}")
+        if model.architecture.feed_forward_dim == 0:
+            raise UserError("init=bert: model.feed_forward_dim=0, but every layer of BERT has a feed-forward net")
         config = self._json(CONFIG)
         block = model.blocks[0]
         here = {

@@ -54,16 +54,19 @@ def noise(trial: Trial) -> bool:
 
 
 def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
-    """The output, computed after torch, numpy and Python were seeded; the last two are set back."""
+    """The output, computed after torch, numpy and Python were seeded, which are set back."""
     kept = random.getstate(), np.random.get_state()
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-    try:
-        return mixer(x.clone())
-    finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
+    devices = [x.device] if x.is_cuda else []
+    with torch.random.fork_rng(devices=devices):
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[x.device.index] for _ in devices)):
+            generator.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            return mixer(x.clone())
+        finally:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])
 
 
 def _drawing(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:

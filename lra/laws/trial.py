@@ -44,7 +44,7 @@ class Trial:
     def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
         """In float64, for evaluation; the same at every call. Another seed or shape wants `make`."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.shape, **shape)) if shape else self.build()
         return mixer.double().eval().requires_grad_()
 

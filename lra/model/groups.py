@@ -12,7 +12,7 @@ GROUPS = {
     "feed_forward": r"blocks\.\d+\.feed_forward\.",
     "norms": r"(blocks\.\d+\.((mixer|feed_forward)_norm|mixer\.(.*[._])?norm)|final_norm)[._]",
     "head": r"head\.",
-    "biases": r"(.*[._])?bias$",
+    "biases": r"(.*[._])?(bias|shifts?)$",
 }
 Group = Literal[tuple(GROUPS)]
 

@@ -38,6 +38,7 @@ class Model(nn.Module):
     def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         _check(facts, architecture)
+        self.architecture = architecture
         self.dim = architecture.dim
         self.max_len = facts.max_len
         self.documents = facts.documents

@@ -12,6 +12,7 @@ here training draws every `redraw_every` steps, and evaluation keeps the last dr
 
 import math
 from abc import abstractmethod
+from collections import OrderedDict
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
@@ -41,7 +42,8 @@ class Spectrum(nn.Module):
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
-        self.noise.copy_(sent(torch.from_numpy(self.sample(rng)), self.noise.device))
+        """Into a new tensor: the backward pass of an earlier call reads its own."""
+        self.noise = sent(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         return rng.standard_normal(self.noise.shape)
@@ -205,7 +207,13 @@ class Generator(Spectrum):
         super().__init__(torch.randn(samples, widths[0]))
         self.widths = [*widths, head_dim]
         hidden = [
-            nn.Sequential(linear(*pair), nn.BatchNorm1d(pair[1], track_running_stats=False), nn.LeakyReLU())
+            nn.Sequential(
+                OrderedDict(
+                    linear=linear(*pair),
+                    norm=nn.BatchNorm1d(pair[1], track_running_stats=False),
+                    activation=nn.LeakyReLU(),
+                )
+            )
             for pair in pairwise(widths)
         ]
         self.layers = nn.Sequential(*hidden, linear(widths[-1], head_dim), nn.Tanh())

@@ -64,9 +64,13 @@ class Background:
 
     def wait(self) -> None:
         """Until nothing is being written. Raises what was raised there, once."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
+        if self._last is None:
+            return
+        try:
+            self._last.result()
+        finally:  # a signal may end the waiting before the writing
+            if self._last.done():
+                self._last = None
 
 
 def encoded(checkpoint: Generation) -> bytes:

@@ -167,6 +167,9 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
                 f"pretrain.objective={options.objective}: {name} is {shape} in training, and "
                 f"{there.get(name, 'not there')} in pretraining; use pretrain=masked or pretrain=none"
             )
+    for name, parameter in final.named_parameters():
+        if not parameter.requires_grad and name not in wanted:
+            raise UserError(f"train.freeze: {name} would stay as it was drawn, since no pretraining leaves it")
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:

@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, w
 def initial(system: System, facts: TaskSpec, seed: int) -> Model:
     """The model as it starts, drawn on the CPU so that every device starts alike."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(streams.key(seed, "init")[0] >> 1))
+        torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return system.model(facts)
 
 
@@ -102,9 +102,9 @@ def _refuse_damaged(own: Job, expected: dict[str, str]) -> None:
 
 def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
     """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
-    told = False
+    told = waited = False
     while True:
-        pause = distributed.first(requests.pending())
+        pause = distributed.first(requests.pending() if waited else requests.heard())
         if pause is not None:
             raise pause
         taken = False
@@ -119,6 +119,7 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
                 told = True
         if distributed.all_reduce_sum(taken) == [1]:
             return
+        waited = True
 
 
 def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests) -> dict[str, Any]:

@@ -13,14 +13,16 @@ from lra.model.model import Model
 def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, seed: int) -> list[int]:
     """`tokens` further ids, each drawn from the smallest set of likeliest tokens with probability `top_p` in all.
 
-    (Nucleus sampling, Holtzman et al. 2020.) The model reads the last `max_len` ids.
+    (Nucleus sampling, Holtzman et al. 2020.) The model reads the last `max_len` ids, padded to as many as in training:
+    a scale by the number of positions is the same then.
     """
     model.eval()
     ids = list(prompt)
     device = next(model.parameters()).device
     for place in range(tokens):
-        window = torch.tensor([ids[-model.max_len :]], device=device)
-        logits = model(window)[0, -1].double().cpu()
+        read = ids[-model.max_len :]
+        window = torch.tensor([read + [PADDING] * (model.max_len - len(read))], device=device)
+        logits = model(window)[0, len(read) - 1].double().cpu()
         logits[PADDING] = float("-inf")
         likely, order = logits.softmax(dim=0).sort(descending=True)
         before = likely.cumsum(dim=0) - likely

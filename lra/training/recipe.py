@@ -22,8 +22,8 @@ Times = Annotated[str, Field(pattern=r"^(0\.\d*[1-9]|[1-9]\d*(\.\d+)?)x$")]
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """What a group of parameters has in the place of `train.lr` and `train.weight_decay`; None: these. `2x`: twice the
-    rate of the rest."""
+    """What a group of parameters has in the place of the peak of the rate and `train.weight_decay`; None: these. `2x`:
+    twice the rate of the rest."""
 
     rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
@@ -117,7 +117,12 @@ class Recipe:
         decay = usual if decay is None else decay
         if rate is None:
             return 1.0, decay
-        return float(rate.removesuffix("x")) if isinstance(rate, str) else rate / self.lr, decay
+        return float(rate.removesuffix("x")) if isinstance(rate, str) else rate / self.peak, decay
+
+    @property
+    def peak(self) -> float:
+        """The rate at the end of the warm-up."""
+        return self.lr / math.sqrt(self.warmup) if self.schedule == "rsqrt" else self.lr
 
     def depth_factor(self, name: str, depth: int) -> float:
         """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
