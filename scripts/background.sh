@@ -46,13 +46,15 @@ checkpoints() {
 }
 
 update() {
-    if [ -n "$(checkpoints)" ]; then
+    if [ -d "$home/code" ] && [ -n "$(checkpoints)" ]; then
         echo "background: a run is half done with the code that it began with; update when it is finished" >&2
         exit 1
     fi
     [ -d "$home/code" ] || git clone --quiet "$root" "$home/code"
     git -C "$home/code" fetch --quiet "$root" HEAD
-    git -C "$home/code" checkout --quiet --detach FETCH_HEAD
+    local commit=FETCH_HEAD
+    [ -z "$(checkpoints)" ] || [ ! -f "$home/commit" ] || commit=$(cat "$home/commit") # with which what was packed began
+    git -C "$home/code" checkout --quiet --detach "$commit"
 }
 
 start() {
@@ -133,10 +135,13 @@ stop) stop ;;
 update) update ;;
 status) swept | while read -r folder; do "$home/code/.venv/bin/lra-report" "$folder" --once; done ;;
 collect) collect ;;
-pack) tar -C "$home" --exclude=./code --exclude='./worker-*' -czf "${2:?the file to write}" . && git -C "$home/code" rev-parse HEAD ;;
+pack)
+    git -C "$home/code" rev-parse HEAD | tee "$home/commit"
+    tar -C "$home" --exclude=./code --exclude='./worker-*' -czf "${2:?the file to write}" .
+    ;;
 unpack) mkdir -p "$home" && tar -C "$home" -xzf "${2:?the file to read}" ;;
 *)
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 2
     ;;
 esac

@@ -4,6 +4,10 @@
 #   tar xf text.tar.xz && cd lra && bash scripts/reproduce.sh 9 train.micro_batch=32      there
 set -euo pipefail
 task=${1:?a task: listops, text, matching or acl_matching} file=${2:?the file to write}
+case $task in
+listops | text | matching | acl_matching) ;;
+*) echo "bundle.sh: error: $task: expected listops, text, matching or acl_matching" >&2; exit 2 ;;
+esac
 file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
 cd "$(dirname "$0")/.."
 bash scripts/install.sh

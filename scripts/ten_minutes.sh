@@ -3,11 +3,17 @@
 # written, checked, trained beside others and put into a report. Prints how many lines and how much time it takes.
 #   bash scripts/ten_minutes.sh [FOLDER]
 set -euo pipefail
+if [ $# -gt 0 ]; then
+    mkdir -p "$1"
+    folder=$(cd "$1" && pwd)
+else
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+fi
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
 root=$PWD
 page=$root/docs/your-attention.md
-folder=${1:-$(mktemp -d)}
 
 blocks() { # the fenced blocks of a language
     awk -v fence="\`\`\`$1" '$0 == "```" {on = 0} on {print} $0 == fence {on = 1}' "$page"

@@ -100,6 +100,17 @@ def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
     assert (code, "which no record beside it left; give them with init=checkpoint" in err) == (2, True)
 
 
+@pytest.mark.parametrize("content", [None, b"not a line"])
+def test_what_a_run_measured_is_read_before_it_is_trained_again(kept: Commands, content: bytes | None) -> None:
+    path = SIMPLE / METRICS
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    code, _, err = kept(train.main, f"rerun={SIMPLE}")
+    assert (code, f"{path}: not what a run measured: " in err) == (2, True)
+    assert not Path("reruns").exists()
+
+
 def test_a_kept_run_is_not_trained_over(kept: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (SIMPLE / record.NAME).read_bytes()
     monkeypatch.chdir(SIMPLE)

@@ -233,6 +233,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(PLACE.threads)  # as in the processes that measure
     attentions, kept = options("attention"), arguments.page.with_suffix(".json")
+    if not kept.is_file():
+        parser.error(f"{kept}: no such file; it holds the costs of a page")
     costs = json.loads(kept.read_text())
     if arguments.measure is not None:
         costs["rows"] |= measure(arguments.measure or attentions, arguments.rounds)

@@ -106,6 +106,10 @@ def module_of(layer: Layer, length: int) -> nn.Module:
     """The layer itself."""
     model = layer.settings.model
     dim, heads, dropout = model["dim"], model["heads"], model["dropout"]
+    if layer.kind in ("peer", "textbook") and model["qkv_dim"] != dim:
+        raise UserError(f"{layer.title}: model.qkv_dim={model['qkv_dim']}, but it is as wide as model.dim={dim}")
+    if layer.kind == "textbook" and not model["attention_bias"]:
+        raise UserError(f"{layer.title}: model.attention_bias=false, but its projections have biases")
     if layer.kind == "peer":
         return peers.build(layer.name, layer.options, dim=dim, heads=heads, length=length, dropout=dropout)
     if layer.kind == "textbook":

@@ -131,7 +131,8 @@ def times(sizes: Sizes) -> dict[str, float]:
 
     def step(fuse: bool) -> None:
         set_keys(block, seed=1, step=0, rows=range(sizes.documents))
-        with patch("lra.ops.dropout.has_kernel", lambda device: fuse and has_kernel(device)), torch.autocast("cuda"):
+        fused_or_not = patch("lra.ops.dropout.has_kernel", lambda device: fuse and has_kernel(device))
+        with fused_or_not, torch.autocast("cuda", torch.bfloat16):
             y = block(x, None)
         y.backward(torch.ones_like(y))
 

@@ -55,7 +55,8 @@ def figure(results: list[Result]) -> dict[str, bytes]:
                 label = f"{subject} ({number(exponent(lengths, values))})"
                 colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
                 panel.plot(lengths, values, label=label, color=colour, marker=marker)
-            panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
+            drawn = any(len(line.get_xdata()) for line in panel.lines)  # all may have run out of memory
+            panel.set(xscale="log", yscale="log" if drawn else "linear", xlabel="length", ylabel=name)
             ticks = sorted({result["length"] for result in results})
             panel.set_xticks(ticks, labels=[f"{tick}" for tick in ticks])
             panel.set_xticks([], minor=True)

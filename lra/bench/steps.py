@@ -13,7 +13,7 @@ from lra.bench import straightforward
 from lra.bench.measure import Result, side_by_side
 from lra.bench.profile import profile
 from lra.bench.settings import BenchSettings
-from lra.bench.worker import BenchPlace, Worker, Workload
+from lra.bench.worker import BenchPlace, OutOfMemory, Worker, Workload
 from lra.core.console import Preparation
 from lra.core.errors import UserError
 from lra.data import Place as Data
@@ -61,13 +61,18 @@ def profiles(settings: BenchSettings, place: BenchPlace) -> Iterator[Result]:
     """Where the time of both goes."""
     for subject, build in SUBJECTS.items():
         with Worker(place, build, settings, place.device) as worker:
-            yield {"subject": subject, "kinds": worker.ask(profile)}
+            try:
+                yield {"subject": subject, "kinds": worker.ask(profile)}
+            except OutOfMemory as error:
+                raise UserError(f"memory_limit={place.memory_limit}: {subject} ran out of memory: {error}") from None
 
 
 def prepare(settings: BenchSettings) -> tuple[str, str | None]:
     """Check that there is a straightforward step where one is measured, prepare the data; their name and digest."""
     if settings.what == "epoch" and settings.data != "real":
         raise UserError(f"data={settings.data}: what=epoch reads real examples; set data=real")
+    if settings.what == "epoch" and settings.rounds > settings.train["steps"]:
+        raise UserError(f"rounds={settings.rounds}: a training has train.steps={settings.train['steps']} batches")
     system = assemble(settings)
     if settings.what != "host":
         straightforward_model(settings, system.builder.facts)

@@ -120,7 +120,8 @@ def is_out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    told = ("can't allocate memory", "Resource temporarily unavailable")  # the latter where there is none for a thread
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in told)
 
 
 def limit_memory(place: BenchPlace) -> None:

@@ -329,12 +329,16 @@ def _told(answers: dict[str, dict]) -> Iterator[str]:
 
 def _packed(work: Path) -> bytes:
     """The small files below `work`: records, pages and logs, no checkpoints; those that fit, the smallest first."""
-    files = [path for path in work.rglob("*") if path.is_file() and not path.name.startswith((".", "checkpoint"))]
+    files = [
+        path
+        for path in work.rglob("*")
+        if path.is_file() and not path.name.startswith((".", "checkpoint")) and path.suffix != ".safetensors"
+    ]
     buffer, total = BytesIO(), 0
     with tarfile.open(fileobj=buffer, mode="w:xz", preset=1) as archive:
         for path in sorted(files, key=lambda path: path.stat().st_size):
             total += path.stat().st_size
-            if total < MOST and path.suffix != ".safetensors":
+            if total < MOST:
                 archive.add(path, path.relative_to(work).as_posix())
     return buffer.getvalue()
 

@@ -123,7 +123,11 @@ def main() -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("attentions", nargs="*", help="all of them where none is named")
     given = parser.parse_args()
-    device, wrong, started = device_of(given.device), 0, time.monotonic()
+    try:
+        device = device_of(given.device)
+    except UserError as error:
+        parser.error(str(error))
+    wrong, started = 0, time.monotonic()
     reproducible()
     for attention in given.attentions or options("attention"):
         try:

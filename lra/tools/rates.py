@@ -75,7 +75,7 @@ def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
         for (other, attention), rates in rows.items():
             if other == task:
                 means = "; ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
-                yield f"      {attention}: {{train: {{lr: {chosen(rates):g}}}}}  # {means}"
+                yield f"      {attention}: {{train: {{lr: {chosen(rates)!r}}}}}  # {means}"
 
 
 def main() -> None:

@@ -44,7 +44,11 @@ class KeptRun:
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        return measurements(self._read(METRICS))
+        """Raises UserError."""
+        try:
+            return measurements(self._read(METRICS))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.files.shown(f'{self.name}/{METRICS}')}: not what a run measured: {error}") from None
 
     def _read(self, file: str) -> bytes:
         return self.files.read(f"{self.name}/{file}")
@@ -95,9 +99,10 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
+    evaluations = run_kept.evaluations  # before the training, which may be long
     run(job)
     made = record.read(job.folder / RECORD)
-    numbers = differing(run_kept.evaluations, measurements((job.folder / METRICS).read_bytes()))
+    numbers = differing(evaluations, measurements((job.folder / METRICS).read_bytes()))
     was, now = chosen(earlier), chosen(made)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
