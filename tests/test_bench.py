@@ -235,6 +235,7 @@ def test_out_of_memory_is_a_result() -> None:
 
 def test_only_failed_allocations_are_out_of_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(RuntimeError("Resource temporarily unavailable"))
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="negative dimension"), Worker(CPU, product, -1, 1, "fp32", "cpu") as worker:
         worker.ask(flops)
@@ -431,6 +432,12 @@ def test_layers_end_to_end(cli: Commands) -> None:
     text = "\n".join(page.page(found))
     assert "Saved" not in text
     assert text.count("out of memory") == text.count("| L = 32")
+    for result in found["results"]:
+        result |= {"status": "out of memory", "reason": "too much"}
+    assert page.write(Path("all_of_them"), found).exists()
+    assert sorted(path.name for path in Path("all_of_them").iterdir()) == [
+        "README.md", "bench.json", "forward.png", "forward.svg"
+    ]  # fmt: skip
 
 
 def test_seconds_are_those_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,6 +292,26 @@ def test_a_mixer_that_ends_its_process_does_not_end_the_sweep_without_a_word(nam
     assert not list(Path().rglob("sweep.json"))
 
 
+def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
+    code, out, _ = cli(check.main, "attention=simple", "lengths=[1]", "growth=[]")
+    said = {line.split()[1]: line.split()[0] for line in out.splitlines() if line[:4] in check.WORDS.values()}
+    assert code == 0
+    assert {said[name] for name in ("padding", "length", "order")} == {"----"}
+    assert said["rows"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lengths=[]"], "lengths=[]: "),
+        (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim="),
+    ],
+)
+def test_a_mistake_in_sizes_is_one_line(words: list[str], said: str, cli: Commands) -> None:
+    code, out, err = cli(check.main, "attention=simple", *words)
+    assert (code, out, said in err, err.count("\n")) == (2, "", True, 1)
+
+
 def test_what_is_measured_grows_as_it_should() -> None:
     lengths = {3: 18.0, 5: 50.0, 7: 98.0}
     assert exponent(lengths) == pytest.approx(2)
