@@ -78,7 +78,10 @@ def git(*words: str) -> str:
 
 
 def changed(part: str, commit: str) -> list[str]:
-    """The files that a part reads and that are others in HEAD than they were at a commit."""
+    """The files that a part reads and that are others in HEAD than they were at a commit; the commit, where it is of
+    another clone."""
+    if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True).returncode:
+        return [commit]
     return [path for path in git("diff", "--name-only", commit, "HEAD").splitlines() if reads(part, path)]
 
 

@@ -396,6 +396,25 @@ def test_subjects_that_mean_nothing(cli: Commands) -> None:
         assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("lengths=[32,16,32]",), "lengths=[32, 16, 32]: 32 stands there twice"),
+        (("model.heads=5",), "model.heads=5 does not divide model.qkv_dim="),
+        (("subjects=[textbook:softmax]", "model.qkv_dim=6"), "textbook:softmax: model.qkv_dim=6, but it is as wide as"),
+        (
+            ("subjects=[textbook:softmax]", "model.attention_bias=false"),
+            "model.attention_bias=false, but its projections",
+        ),
+        (("what=epoch", "data=real", "rounds=5", "train.steps=3", "train.warmup=1"), "rounds=5: a training has"),
+    ],
+)
+def test_what_would_be_measured_wrongly_is_refused(words: tuple[str, ...], message: str, cli: Commands) -> None:
+    code, _, err = cli(main, "what=layer", *TINY, "lengths=[16]", *words)
+    assert (code, message in err, len(err.strip().splitlines())) == (2, True, 1)
+    assert not list(Path("runs").rglob(page.NAME))
+
+
 def read(folder: str) -> tuple[dict, str]:
     with open(f"{folder}/{page.NAME}") as file:
         found = json.load(file)

@@ -48,7 +48,9 @@ def page(record: Record) -> Iterator[str]:
 def measured(where: dict[str, Any]) -> str:
     """On what, with what and when something was measured, in three lines."""
     machine = where["cpu"] if where["device"] == "cpu" else where["device"]
+    several = where["device"] == "cpu" and where["threads"] > 1
     return (
+        f"{'Seconds are those of a processor, of all threads together. ' * several}"
         f"Measured on {machine} ({where['instructions']}), threads: {where['threads']}, {where['precision']},\n"
         f"torch {where['packages']['torch']}, commit {where['commit']}\n"
         f"({'with uncommitted changes, ' * bool(where['dirty'])}{where['started'][:10]})."

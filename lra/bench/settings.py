@@ -60,4 +60,10 @@ def settings_of(cfg: DictConfig) -> BenchSettings:
     for key in ("micro_batch", "eval_batch"):
         if values["train"].get(key) == AUTO:
             raise UserError(f"train.{key}=auto: what is measured shall not depend on the machine; say a number")
+    twice = next((length for length in values["lengths"] if values["lengths"].count(length) > 1), None)
+    if twice is not None:
+        raise UserError(f"lengths={values['lengths']}: {twice} stands there twice")
+    qkv_dim, heads = values["model"]["qkv_dim"], values["model"]["heads"]
+    if qkv_dim % heads:
+        raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
     return BenchSettings(**values)
