@@ -330,6 +330,20 @@ def test_nothing_outlives_the_process_that_started_the_ranks(cli: Commands, monk
 
 
 @pytest.mark.slow
+def test_every_rank_of_a_call_from_python_has_the_record(cli: Commands) -> None:
+    """Twice: the second call finds the run finished."""
+    options = ("experiment=smoke", "attention=simple", "out=called", "seed=1")
+    told = "open('rank' + os.environ['RANK'], 'a').write(f'{lra.train(*OPTIONS).score} ')"
+    Path("call.py").write_text(f"import lra, os\nOPTIONS = {options}\nif __name__ == '__main__':\n    {told}\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "call.py"]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    scores = [Path(f"rank{rank}").read_text().split() for rank in range(2)]
+    assert scores[0] == scores[1] == 2 * scores[0][:1]
+
+
+@pytest.mark.slow
 def test_the_ranks_of_torchrun_are_those_of_launch(cli: Commands) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     found = []

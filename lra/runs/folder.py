@@ -50,7 +50,10 @@ def run(job: Job) -> str:
         if given == 1 and (processes > 1 or settings.isolate):
             return runner.done() or _in_new_processes(job)
         with placed(device, job.number), distributed.joined(device), distributed.Gate() as gate:
-            return runner.lead(gate) if distributed.is_main() else runner.assist(gate)
+            status = runner.lead(gate) if distributed.is_main() else runner.assist(gate)
+            if status != "failed":  # where the ranks stand together, and the others may read what the leader has left
+                distributed.all_reduce_sum(0)
+            return status
     except OSError as error:
         raise explained(error, job.folder, None) from error
 
