@@ -259,9 +259,13 @@ def test_a_signal_that_ends_the_waiting_does_not_end_what_is_written(
     monkeypatch.setattr(checkpoint, "put", lambda *given: (begin.wait(30), put(*given)))
     background = checkpoint.Background(tmp_path)
     background.write(checkpoint.Generation(step=1, tensors={"weights": torch.zeros(3)}, state={}))
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        background.wait()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            background.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
     begin.set()
     background.wait()
     assert checkpoint.read(tmp_path).step == 1

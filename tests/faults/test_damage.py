@@ -83,7 +83,7 @@ def prepared(cache: Path) -> Any:
         return {"sentences": len(TEXTS)}
 
     place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)
-    known = facts(vocab_size=300)
+    known = facts(vocab_size=300, max_len=17)
     task = prepared_task(place, known, {"task": "stub"}, make, lambda splits: {"majority class": 20.0})
     splits = [
         [part.tokens.tobytes(), part.offsets.tobytes(), part.index.tobytes(), part.labels.tobytes()]
