@@ -194,6 +194,8 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
     assert "FAIL  rows" in repr(found)
     layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
     assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))
+    with pytest.raises(lra.UserError, match=r"Leaks: called with a shape: missing .* 'by'; give its options with"):
+        lra.check(Leaks, *few)
     for other in (torch.nn.Linear, torch.nn.Linear(2, 3)):
         with pytest.raises(lra.UserError, match=r"Linear: expected a name, a subclass of lra\.attention\.Mixer, or"):
             lra.check(other)

@@ -64,6 +64,16 @@ def test_what_is_no_file_of_cards_is_named(tmp_path: Path) -> None:
             update(tmp_path / name, task)
 
 
+def test_a_path_may_begin_at_home(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(Path("home").resolve()))
+    Path("home").mkdir()
+    sizes = [f"task.{name}_size=5" for name in ("train", "val", "test")]
+    code, _, err = cli(prepare.main, "task=listops_short", *sizes, "card='~/card.md'", "export='~/files'")
+    assert code == 0, err
+    assert Path("home/card.md").is_file()
+    assert sorted(path.name for path in Path("home/files").iterdir())[-1] == "basic_val.tsv"
+
+
 def test_json_on_standard_output(cli: Commands) -> None:
     code, out, _ = cli(prepare.main, "experiment=smoke", "json=true", "card=cards.md")
     assert code == 0

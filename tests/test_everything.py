@@ -40,6 +40,15 @@ def committed(path: str, text: str) -> None:
     git("commit", "--message", "one")
 
 
+def test_a_commit_of_another_clone_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = loaded("everything", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    git("init")
+    committed("a.py", "a")
+    assert module.changed("suite", "HEAD") == []
+    assert module.changed("suite", "ab" * 20) == ["ab" * 20]
+
+
 @pytest.fixture
 def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A function that runs it with PARTS in a repository of its own, and gives its exit code."""

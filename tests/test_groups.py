@@ -20,6 +20,7 @@ from support import (
 from lra.cli import train
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
+from lra.model.groups import belongs
 from lra.training.adamw import AdamW
 from lra.training.recipe import Recipe
 from lra.training.update import accumulate, update
@@ -121,6 +122,23 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
                 found.update(holding)
     assert found == set(places)
     assert bool(places) == (attention in OF_SOURCES)
+
+
+@pytest.mark.parametrize(("attention", "extra"), cases())
+def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: list[str]) -> None:
+    """By the modules that hold them, not by their names; and the vectors that conv and Mega add."""
+    mixer = mixer_of(attention, *extra)
+    held = {
+        f"blocks.0.mixer.{place}.{name}": type(module)
+        for place, module in mixer.named_modules()
+        for name, _ in module.named_parameters(recurse=False)
+    }
+    for name, kind in held.items():
+        assert belongs(name, ["norms"]) >= ("Norm" in kind.__name__), name
+        assert belongs(name, ["biases"]) >= (name.endswith(".bias") and issubclass(kind, torch.nn.Linear)), name
+    added = {"conv": "shift", "mega": "shifts"}.get(attention)
+    assert added is None or belongs(f"blocks.0.mixer.{added}", ["biases"])
+    assert added is None or hasattr(mixer, added)
 
 
 @pytest.mark.parametrize("attention", sorted(OF_SOURCES))

@@ -108,7 +108,13 @@ def test_processes_share_a_sweep(code: int, status: str, asked: Path, monkeypatc
 def test_what_comes_back_is_small(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = asked / "work"
     monkeypatch.setattr(gpu_queue, "MOST", 1000)
-    for name, size in (("a.log", 300), ("b.json", 600), ("c.log", 500), ("w.safetensors", 10), ("checkpoint.json", 10)):
+    for name, size in (
+        ("a.log", 300),
+        ("b.json", 600),
+        ("c.log", 500),
+        ("w.safetensors", 250),
+        ("checkpoint.json", 10),
+    ):
         (work / name).write_bytes(b"x" * size)
     (asked / "packed").write_bytes(gpu_queue._packed(work))
     with tarfile.open(asked / "packed") as archive:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import isclass
+from inspect import isclass, signature
 
 from torch import nn, random
 
@@ -46,12 +46,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     name, make = _named(attention, settings)
     lines: list[str] = []
     with random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
-        try:
-            findings = examine(name, make, settings, lines.append)
-        except TypeError as error:
-            if "__init__()" not in str(error):
-                raise
-            raise UserError(f"{name}: {error}; give its options with functools.partial") from None
+        findings = examine(name, make, settings, lines.append)
     return Checkup(tuple(findings), "\n".join(lines))
 
 
@@ -66,4 +61,8 @@ def _named(
     name = getattr(attention, "__name__", type(attention).__name__)
     if isinstance(attention, nn.Module) or (isclass(attention) and not issubclass(attention, Mixer)):
         raise UserError(f"{name}: expected a name, a subclass of lra.attention.Mixer, or what lra.attention returned")
+    try:
+        signature(attention).bind("shape")
+    except TypeError as error:
+        raise UserError(f"{name}: called with a shape: {error}; give its options with functools.partial") from None
     return name, attention

@@ -25,12 +25,12 @@ Record = dict[str, Any]
 
 def write(folder: Path, record: Record) -> Path:
     """Write the record, its figures and its page; returns the path of the page."""
+    write_json(folder / NAME, record)
     if record["what"] in LENGTHS:
         for direction, results in groups(record["results"], "direction"):
             for suffix, data in figure(results).items():
                 write_atomic(folder / f"{direction}.{suffix}", data)
     write_atomic(folder / PAGE, "\n".join(page(record)).encode())
-    write_json(folder / NAME, record)  # last: where it stands, nothing is measured again
     return folder / PAGE
 
 

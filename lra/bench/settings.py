@@ -63,7 +63,4 @@ def settings_of(cfg: DictConfig) -> BenchSettings:
     twice = next((length for length in values["lengths"] if values["lengths"].count(length) > 1), None)
     if twice is not None:
         raise UserError(f"lengths={values['lengths']}: {twice} stands there twice")
-    qkv_dim, heads = values["model"]["qkv_dim"], values["model"]["heads"]
-    if qkv_dim % heads:
-        raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
     return BenchSettings(**values)

@@ -90,8 +90,6 @@ def _shape(settings: CheckSettings) -> "Shape":
     if lacking:
         raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
     sizes = {key: settings.model[key] for key in keys}
-    if sizes["qkv_dim"] % sizes["heads"]:
-        raise UserError(f"model.heads={sizes['heads']} does not divide model.qkv_dim={sizes['qkv_dim']}")
     bias = sizes.pop("attention_bias")
     return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 

@@ -57,6 +57,11 @@ class Trial:
         """Where the class is defined."""
         return file_of(self.kind)
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether an input has several positions, without which a law of them says nothing."""
+        return max(self.lengths) > 1
+
     def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
         """x [B, L, D] of each length from `least` on."""
         dim = self.build().shape.dim

@@ -168,9 +168,7 @@ def _lecun(module: nn.Module) -> None:
 
 
 def _check(facts: TaskSpec, architecture: Architecture) -> None:
-    dim, qkv_dim, heads = architecture.dim, architecture.qkv_dim, architecture.heads
-    if qkv_dim % heads:
-        raise UserError(f"model.heads={heads} does not divide model.qkv_dim={qkv_dim}")
+    dim, qkv_dim = architecture.dim, architecture.qkv_dim
     if not architecture.out_proj and qkv_dim != dim:
         raise UserError(
             f"model.qkv_dim={qkv_dim} differs from model.dim={dim}: a variant without output projection "

@@ -41,6 +41,10 @@ class Shape:
     layer: int
     layers: int
 
+    def __post_init__(self) -> None:
+        if self.qkv_dim % self.heads:
+            raise UserError(f"model.heads={self.heads} does not divide model.qkv_dim={self.qkv_dim}")
+
     @property
     def head_dim(self) -> int:
         return self.qkv_dim // self.heads
