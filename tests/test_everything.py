@@ -144,22 +144,23 @@ def test_counts(log: str, counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("differs", "verdict"),
+    ("differs", "ended", "verdict"),
     [
-        ("tokens.computed: 203 then, 211 now", "near"),  # batches are cut as the processor likes it
-        ("tokens.real: 197 then, 199 now", "wrong"),
-        ("config.train.lr: 0.1 then, 0.2 now", "wrong"),
-        ("parameters: 7 then, 11 now", "wrong"),
+        ("tokens.computed: 203 then, 211 now", "steps", "near"),  # batches are cut as the processor likes it
+        ("tokens.real: 197 then, 199 now", "steps", "wrong"),
+        ("tokens.real: 197 then, 199 now", "solved", "near"),  # at another evaluation
+        ("config.train.lr: 0.1 then, 0.2 now", "solved", "wrong"),
+        ("parameters: 7 then, 11 now", "steps", "wrong"),
     ],
 )
 def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
-    differs: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    differs: str, ended: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reruns = loaded("reruns", monkeypatch)
     said = f"kept/seed1: not equal to the last bit ({tmp_path})\n  {differs}\n  instructions: a then, b now\n"
     done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
     monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
-    monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}})
+    monkeypatch.setattr(reruns.record, "read", lambda path: {"test": {"last": {"accuracy": 53.0}}, "ended": ended})
     results = {"metric": "accuracy", "test": {"last": {"accuracy": 55.0}}}
     assert reruns.compared(reruns.Kept(1.0, "kept/seed1", results), "out")[0] == verdict
 
