@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from lra.config import configure
 from lra.config.compose import compose, options
 from lra.core.errors import UserError
-from lra.data.pictures import Pictures, sheet
+from lra.data.pictures import sheet
 from lra.data.probes import BLOCK, Draws, Probe
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.tasks import TaskBuilder, unheard
@@ -114,10 +114,7 @@ def _of_probe(probe: Probe) -> list[str]:
 def _of_pictures(builder: Pathfinder) -> list[str]:
     """The first pictures of train."""
     images = block(0, builder.seed, builder.design)
-    rows = np.arange(PICTURES)
-    flat = images.pixels[rows].ravel()
-    offsets = np.append(rows, PICTURES) * (len(flat) // PICTURES)
-    png = sheet(Pictures(tokens=flat, offsets=offsets, index=rows, labels=images.labels[rows]), PICTURES)
+    png = sheet(images.pixels[:PICTURES].reshape(PICTURES, -1), images.labels[:PICTURES])
     says = "The first pictures of train, with their labels"
     return [f"{says}:\n", f"![{says}](data:image/png;base64,{b64encode(png).decode()})"]
 
