@@ -72,7 +72,7 @@ def _list(names: list[str]) -> str:
 
 
 def _learners(column: Column) -> str:
-    """Who reaches the goal, the quickest first, and who does not."""
+    """Who reaches the goal, the quickest first, and who has not, after how many steps."""
     every, some, none = _raced(column)
     parts = []
     if every:
@@ -84,7 +84,8 @@ def _learners(column: Column) -> str:
     parts += [f"{row.name} in {row.race.seeds} ({_scores(row)})" for row in some]
     if none:
         names = _list([f"{row.name} ({_scores(row)})" for row in none])
-        parts.append(f"{names} {'do' if len(none) > 1 else 'does'} not{'' if parts else ' learn it'}")
+        have, steps = "have" if len(none) > 1 else "has", max(max(row.race.steps.values()) for row in none)
+        parts.append(f"{names} {have} not{'' if parts else ' learned it'} in {steps:,} steps")
     return "Learned: " * (not every and bool(some)) + "; ".join(parts) + "."
 
 
