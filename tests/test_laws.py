@@ -204,6 +204,11 @@ def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
             assert "outputs are finite" in laws.before_a_run(mixer, masked=False, device="cpu")
 
 
+def test_one_length_has_no_exponent(cli: Commands) -> None:
+    code, _, err = cli(check.main, "attention=simple", "growth=[64]")
+    assert (code, "growth=[64]: expected two lengths or more" in err) == (2, True)
+
+
 def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
     written("Sound")
     code, out, _ = cli(check.main, "attention=sound", "packages=[theirs]", "growth=[8,16,32]")

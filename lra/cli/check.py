@@ -46,6 +46,8 @@ def settings_of(cfg: DictConfig) -> CheckSettings:
     """Check names and types of a composed configuration."""
     values = {key: value for key, value in configure.plain(cfg).items() if key in CheckSettings.__dataclass_fields__}
     configure.check(CheckSettings, values, "")
+    if len(set(values["growth"])) == 1:
+        raise UserError(f"growth={values['growth']}: expected two lengths or more, or none, growth=[], to leave it out")
     return CheckSettings(**values)
 
 
