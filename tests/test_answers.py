@@ -96,8 +96,8 @@ def test_a_race_says_who_learns_it_who_in_some_seeds_and_who_does_not(tmp_path: 
     [section] = Report(tmp_path).sections
     assert section.columns[0].plain == (
         "Transformer and Linear ELU learn it in every seed, Transformer first (in 400 steps); Simple in 2 of 3 seeds "
-        "(1 at 30, 2 at 100); Performer (30.0 %) has not in 1,300 steps. A trivial baseline, root operator (36.20), is above 1 "
-        "of 4 systems, beyond chance."
+        "(1 at 30, 2 at 100); Performer (30.0 %) has not in 1,300 steps. A trivial baseline, root operator (36.20), "
+        "is above 1 of 4 systems, beyond chance."
     )
 
 
