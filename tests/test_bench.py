@@ -559,6 +559,11 @@ def test_profile_and_accuracy_end_to_end(cli: Commands) -> None:
     assert "expected attention=simple" in err
 
 
+def test_accuracy_measures_both_precisions_and_takes_none(cli: Commands) -> None:
+    code, _, err = cli(main, "what=accuracy", "precision=bf16")
+    assert (code, "it measures fp32 and bf16" in err) == (2, True)
+
+
 @pytest.mark.parametrize("kept", sorted((PACKAGE.parent / "results" / "bench").iterdir()), ids=lambda path: path.name)
 def test_kept_pages_are_those_of_their_measurements(kept: Path) -> None:
     found = json.loads((kept / page.NAME).read_text())

@@ -22,6 +22,8 @@ def run(settings: BenchSettings, device: str) -> Iterator[Result]:
     """A result for each length, input, precision and form, with the errors of as many draws as there are rounds."""
     if settings.attention["_target_"] != "lra.attention.simple.Simple":
         raise UserError("what=accuracy: expected attention=simple, which has two forms")
+    if settings.precision != "fp32":
+        raise UserError(f"what=accuracy: precision={settings.precision}: it measures fp32 and bf16; leave it out")
     draws = range(settings.rounds)
     for length in settings.lengths:
         for inputs, shared in INPUTS.items():
