@@ -3,6 +3,7 @@
 # files exchanged, damaged and made to do harm. The seed draws what; it ends with 1 where anything is lost or wrong.
 #   bash scripts/faults.sh                                          # 200 kills and 150 inputs: an hour on two cores
 #   bash scripts/faults.sh kills=20 inputs=15 seed=3 out=trial.md   # a part; every case into a file (.md, .json)
+#   bash scripts/faults.sh kills=10 inputs=0 of=race                # of the cases with "race" in their names alone
 #   bash scripts/faults.sh case=kills:17 seed=3                     # one of its cases again
 #   bash scripts/faults.sh table                                    # the faults of the tests, each at its one place:
 #       what was expected and what was seen. 15 minutes; table -m 'not slow' for the two-minute part

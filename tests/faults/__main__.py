@@ -1,6 +1,7 @@
 """The trial: so many kills and inputs, drawn by a seed; one line a case, counts at the end, 1 where a case is not well.
 
 PYTHONPATH=tests python -m faults kills=200 inputs=150 seed=1 out=trial.md
+PYTHONPATH=tests python -m faults kills=10 inputs=0 of=race         those with "race" in their names alone
 PYTHONPATH=tests python -m faults case=kills:17 seed=1
 """
 
@@ -13,11 +14,11 @@ from pathlib import Path
 from time import monotonic
 
 from faults.runs import warm
-from faults.trial import KINDS_OF_CASES, WELL, Outcome, Verdict, drawn, tried
+from faults.trial import KINDS_OF_CASES, WELL, Outcome, Verdict, drawn, named, tried
 
 from lra.core.files import json_bytes
 
-WHOLE = {"kills": "200", "inputs": "150", "seed": "1", "out": "", "case": ""}
+WHOLE = {"kills": "200", "inputs": "150", "seed": "1", "out": "", "case": "", "of": ""}
 HEAD = ("case", "what", "injected", "seen", "verdict", "seconds")
 
 
@@ -52,7 +53,11 @@ def asked(words: list[str]) -> dict[str, str]:
 
 
 def numbers(values: dict[str, str]) -> list[tuple[str, int]]:
-    """The cases that are asked for, by their kind and number."""
+    """The cases that are asked for, by their kind and number; exits with 2 where there is none of that kind or name."""
+    for kind in KINDS_OF_CASES:
+        wanted = values["case"].startswith(f"{kind}:") if values["case"] else values[kind] != "0"
+        if wanted and not named(kind, values["of"]):
+            sys.exit(f"faults: error: of={values['of']}: expected a part of one of: {'; '.join(named(kind))}")
     if values["case"]:
         kind, _, number = values["case"].partition(":")
         if kind not in KINDS_OF_CASES or not number.isdecimal() or int(number) < 1:
@@ -63,7 +68,7 @@ def numbers(values: dict[str, str]) -> list[tuple[str, int]]:
 
 def cases(values: dict[str, str]) -> Iterator[Done]:
     for kind, number in numbers(values):
-        name, case, rng = drawn(kind, int(values["seed"]), number)
+        name, case, rng = drawn(kind, int(values["seed"]), number, values["of"])
         start = monotonic()
         outcome = tried(case, rng)
         yield Done(f"{kind}:{number}", name, outcome, monotonic() - start)
@@ -106,7 +111,8 @@ def main() -> None:
         done.append(one)
         print("  ".join(one.cells), flush=True)
         if one.outcome.verdict not in WELL:
-            print(f"  again: bash scripts/faults.sh case={one.case} seed={values['seed']}", flush=True)
+            part = f" of='{values['of']}'" if values["of"] else ""
+            print(f"  again: bash scripts/faults.sh case={one.case} seed={values['seed']}{part}", flush=True)
     found = counts(done, monotonic() - start)
     print(said(found))
     if values["out"]:

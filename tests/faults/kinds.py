@@ -129,6 +129,13 @@ KINDS = {
     ),
     "text": Kind(("task=text", "task.max_length=37", *SIZES, *HERE, "data_dir=data"), arrange=reviews),
     "files": Kind(("task=files", "task.data=own.csv", "task.max_length=41", *SIZES, *HERE), arrange=table),
+    "race, no progress": Kind(
+        (
+            *(*TINY, *HERE, "train.lr=0.01", "train.schedule=constant"),
+            *("train.patience=2", "train.progress=0.999", "train.goal=100", "train.cooldown=5"),
+        )
+    ),
+    "race, solved": Kind((*TINY, *HERE, "train.schedule=constant", "train.goal=0.001", "train.cooldown=5")),
     "pretraining, masked": Kind((*TINY, *HERE, "pretrain=masked", *PHASE)),
     "pretraining, next": Kind((*TINY, *HERE, "pretrain=next", "attention=softmax", *PHASE)),
     "sweep": Kind(("--multirun", *TINY, *HERE, "seed=1,2,3", "train.steps=12")),

@@ -114,6 +114,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, *words: s
     return stop.value.code, capfd.readouterr().out.splitlines()
 
 
+def test_cases_of_a_name(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    assert {drawn("kills", 3, number, "race")[0] for number in range(1, 9)} == {"race, no progress", "race, solved"}
+    code, said = run(monkeypatch, capfd, "kills=3", "inputs=0", "of=fin")
+    assert not code
+    assert [line.split("  ")[:2] for line in said[:-1]] == [[f"kills:{number}", "fine"] for number in (1, 2, 3)]
+    code, _ = run(monkeypatch, capfd, "kills=0", "of=fin")
+    assert code == "faults: error: of=fin: expected a part of one of: fails"
+    code, _ = run(monkeypatch, capfd, "case=kills:4", "of=fails")
+    assert code == "faults: error: of=fails: expected a part of one of: fine"
+
+
 def test_it_counts_and_says_how_to_repeat_what_was_wrong(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
 ) -> None:

@@ -93,10 +93,15 @@ def cases(kind: str) -> dict[str, Case]:
     return found
 
 
-def drawn(kind: str, seed: int, number: int) -> tuple[str, Case, Random]:
-    """The `number`-th case, from 1 on, of a seed: in the order that the seed draws all come once before one comes
-    again."""
-    known = cases(kind)
+def named(kind: str, part: str = "") -> dict[str, Case]:
+    """The cases with `part` in their names."""
+    return {name: case for name, case in cases(kind).items() if part in name}
+
+
+def drawn(kind: str, seed: int, number: int, part: str = "") -> tuple[str, Case, Random]:
+    """The `number`-th case, from 1 on, of a seed, of those with `part` in their names: in the order that the seed draws
+    all come once before one comes again."""
+    known = named(kind, part)
     order = Random(f"{seed} {kind}").sample(sorted(known), len(known))
     name = order[(number - 1) % len(order)]
     return name, known[name], Random(f"{seed} {kind} {number}")
