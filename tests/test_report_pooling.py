@@ -35,6 +35,21 @@ def test_hidden_differences_are_not_pooled(small: Path, changes: dict, message: 
         page_of(small)
 
 
+def test_of_a_baseline_trained_on_each_machine_the_best_counts(small: Path) -> None:
+    """A network rounds differently on another processor; all other baselines are numbers of the data alone."""
+    page = page_of(small)
+    assert "baseline was trained" not in page
+    for path in small.rglob("record.json"):
+        change(path, baselines={"small convolution, 17 pictures": 20.5, "majority class": 17.05})
+    assert "baseline was trained" not in page_of(small)
+    put(small, 9, 37.0, baselines={"small convolution, 17 pictures": 23.25, "majority class": 17.05})
+    page = page_of(small)
+    line = next(line for line in page.splitlines() if line.startswith("| *baseline: small convolution, 17 pictures*"))
+    assert [cell.strip() for cell in line.split("|") if cell.strip()][1] == "23.25"
+    note = "A baseline was trained on each machine, and the best counts: small convolution, 17 pictures of "
+    assert f"{note}listops: 20.50 to 23.25." in page
+
+
 def test_a_protocol_that_a_sweep_varies_is_no_hidden_difference(small: Path) -> None:
     varied = {"config": {"protocol": {"scale": "valid"}}, "settings": {"protocol.scale": "valid"}}
     put(small, 9, 37.0, **varied)

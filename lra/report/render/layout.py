@@ -330,7 +330,25 @@ def tasks(columns: Sequence[Column], most: int | None = None) -> str:
     return "; ".join(f"{short}: {title}" for short, title in list(named)[:most]) + "." * bool(named)
 
 
-def seen(columns: Iterable[Column]) -> str:
+def notes(columns: Sequence[Column]) -> str:
+    """What the tables of these tasks do not say of their data."""
+    return " ".join(filter(None, [_repeated(columns), _trained_anew(columns)]))
+
+
+def _trained_anew(columns: Sequence[Column]) -> str:
+    """Of baselines that have another value on another machine, as networks have."""
+    said = []
+    for column in columns:
+        for name, best in column.baselines.items():
+            lowest = min(
+                run.get("baselines", {}).get(name, best) for row in column.rows for run in row.cell.runs.values()
+            )
+            if lowest < best:
+                said.append(f"{name} of {column.short}: {decimals(lowest)} to {decimals(best)}")
+    return f"A baseline was trained on each machine, and the best counts: {'; '.join(said)}." if said else ""
+
+
+def _repeated(columns: Sequence[Column]) -> str:
     """How many test examples are in the training set, too: of each task whose records say so, if it is any."""
     shares = {
         column.short: f"{share:.1f} % of the test examples of {column.short} are in the training set, too"

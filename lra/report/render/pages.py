@@ -176,7 +176,7 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
         ],
         notes=[
             *dict.fromkeys(f"{each.task}: {each.published}" for each in tables.columns if each.published),
-            *filter(None, [layout.seen(tables.columns)]),
+            *filter(None, [layout.notes(tables.columns)]),
         ],
         arenas=[
             (section.protocol, grid) for section in tables.sections if (grid := layout.arena(section, tables.published))
