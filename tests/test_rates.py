@@ -94,3 +94,16 @@ def test_a_folder_without_records(
     with pytest.raises(SystemExit) as stop:
         rates.main()
     assert (stop.value.code, "no records below it" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_folder_within_a_sweep_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Below the folder of a task nothing says of which the rates are."""
+    put(tmp_path, 1, 37.0)
+    monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path / "listops")])
+    with pytest.raises(SystemExit) as stop:
+        rates.main()
+    error = capsys.readouterr().err
+    assert (stop.value.code, error.count("\n")) == (2, 1)
+    assert "expected the folder of a whole sweep, found that of a task in it" in error

@@ -43,9 +43,12 @@ Runs = list[Pilot]  # of one rate
 
 
 def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
-    """Of finished runs by their folder, the option of the task first: by task and attention, then by rate."""
+    """Of finished runs by their folder, the option of the task first: by task and attention, then by rate. Raises
+    UserError where the folders begin below those of tasks."""
     rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
     for folder, run in records.items():
+        if folder.parts[0] == run["protocol"]:
+            raise UserError(f"{folder}: expected the folder of a whole sweep, found that of a task in it")
         best, solved = run["validation"]["best"], course.solved(run)
         rates = rows[folder.parts[0], run["attention"]]
         rates[run["config"]["train"]["lr"]].append(
@@ -87,14 +90,15 @@ def main() -> None:
         records = {Path(path).parent: read_record(files, path) for path in files.find(RECORD)}
         if not records:
             raise UserError(f"{folder}: no records below it")
+        finished = {path: run for path, run in records.items() if run["status"] == "finished"}
+        rows = runs_by_rate(finished)
     except (UserError, ValueError) as error:
         print(f"lra.tools.rates: error: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR) from None
     for path, run in records.items():
         if run["status"] != "finished":
             print(f"{path}: {run['status']}")
-    finished = {path: run for path, run in records.items() if run["status"] == "finished"}
-    print("\n".join(lines(runs_by_rate(finished))))
+    print("\n".join(lines(rows)))
 
 
 if __name__ == "__main__":
