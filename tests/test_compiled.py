@@ -19,8 +19,7 @@ NEWER = [
     "retention", "rotary", "rwkv7", "s4d", "s5",
 ]  # fmt: skip
 
-EACH = {"gla", "hyena", "mega", "rwkv7", "s4d"}  # a graph for each length
-FEW = {  # and one for few parts
+FEW = {  # another graph for few parts
     "bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn",
 }  # fmt: skip
 
@@ -60,8 +59,8 @@ def test_compiled_blocks_are_plain_ones(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", options("attention"))
 def test_a_block_is_one_graph_but_for_its_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In evaluation one, of the first length and of any other, but for those named above. In training the drawing of
-    noise alone lies between graphs, at each dropout."""
+    """In evaluation one, of the first length and of any other, but for those named above, and those that take one for
+    each and say so. In training the drawing of noise alone lies between graphs, at each dropout."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     sizes = (*TINY_MODEL, "model.depth=1", "model.dropout=0.3")
@@ -73,7 +72,7 @@ def test_a_block_is_one_graph_but_for_its_noise(name: str, monkeypatch: pytest.M
     for length in lengths:
         model.blocks[0](noise(2, length, 6).float(), None)
     assert not counters["graph_break"]
-    most = len(lengths) if name in EACH else 3 if name in FEW else 2
+    most = 3 if name in FEW else 2 if model.blocks[0].mixer.one_graph else len(lengths)
     assert counters["stats"]["unique_graphs"] == min(most, len(lengths))
     model.train()
     set_keys(model, seed=1, step=3, rows=range(2))

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +19,12 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
 from lra.runs.trainer import End
-from lra.training.batches import batches, cheapest, cuts
+from lra.training.batches import batches, cheapest, cuts, micro_batches, rounded_up
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Score, evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe
-from lra.training.update import accumulate
+from lra.training.update import accumulate, compile_blocks
 
 
 def trained(model, task, recipe: Recipe, **options: object):
@@ -200,6 +201,23 @@ def test_masked_documents_are_hardly_padded() -> None:
         padded.append(sum(len(part) * longest for part, longest in parts) / lengths.sum())
     assert 1 < counts[0] < counts[1] < 32
     assert padded[1] < 1.05 < padded[0] < 1.15
+
+
+def test_few_lengths_are_a_little_longer() -> None:
+    lengths = np.arange(1, 4098)
+    padded = rounded_up(lengths, 4097)
+    assert (padded >= lengths).all() and (padded < 1.25 * lengths).all()
+    assert [*padded[:13]] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 10, 12, 12, 14]
+    assert padded[4096] == 4097 and [*padded[[2048, 2499, 2560, 4095]]] == [2560, 2560, 3072, 4096]
+    assert len({*padded[padded > 8]}) == 4 * 9 + 1
+    task, examples = stub_task(examples=500, max_len=2003), np.arange(32)
+    model = model_for(task, "protocol=strict", "attention=gla")
+    model.few_lengths = True
+    parts = list(cuts(model, task.train, examples, 4))
+    assert sorted(place for part, _ in parts for place in part) == list(examples)
+    assert {length for _, length in parts} <= {*rounded_up(lengths, 2003)}
+    assert all(task.train.lengths(examples[part]).max() <= length <= 2003 for part, length in parts)
+    assert all(len(part) * length <= 4 * 2003 for part, length in parts)
 
 
 def test_the_gradient_is_that_of_the_mean_loss() -> None:
@@ -414,8 +432,28 @@ def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
         losses.append([(now.train_loss, now.val.loss) for now in history])
         assert list(model.state_dict()) == names
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
+        assert not model.few_lengths
     for one, other in zip(*losses, strict=True):
         assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the compiler
+def test_a_mixer_with_a_graph_for_each_length_is_given_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents of 33 to 61 tokens are padded to 40, 48, 56 or 61, which makes four graphs of a block."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch._dynamo.reset()
+    task = stub_task(examples=200, max_len=61)
+    model = model_for(task, "protocol=strict", "attention=gla", "model.depth=1").eval()
+    compile_blocks(model)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    everything = np.arange(200)
+    long = everything[task.train.lengths(everything).max(axis=1) > 32]
+    assert len({*task.train.lengths(long).flatten()}) > 20
+    for example in long:
+        [part] = micro_batches(model, task.train, np.array([example]), 1)
+        model(torch.from_numpy(part.tokens).long())
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 @pytest.mark.slow

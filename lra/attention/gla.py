@@ -37,6 +37,8 @@ class GatedLinear(Recurrent):
         ),
     )
 
+    one_graph = False
+
     def __init__(
         self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat, backend: Backend | None
     ) -> None:

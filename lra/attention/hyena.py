@@ -46,6 +46,7 @@ class Hyena(Mixer):
         ),
     )
     can_be_causal = True
+    one_graph = False
     projects_out = True
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"filters": ("hidden", "frequency", "filters")}
 

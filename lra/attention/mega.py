@@ -53,6 +53,7 @@ class Mega(Mixer):
         ),
     )
     can_be_causal = True
+    one_graph = False
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class Rwkv7(Recurrent):
         ),
     )
 
+    one_graph = False
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "decay": ("decay_bias",),
         "undecayed": ("shares", "decay.0", "decay.2", "rate", "reveal", "rate_bias", "removal", "replacement", "bonus")

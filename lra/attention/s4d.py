@@ -47,6 +47,7 @@ class S4D(Mixer):
         ),
     )
     can_be_causal = True
+    one_graph = False
     projects_out = True
     reads_few = True
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -33,6 +33,7 @@ class Model(nn.Module):
     Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
     takes part, as in the papers, and every batch must be padded to `max_len`. Documents that all have `max_len` tokens
     need no mask. With norms over the batch, `forward` must be given whole batches in training: `whole_batches`.
+    `few_lengths`: batches are padded to one of few lengths, since the compiled blocks are another graph for each.
     """
 
     def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
@@ -61,6 +62,7 @@ class Model(nn.Module):
         _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
         self.final_norm = norm_of(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
+        self.few_lengths = False
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
             kept = {part for block in self.blocks if block.mixer.keeps_weights for part in block.mixer.modules()}

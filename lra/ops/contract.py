@@ -11,7 +11,9 @@ from torch import Tensor
 
 from lra.core.errors import UserError
 
-FLAGS = ("maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "keeps_weights")
+FLAGS = (
+    "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "keeps_weights", "one_graph",
+)  # fmt: skip
 CARD = "card = Card(paper=..., formula=..., time=..., linear=..., oracle=...)"
 
 

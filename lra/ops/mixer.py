@@ -94,7 +94,7 @@ class Mixer(nn.Module):
     projection that the variants switch. `reads_few`: outputs at the first positions alone come cheaper.
     `full_pattern`: a mechanism that is meant to leave pairs of positions out leaves out none of them at
     `max_positions`, where it is softmax attention. `keeps_weights`: its linear layers begin as it drew them, whatever
-    `model.weight_init` says.
+    `model.weight_init` says. `one_graph`: compiled, a graph or a few serve all lengths; else each length takes its own.
     `parameter_groups`: by names that `train.groups` can give a learning rate and a weight decay of their own, some of
     its parameters, or of its modules with all of theirs, as `named_parameters` and `named_modules` call them. No
     parameter is in two groups; what only some settings have may stand there.
@@ -111,6 +111,7 @@ class Mixer(nn.Module):
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
     keeps_weights: bool = False
+    one_graph: ClassVar[bool] = True
     parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     abstract: ClassVar[bool] = True
 

@@ -58,9 +58,11 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     Where padding takes part in the model, a part is the next `size` examples at `max_len`. Where padding is masked,
     examples are sorted by length and each part is padded to its own longest document. A part then has at most the
     tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least, unless the
-    model has norms over the batch.
+    model has norms over the batch. The lengths of a model with `few_lengths` are rounded up before.
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
+    if model.few_lengths:
+        lengths = rounded_up(lengths, model.max_len)
     if not model.key_mask or model.whole_batches:
         places = distributed.share(np.arange(len(examples)))
         for start in range(0, len(places), size):
@@ -71,6 +73,12 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     overhead = OVERHEAD[next(model.parameters()).device.type] // model.dim
     for part in cheapest(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
+
+
+def rounded_up(lengths: np.ndarray, most: int) -> np.ndarray:
+    """The next of four lengths between a power of two and the next, at most `most`: below a quarter more."""
+    steps = 2 ** np.clip(np.ceil(np.log2(lengths)) - 3, 0, None).astype(lengths.dtype)
+    return np.minimum(-(-lengths // steps) * steps, most)
 
 
 def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:

@@ -51,8 +51,9 @@ class Update:
 
 
 def compile_blocks(model: Model) -> None:
-    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph, but in
-    mixers that take a graph for each (tests/test_compiled.py), which compile no more from the limit below on."""
+    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph or a few,
+    but in mixers that take one for each, whose batches are padded to few lengths. From the limit below on, nothing more
+    is compiled."""
     torch._dynamo.config.recompile_limit = 64  # each block in training and evaluation, and for all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
@@ -67,6 +68,7 @@ def compile_blocks(model: Model) -> None:
             module.drawn = torch.compiler.disable(module.drawn)
         if isinstance(module, dropout.Dropout):
             module.as_mask = True
+    model.few_lengths = model.masks_padding and not model.blocks[0].mixer.one_graph
     for block in model.blocks:
         block.compile()
 
