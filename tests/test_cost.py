@@ -5,11 +5,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from support import Commands, composed
 
 from lra.cli import train
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
+from lra.core.subprocesses import heard_from
 from lra.runs import step_timing
 from lra.runs.build import System, assemble
 from lra.runs.estimate import duration
@@ -32,6 +34,23 @@ def test_a_step_of_every_kind_of_task_is_measured_without_data(task: str) -> Non
     assert all(cost.seconds > 0 for cost in sent)
     for earlier, later in pairwise(cost.memory for cost in sent):
         assert later > earlier - 2**20, "a peak never falls, by more than the system's counting in batches of pages"
+
+
+def multiplied_by_two_threads() -> float:
+    """The sum of a product that is large enough for two threads."""
+    torch.set_num_threads(2)
+    ones = torch.ones(601, 601)
+    return float((ones @ ones).sqrt().sum())
+
+
+def test_where_threads_were_used_a_step_is_measured_all_the_same() -> None:
+    """As in a notebook: a child that is forked has none of its parent's threads, and must not wait for them."""
+    threads = torch.get_num_threads()
+    try:
+        expected = multiplied_by_two_threads()
+        assert [*heard_from(lambda send: send(multiplied_by_two_threads()), seconds=60)] == [expected]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_the_cost_is_that_of_the_most_examples_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

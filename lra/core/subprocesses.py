@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 
 from lra.core.signals import ASKING
@@ -53,4 +54,8 @@ def _child(work: Callable[..., None], arguments: tuple, sender: Connection, pare
     end_with(parent)
     for number in ASKING:
         signal.signal(number, signal.SIG_DFL)
-    work(sender.send, *arguments)
+    # OpenMP keeps the threads of a pool by the thread that began it. This one's, if the parent has used it, are not in
+    # the child, which would wait for them for ever; those of a new thread are.
+    worker = Thread(target=work, args=(sender.send, *arguments))
+    worker.start()
+    worker.join()

@@ -213,9 +213,6 @@ def check_attention(settings: Settings, system: System) -> None:
 
 
 def _send_refusal(send: Callable[[str], None], system: System) -> None:
-    import torch
-
-    torch.set_num_threads(1)  # the parent's pool of threads is not in the child
     try:
         _try_laws(system, "cpu")
     except UserError as refusal:
