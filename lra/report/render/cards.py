@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.core.files import read_json
 from lra.report.read import schema
 from lra.report.render.figures import HARDER
-from lra.report.render.layout import Grid
+from lra.report.render.layout import Grid, both_reached, sign
 from lra.report.render.markup import rendered
 from lra.report.statistics import columns, words
 from lra.report.statistics.columns import Tables
@@ -28,6 +28,7 @@ VERDICTS = {
     Word.UNDECIDED: "Not told apart from",
     Word.UNTESTED: "Not tested against",
 }
+RACED = {"quicker": "Quicker than", "slower": "Slower than", SIGNS[Word.UNDECIDED]: "Not told apart in steps from"}
 FLAGS = ("order", "mask", "causal")
 SAID = {None: "", True: "yes", False: "no"}  # of a flag
 NOT_MEASURED = "not measured"
@@ -121,7 +122,7 @@ def _ability(column: Column, row: TableRow) -> str:
         return words.count(summary)
     parts = [_word(column, row), row.race.share if row.race else ""]
     parts += [words.decimals(summary.mean), words.interval(summary.interval)]
-    parts.append(SIGNS.get(row.verdict.word, "") if row.verdict else "")
+    parts.append(sign(row, column))
     parts.append("" if row.cell.complete else f"({words.count(summary)})")
     return " ".join(filter(None, parts))
 
@@ -160,7 +161,9 @@ def _card(found: Cells, known: Attentions) -> dict[str, Any]:
             continue
         answers[_word(column, row)].append(f"{column.title} ({row.summary.mean:.2f})")
         if row.verdict is not None:
-            verdicts.setdefault((VERDICTS[row.verdict.word], row.verdict.reference), []).append(column.title)
+            raced = both_reached(row, column)
+            said = RACED[sign(row, column)] if raced else VERDICTS[row.verdict.word]
+            verdicts.setdefault((said, row.verdict.reference), []).append(column.title)
     return {
         "label": first.label,
         "answers": answers,

@@ -13,6 +13,7 @@ from lra.report.read.published import Published, PublishedTable
 from lra.report.read.records import Record, anchor
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import KINDS, Across
+from lra.report.statistics.inference import ALPHA
 from lra.report.statistics.table import (
     FULL_PATTERN,
     GAP,
@@ -22,8 +23,10 @@ from lra.report.statistics.table import (
     Comparison,
     Section,
     TableRow,
+    Word,
     by_system,
     grouped,
+    p_text,
 )
 from lra.report.statistics.words import count, decimals, interval, mean_sd, short_p, signed, whole
 
@@ -373,10 +376,37 @@ def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> Table
     told = row.race is not None and not row.summary.problems  # by the seeds that reached the goal
     mean = "" if told and _groups(row) else mean_sd(row.summary) + ("" if told else f" ({seeds})")
     score = "; ".join(filter(None, [seeds_of(row), mean])) if row.summary.done else seeds
-    sign = f" {SIGNS[row.verdict.word]}" if row.verdict and row.verdict.word in SIGNS else ""
+    mark = sign(row, column)
     codes = " ".join(badge.code for badge in row.badges if badge not in shared)
-    mark = f" {FULL_PATTERN}" if row.full_pattern else ""
-    return TableText(score + sign + f" [{codes}]" * bool(codes) + mark, bold=row.name == column.bold)
+    full = f" {FULL_PATTERN}" if row.full_pattern else ""
+    text = score + f" {mark}" * bool(mark) + f" [{codes}]" * bool(codes) + full
+    return TableText(text, bold=row.name == column.bold)
+
+
+def sign(row: TableRow, column: Column) -> str:
+    """Of its verdict. Where both the row and its reference reached the goal, their accuracies are those at which a
+    training ends, so the log-rank test has the word."""
+    if row.verdict is None:
+        return ""
+    if not both_reached(row, column):
+        return SIGNS.get(row.verdict.word, "")
+    told = [test for test in column.race_tests if test.row.order == row.order and test.holm < ALPHA]
+    return ("quicker" if told[0].quicker else "slower") if told else SIGNS[Word.UNDECIDED]
+
+
+def sign_in_full(row: TableRow, column: Column) -> str:
+    """What a sign rests on."""
+    verdict = row.verdict
+    if both_reached(row, column):
+        p = next((f", {p_text(test.holm)} (Holm)" for test in column.race_tests if test.row.order == row.order), "")
+        return f"steps to the goal beside those of {verdict.reference}: log-rank test{p}"
+    return f"{verdict.word}: {signed(verdict.estimate)} {interval(verdict.interval)} to {verdict.reference}"
+
+
+def both_reached(row: TableRow, column: Column) -> bool:
+    """Whether some seed of a row and some seed of its reference reached the goal."""
+    rows = [other for other in column.rows if other.name == row.verdict.reference]
+    return all(known.race is not None and known.race.solved for known in (row, *rows)) and bool(rows)
 
 
 def seeds_of(row: TableRow) -> str:
@@ -401,7 +431,10 @@ def legend(columns: Sequence[Column]) -> str:
     codes = [f"`{kind}` {name} ({meaning})" for kind, (name, meaning) in KINDS.items() if kind in kinds]
     apart = [f"`n at ..., n at ...` seeds of several kinds (between them lie {GAP:g} points or more)"]
     bimodal = any(_groups(row) for column in columns for row in column.rows)
-    raced = ["`n/n in ... steps` seeds that reached the goal, and the median"]
+    raced = [
+        "`n/n in ... steps` seeds that reached the goal, and the median; where both rows did, the sign is that of the "
+        "log-rank test on their steps (`quicker`, `slower`, `?`)"
+    ]
     return "; ".join(signs + codes + apart * bimodal + raced * any(column.goal is not None for column in columns))
 
 

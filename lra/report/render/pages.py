@@ -90,8 +90,9 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
 
 def _summed(tables: Tables) -> Iterator[str]:
     """A sentence on all tasks of a table together."""
+    races = {section.name for section in tables.sections if any(column.goal is not None for column in section.columns)}
     for protocol, found in tables.across.items():
-        if found:
+        if found and protocol not in races:  # accuracies there are those at which trainings ended
             best = min(found, key=lambda known: known.rank[0])
             low, high = best.rank[1]
             yield (

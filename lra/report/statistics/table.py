@@ -121,9 +121,11 @@ class Race:
         """The verdict."""
         if self.learned:
             return "learns it"
-        if self.solved or not self.complete:
+        if self.solved:
             return f"learns it in {self.seeds}"
-        return f"did not learn it in {max(self.steps.values()):,} steps"
+        if not self.complete:
+            return f"has not learned it in {len(self.steps)} seeds so far ({self.declared} declared)"
+        return f"did not learn it in {span(self)} steps"
 
     @property
     def median(self) -> int | None:
@@ -155,6 +157,12 @@ def race_of(cell: RecordedCell) -> Race | None:
         stuck=stuck,
         seconds={seed: runs[seed]["seconds"]["train"] + runs[seed]["seconds"]["evaluate"] for seed in solved},
     )
+
+
+def span(*races: Race) -> str:
+    """After how many steps their runs ended, as in `1,900` or `1,900 to 5,000`."""
+    steps = [run for race in races for run in race.steps.values()]
+    return f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
 
 
 def quicker(race: Race, other: Race) -> tuple[bool, float] | None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import Column, Summary, TableRow, Word, grouped, p_text
+from lra.report.statistics.table import Column, Summary, TableRow, Word, grouped, p_text, span
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -73,7 +73,7 @@ def _list(names: list[str]) -> str:
 
 def _learners(column: Column) -> str:
     """Who reaches the goal, the quickest first, and who has not, after how many steps."""
-    every, some, none = _raced(column)
+    every, some, none, unknown = _raced(column)
     parts = []
     if every:
         steps = f"in {every[0].race.median:,} steps"
@@ -84,8 +84,9 @@ def _learners(column: Column) -> str:
     parts += [f"{row.name} in {row.race.seeds} ({_scores(row)})" for row in some]
     if none:
         names = _list([f"{row.name} ({_scores(row)})" for row in none])
-        have, steps = "have" if len(none) > 1 else "has", max(max(row.race.steps.values()) for row in none)
-        parts.append(f"{names} {have} not{'' if parts else ' learned it'} in {steps:,} steps")
+        have, steps = "have" if len(none) > 1 else "has", span(*(row.race for row in none))
+        parts.append(f"{names} {have} not{'' if parts else ' learned it'} in {steps} steps")
+    parts += [f"{row.name} ({_scores(row)}) {row.race.word}" for row in unknown]
     return "Learned: " * (not every and bool(some)) + "; ".join(parts) + "."
 
 
@@ -94,16 +95,17 @@ def _scores(row: TableRow) -> str:
     return grouped(row.scores) or (f"{row.summary.mean:.1f} %" if row.summary.done else "diverged")
 
 
-def _raced(column: Column) -> tuple[list[TableRow], list[TableRow], list[TableRow]]:
-    """The rows that learned the task in every declared seed, in some or in some so far, and in none: those of most
-    solved seeds first, then the quickest, then those of the best mean."""
+def _raced(column: Column) -> tuple[list[TableRow], ...]:
+    """The rows that learned the task in every declared seed, in some or in some so far, in none, and in none so far:
+    those of most solved seeds first, then the quickest, then those of the best mean."""
 
     def weight(row: TableRow) -> tuple[float, ...]:
         return -len(row.race.solved) / len(row.race.steps), row.race.median or math.inf, -(row.summary.mean or 0)
 
-    groups: tuple[list[TableRow], list[TableRow], list[TableRow]] = ([], [], [])
+    groups: tuple[list[TableRow], ...] = ([], [], [], [])
     for row in sorted((row for row in column.rows if row.race is not None), key=weight):
-        groups[0 if row.race.learned else 1 if row.race.solved or not row.race.complete else 2].append(row)
+        place = 0 if row.race.learned else 1 if row.race.solved else 2 if row.race.complete else 3
+        groups[place].append(row)
     return groups
 
 
@@ -147,11 +149,12 @@ def answer(column: Column) -> str:
 
 def _race(column: Column) -> str:
     """Who learns a task with a goal, and who is quicker or slower than the reference."""
-    every, some, none = _raced(column)
+    every, some, none, unknown = _raced(column)
     groups = {
         "learn it": [f"{row.name} in {row.race.median:,}" for row in every],
         "learn it in some seeds": [f"{row.name} {row.race.share}" for row in some],
-        "do not": [f"{row.name} {decimals(row.summary.mean)} after {max(row.race.steps.values()):,}" for row in none],
+        "do not": [f"{row.name} {decimals(row.summary.mean)} after {span(row.race)}" for row in none],
+        "do not so far": [f"{row.name} {row.race.share}" for row in unknown],
     }
     parts = [f"{len(rows)} {what} ({_some(rows)})" for what, rows in groups.items() if rows]
     return f"To {column.goal:g} % of validation, in steps: {'; '.join(parts)}.{_quicker(column)}"
