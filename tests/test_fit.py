@@ -18,7 +18,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.runs.trainer import End
+from lra.records.course import End, Rule
 from lra.training.batches import batches, cheapest, cuts, micro_batches, rounded_up
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Score, evaluate
@@ -53,14 +53,16 @@ def test_the_peaks_of_table_3() -> None:
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
+def rule_of(**options: object) -> Rule:
+    return Rule.of(vars(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options)))
+
+
 def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None:
-    recipe = small_recipe(steps=97, warmup=11, eval_every=5, patience=3)
-    ends = {
-        best: next(step for step in range(best, 97, 5) if recipe.out_of_patience(step, best)) for best in (5, 10, 15)
-    }
+    rule = rule_of(patience=3)
+    ends = {best: next(step for step in range(best, 97, 5) if rule.out_of_patience(step, best)) for best in (5, 10, 15)}
     assert ends == {5: 30, 10: 30, 15: 30}  # the first evaluation at least 15 steps after step 11, or after the best
-    assert not recipe.out_of_patience(30, 20) and recipe.out_of_patience(35, 20)
-    assert not small_recipe(steps=97, warmup=11, eval_every=5).out_of_patience(95, 5)
+    assert not rule.out_of_patience(30, 20) and rule.out_of_patience(35, 20)
+    assert not rule_of().out_of_patience(95, 5)
 
 
 def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
@@ -75,7 +77,7 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
 
 def ended(*accuracies: float, **options: object) -> End:
     """After evaluations every 5 of 97 steps, each with these answers right of 100."""
-    best, end = 0, End(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
+    best, end = 0, End(rule_of(**options))
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))
         end.take({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)

@@ -75,6 +75,31 @@ def test_of_a_race_the_rate_that_solves_most_then_the_quickest(
     )
 
 
+def test_a_run_that_diverged_is_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """0.003 solves two of three; 0.01 one, sooner, and loses the others; 0.1 has nothing to say."""
+    for rate, accuracies in ((0.003, (99.5, 99.5, 70.0)), (0.01, (99.5,))):
+        for seed, accuracy in enumerate(accuracies, start=1):
+            solved = accuracy > 99
+            how = {
+                "ended": "solved" if solved else "steps",
+                "steps": (600 if rate == 0.003 else 300) if solved else 900,
+            }
+            run(tmp_path, seed, rate, accuracy, last=accuracy, **how)
+    for seed, rate in ((2, 0.01), (3, 0.01), (1, 0.1)):
+        put(
+            tmp_path / "listops_short" / f"{rate}", seed, None, status="diverged", steps=50,
+            config={"train": {"lr": rate, "goal": 99.0, "steps": 900}},
+        )  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path)])
+    rates.main()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "      simple: {train: {lr: 0.003}}  # 0.003: 89.67 (70.00 to 99.50), 2 of 3 solved in 600 steps; "
+        "0.01: 99.50, 1 of 3 solved in 300 steps, 2 of 3 diverged; 0.1: no accuracy, 1 of 1 diverged"
+    )
+
+
 def test_a_record_that_cannot_be_read_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -336,6 +336,7 @@ def test_every_line_of_a_text_that_was_changed_is_named(honest: Path, tmp_path: 
 # What a race and the choice of a checkpoint rest on: the evaluations of a run that solved its task at the fifth.
 
 ACCURACIES, LOSSES = (41.0, 92.5, 90.5, 99.5, 99.5), (1.75, 0.5, 0.625, 0.25, 0.125)
+RACE = {"goal": 99, "steps": 900, "eval_every": 13, "warmup": 7}
 SOLVED = "listops/paper/simple/simple/seed1/record.json: "
 
 
@@ -379,11 +380,8 @@ def solved(folder: Path) -> Path:
         "90": {"step": 26, "tokens": 34, "seconds": 10.0},
         "99": {"step": 52, "tokens": 68, "seconds": 20.0},
     }
-    config = {"model": {"depth": 6}, "train": {"goal": 99, "steps": 900}, "protocol": {"scale": "length"}, "seed": 1}
+    config = {"model": {"depth": 6}, "train": RACE, "protocol": {"scale": "length"}, "seed": 1}
     return followed(folder, evaluations(ACCURACIES, LOSSES), 3, config=config, ended="solved", reached=reached)
-
-
-ENDS = f"{METRICS}, which ends at step 65, has train.goal"
 
 
 @pytest.mark.parametrize(
@@ -407,7 +405,7 @@ ENDS = f"{METRICS}, which ends at step 65, has train.goal"
         ),
         ({"test": {"last": {"step": 64}}}, f"test.last is of step 64, but the last evaluation of {METRICS} is of 65"),
         ({"steps": 30}, f"steps is 30, but the last evaluation of {METRICS} is of 65"),
-        ({"ended": "no progress"}, f"ended is 'no progress', but {ENDS}=99 in 2 evaluations running at step 65"),
+        ({"ended": "no progress"}, f"ended is 'no progress', but by its settings and {METRICS} it is 'solved'"),
         (
             {"reached": {"90": {"step": 13, "tokens": 17, "seconds": 5.0}}},
             "reached.90 is {'step': 13, 'tokens': 17, 'seconds': 5.0}, "
@@ -443,6 +441,56 @@ def test_what_the_evaluations_contradict_does_not_verify(tmp_path: Path, changes
     assert verify_records(tmp_path) == (1, [SOLVED + fault])
 
 
+PLATEAU = (41.0, 41.5, 41.0, 41.5, 42.0, 41.0)  # nothing better for two evaluations, then a cooldown of thirteen steps
+PATIENT = RACE | {"patience": 2, "progress": 0.05, "cooldown": 13}
+
+
+def given_up(folder: Path, accuracies: tuple[float, ...], **changes: object) -> Path:
+    """A run with these evaluations, whose settings end it at step 52, without progress since the first."""
+    lines = evaluations(accuracies, (0.5,) * len(accuracies))
+    config = {"model": {"depth": 6}, "train": PATIENT, "protocol": {"scale": "length"}, "seed": 1}
+    how = {"config": config, "ended": "no progress", "reached": {}} | changes
+    return followed(folder, lines, accuracies.index(max(accuracies)), **how)
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "faults"),
+    [
+        (4, {}, []),
+        (4, {"ended": "steps"}, ["ended is 'steps', but by its settings and metrics.jsonl it is 'no progress'"]),
+        (3, {}, ["by its settings the training ends after step 39, but metrics.jsonl ends at step 39"]),
+        (5, {}, ["by its settings the training ends at step 52, no progress, but metrics.jsonl ends at step 65"]),
+    ],
+)
+def test_a_training_ends_where_its_settings_end_it(
+    tmp_path: Path, count: int, changes: dict, faults: list[str]
+) -> None:
+    given_up(tmp_path, PLATEAU[:count], **changes)
+    assert verify_records(tmp_path) == (1, [SOLVED + fault for fault in faults])
+
+
+def test_a_race_says_how_it_ended_and_is_looked_at_as_often_as_it_says(tmp_path: Path) -> None:
+    path = given_up(tmp_path, PLATEAU[:4])
+    run = record.read(path)
+    del run["ended"], run["reached"]
+    record.write(path.parent, run)
+    assert verify_records(tmp_path)[1] == [
+        SOLVED + "ended is None, but by its settings and metrics.jsonl it is 'no progress'",
+        SOLVED + "train.goal is 99, but reached is not there",
+    ]
+
+
+def test_every_evaluation_of_a_training_is_there(tmp_path: Path) -> None:
+    config = {"model": {"depth": 6}, "train": {"steps": 39, "eval_every": 13, "warmup": 7}, "seed": 1}
+    lines = evaluations(PLATEAU[:3], (0.5,) * 3)
+    followed(tmp_path, lines, 1, config=config)
+    assert verify_records(tmp_path) == (1, [])
+    fewer = tmp_path / "fewer"
+    followed(fewer, [lines[0], lines[2]], 0, config=config)
+    fault = "train.eval_every is 13, but metrics.jsonl has 0 evaluations at step 26"
+    assert verify_records(fewer) == (1, [SOLVED + fault])
+
+
 def test_what_was_reached_may_not_be_left_out_nor_a_curve_be_empty(tmp_path: Path) -> None:
     path = solved(tmp_path)
     run = record.read(path)
@@ -456,15 +504,17 @@ def test_what_was_reached_may_not_be_left_out_nor_a_curve_be_empty(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "where"), [((99.0, 98.5, 99.0), "nowhere"), ((99.0, 99.5, 98.0, 99.0, 99.5), "at step 26")]
+    ("accuracies", "where"),
+    [((99.0, 98.5, 99.0), "after step 39"), ((99.0, 99.5, 98.0, 99.0, 99.5), "at step 26, solved")],
 )
 def test_a_training_ends_where_its_task_is_solved(tmp_path: Path, accuracies: tuple[float, ...], where: str) -> None:
     """One evaluation at the goal does not solve it, and none comes after two."""
     lines = evaluations(accuracies, (0.5,) * len(accuracies))
-    config = {"model": {"depth": 6}, "train": {"goal": 99.0, "steps": 900}, "seed": 1}
+    config = {"model": {"depth": 6}, "train": RACE, "seed": 1}
     followed(tmp_path, lines, accuracies.index(max(accuracies)), config=config, ended="solved")
-    [fault] = [line for line in verify_records(tmp_path)[1] if "ended" in line]
-    assert fault.endswith(f"{lines[-1]['step']}, has train.goal=99.0 in 2 evaluations running {where}")
+    [fault] = [line for line in verify_records(tmp_path)[1] if "by its settings" in line]
+    last = lines[-1]["step"]
+    assert fault == f"{SOLVED}by its settings the training ends {where}, but metrics.jsonl ends at step {last}"
 
 
 def test_the_best_of_a_language_model_is_the_first_of_the_least_finite_loss(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
-from lra.records.course import Goal
+from lra.records.course import End, Rule
 from lra.records.names import COSTS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
@@ -35,7 +35,6 @@ from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit
-from lra.training.recipe import Recipe
 
 
 def tested(
@@ -108,58 +107,6 @@ def save_array(path: Path, values: np.ndarray) -> None:
 # The way of one run: its training, what it measured, the best weights, and its checkpoints.
 
 
-class End:
-    """When a training ends: solved, without progress, or after all steps; and when it first reached what.
-
-    Solved is a validation accuracy of `train.goal` in two evaluations running. Progress is a better validation; with
-    `train.progress`, wrong answers that are fewer by this share than at the last progress. Without any for
-    `train.patience`, what is left is `train.cooldown`, in which the rate falls, as before the last of all steps.
-    """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.step, self.why = recipe.steps, "steps"
-        self.goal = Goal(recipe.goal)
-        self.progress: dict[str, float] | None = None  # step and wrong answers, in percent, of when there last was any
-
-    def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
-        """After an evaluation, `last`; `tokens` and `seconds` of all training and evaluation so far."""
-        recipe, step = self.recipe, last["step"]
-        if self.goal.solved_by(step, last["accuracy"], tokens, seconds):
-            self.step, self.why = step, "solved"
-        cooled = step + (recipe.cooldown or 0)
-        better = best_step if recipe.progress is None else self._last_progress(step, 100 - last["accuracy"])
-        if self.why == "steps" and cooled < recipe.steps and recipe.out_of_patience(step, better):
-            self.step, self.why = cooled, "no progress"
-
-    def _last_progress(self, step: int, wrong: float) -> int:
-        if self.progress is None or wrong < (1 - self.recipe.progress) * self.progress["wrong"]:
-            self.progress = {"step": step, "wrong": wrong}
-        return self.progress["step"]
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {
-            "step": self.step,
-            "why": self.why,
-            "at_goal": self.goal.running,
-            "progress": self.progress,
-            "reached": self.goal.reached,
-        }
-
-    def load(self, state: dict[str, Any] | None) -> None:
-        """None: of a checkpoint that was written before there was any of this."""
-        if state is not None:
-            self.step, self.why, self.progress = state["step"], state["why"], state.get("progress")
-            self.goal.running, self.goal.reached = state["at_goal"], state["reached"]
-
-    def said(self) -> dict[str, Any]:
-        """What a record says, where a training may end before its steps."""
-        if self.recipe.patience is None and self.recipe.goal is None:
-            return {}
-        return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.goal.reached})
-
-
 class Trainer:
     """Everything of a run that a checkpoint keeps."""
 
@@ -183,7 +130,7 @@ class Trainer:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
-        self.end = End(job.system.recipe)
+        self.end = End(Rule.of(vars(job.system.recipe)))
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self.written = checkpoint.Background(job.folder)

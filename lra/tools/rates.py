@@ -6,12 +6,13 @@ accuracy, ties broken by the validation loss.
 
 The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since
 a section of by_attention holds for all of them. Where runs have a goal (`train.goal`), the rate with which most of them
-reach it comes first, and of those with as many the one with which they need fewest steps. Behind each choice, as a
-comment, stand the means of all rates with the lowest and the highest run. A run that is not finished is named, and
-takes no part.
+reach it comes first, and of those with as many the one with which they need fewest steps. A run that diverged is the
+worst. Behind each choice, as a comment, stand the means of all rates with the lowest and the highest run. A run that
+came to no end is named, and takes no part.
 """
 
 import argparse
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,21 +41,26 @@ class Pilot(NamedTuple):
 
 
 Runs = list[Pilot]  # of one rate
+DIVERGED = Pilot(solved=False, quickness=0, accuracy=-math.inf, fit=-math.inf)
 
 
 def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
-    """Of finished runs by their folder, the option of the task first: by task and attention, then by rate. Raises
+    """Of runs that ended, by their folder, the option of the task first: by task and attention, then by rate. Raises
     UserError where the folders begin below those of tasks."""
     rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
     for folder, run in records.items():
         if folder.parts[0] == run["protocol"]:
             raise UserError(f"{folder}: expected the folder of a whole sweep, found that of a task in it")
-        best, solved = run["validation"]["best"], course.solved(run)
         rates = rows[folder.parts[0], run["attention"]]
-        rates[run["config"]["train"]["lr"]].append(
-            Pilot(solved, -run["steps"] * solved, best["accuracy"], -best["loss"])
-        )
+        rates[run["config"]["train"]["lr"]].append(_pilot(run))
     return rows
+
+
+def _pilot(run: dict[str, Any]) -> Pilot:
+    if run["status"] == "diverged":
+        return DIVERGED
+    best, solved = run["validation"]["best"], course.solved(run)
+    return Pilot(solved, -run["steps"] * solved, best["accuracy"], -best["loss"])
 
 
 def chosen(rates: dict[float, Runs]) -> float:
@@ -63,11 +69,14 @@ def chosen(rates: dict[float, Runs]) -> float:
 
 
 def described(runs: Runs) -> str:
-    """The mean accuracy, and of several runs the lowest and the highest; how many are solved, and their mean steps."""
-    accuracies, steps = [run.accuracy for run in runs], [-run.quickness for run in runs if run.solved]
-    spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(runs) > 1 else ""
+    """The mean accuracy, and of several runs the lowest and the highest; how many are solved, and their mean steps; how
+    many diverged."""
+    accuracies = [run.accuracy for run in runs if run is not DIVERGED]
+    steps, diverged = [-run.quickness for run in runs if run.solved], len(runs) - len(accuracies)
+    spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(accuracies) > 1 else ""
+    mean = f"{np.mean(accuracies):.2f}{spread}" if accuracies else "no accuracy"
     solved = f", {len(steps)} of {len(runs)} solved in {np.mean(steps):.0f} steps" if steps else ""
-    return f"{np.mean(accuracies):.2f}{spread}{solved}"
+    return mean + solved + f", {diverged} of {len(runs)} diverged" * bool(diverged)
 
 
 def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
@@ -90,13 +99,13 @@ def main() -> None:
         records = {Path(path).parent: read_record(files, path) for path in files.find(RECORD)}
         if not records:
             raise UserError(f"{folder}: no records below it")
-        finished = {path: run for path, run in records.items() if run["status"] == "finished"}
-        rows = runs_by_rate(finished)
+        ended = {path: run for path, run in records.items() if run["status"] in ("finished", "diverged")}
+        rows = runs_by_rate(ended)
     except (UserError, ValueError) as error:
         print(f"lra.tools.rates: error: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR) from None
     for path, run in records.items():
-        if run["status"] != "finished":
+        if path not in ended:
             print(f"{path}: {run['status']}")
     print("\n".join(lines(rows)))
 

@@ -12,7 +12,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from lra.records import course
 from lra.records.names import RECORD
 from lra.records.run_files import RunFiles
 from lra.report.read.records import read_record
-from lra.runs.trainer import End
 from lra.tools.rerun import KeptRun
 from lra.training.recipe import Recipe
 
@@ -43,17 +42,11 @@ class Kept:
         """How it ends by another rule: solved, no progress, steps, or, where its kept end comes first, beyond; and
         after how many steps. Raises UserError where it is no rule."""
         configure.check(Recipe, vars(self.recipe) | rule, "train.")
-        end = End(replace(self.recipe, **rule))
-        best, best_step = None, 0
-        for line in self.evaluations:
-            step, now = line["step"], (line["val_accuracy"], line["val_loss"])
-            if course.better(now, best, "accuracy"):
-                best, best_step = now, step
-            if step <= end.recipe.steps:
-                end.take({"step": step, "accuracy": now[0]}, best_step, 0, 0.0)
-            if step >= end.step:
-                return ("solved" if self.solved and step == self.steps else end.why), end.step
-        return "beyond", self.steps
+        evaluations = ((line["step"], (line["val_accuracy"], line["val_loss"])) for line in self.evaluations)
+        end = course.replayed(course.Rule.of(vars(self.recipe) | rule), evaluations, "accuracy")
+        if end is None:
+            return "beyond", self.steps
+        return ("solved" if self.solved and end.step == self.steps else end.why), end.step
 
 
 def kept_runs(files: RunFiles) -> Iterator[Kept]:

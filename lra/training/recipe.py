@@ -102,11 +102,6 @@ class Recipe:
         cooling = 1.0 if self.cooldown is None else min(1.0, left / self.cooldown)
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
-    def out_of_patience(self, step: int, best: int) -> bool:
-        """Whether training comes to its end at the evaluation of `step`, since the one of `best`, the last that was
-        progress, and the warm-up are both `patience` evaluations ago."""
-        return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
-
     def own(self, name: str, group: str | None) -> tuple[float, float]:
         """What the rate of a parameter of this name and group is multiplied by, and its weight decay; None: of no
         group."""

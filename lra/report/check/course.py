@@ -1,9 +1,10 @@
 """Does a record say of its training what the evaluations in metrics.jsonl do?"""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
-from lra.records.course import GOALS, Goal, better
+from lra.records.course import Goal, Rule, better, replayed
 from lra.records.names import METRICS
 from lra.report.read.records import Record
 from lra.report.read.schema import Evaluation
@@ -19,6 +20,7 @@ def contradictions(run: Record, lines: list[Evaluation]) -> Iterator[str]:
     yield from _of_validation(run, lines)
     yield from _of_steps(run, lines)
     yield from _of_goal(run, lines)
+    yield from _of_end(run, lines)
     yield from _of_sums(run, lines)
 
 
@@ -48,22 +50,39 @@ def _of_steps(run: Record, lines: list[Evaluation]) -> Iterator[str]:
 
 
 def _of_goal(run: Record, lines: list[Evaluation]) -> Iterator[str]:
-    """Whether the training ended because its task was solved, and when it first reached what."""
-    goal, tokens, seconds, solved = Goal(run["config"].get("train", {}).get("goal")), 0, 0.0, None
+    """When the training first reached what."""
+    goal, tokens, seconds = Goal(run["config"].get("train", {}).get("goal")), 0, 0.0
     for line in lines:
         tokens, seconds = tokens + line.tokens, seconds + line.seconds
-        if goal.solved_by(line.step, line.val_accuracy, tokens, seconds) and solved is None:
-            solved = line.step
-    ended, last = run.get("ended"), lines[-1].step
-    if ended is not None and solved != (last if ended == "solved" else None):
-        rule = f"train.goal={goal.percent} in {GOALS} evaluations running"
-        where = "nowhere" if solved is None else f"at step {solved}"
-        yield f"ended is {ended!r}, but {METRICS}, which ends at step {last}, has {rule} {where}"
+        goal.solved_by(line.step, line.val_accuracy, tokens, seconds)
     stated = run.get("reached", goal.reached)
     for percent in sorted({*stated, *goal.reached}):
         said, found = stated.get(percent), goal.reached.get(percent)
         if said is None or found is None or not all(math.isclose(said[name], found[name]) for name in found):
             yield f"reached.{percent} is {said or 'not there'}, {METRICS} has {found or 'nothing'}"
+
+
+def _of_end(run: Record, lines: list[Evaluation]) -> Iterator[str]:
+    """Whether a training that is finished ended when and why its settings say, and was evaluated as often."""
+    train = run["config"].get("train", {})
+    if run["status"] != "finished" or not {"steps", "eval_every", "warmup"} <= train.keys():
+        return
+    rule, last = Rule.of(train), lines[-1].step
+    end = replayed(rule, ((line.step, (line.val_accuracy, line.val_loss)) for line in lines), run["metric"])
+    if end is None or end.step != last:
+        there = f"at step {end.step}, {end.why}" if end else f"after step {last}"
+        yield f"by its settings the training ends {there}, but {METRICS} ends at step {last}"
+    elif run.get("ended") != (end.why if rule.open else None):
+        yield f"ended is {run.get('ended')!r}, but by its settings and {METRICS} it is {end.why!r}"
+    if rule.goal is not None and "reached" not in run:
+        yield f"train.goal is {rule.goal:g}, but reached is not there"
+    found, wanted = (
+        Counter(line.step for line in lines),
+        Counter([*range(rule.eval_every, last, rule.eval_every), last]),
+    )
+    if found != wanted:
+        step = min((found - wanted) + (wanted - found))
+        yield f"train.eval_every is {rule.eval_every}, but {METRICS} has {found[step]} evaluations at step {step}"
 
 
 def _of_sums(run: Record, lines: list[Evaluation]) -> Iterator[str]:
