@@ -62,6 +62,11 @@ def test_solved_once_its_rate_has_fallen_is_solved_at_that_end_alone() -> None:
     assert run.ended(steps=30) == ("steps", 30)
 
 
+def test_records_from_before_there_was_a_goal_can_be_read() -> None:
+    runs = [*stopping.kept_runs(RunFiles(KEPT.parent / "table1_narrow_cpu"))]
+    assert runs and all(why != "beyond" for run in runs for why, _ in [run.ended()])
+
+
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *words: str) -> list[str]:
     monkeypatch.setattr(sys, "argv", ["stopping", *words])
     stopping.main()

@@ -480,6 +480,16 @@ def test_a_race_says_how_it_ended_and_is_looked_at_as_often_as_it_says(tmp_path:
     ]
 
 
+def test_a_paused_run_with_evaluations_verifies(tmp_path: Path) -> None:
+    """Its record has no seconds and no result yet."""
+    path = put(tmp_path, 1, None, status="paused", reason="SIGTERM")
+    lines = evaluations(PLATEAU[:2], (0.5,) * 2)
+    (path.parent / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    complete(tmp_path)
+    assert "seconds" not in record.read(path)
+    assert verify_records(tmp_path) == (1, [])
+
+
 def test_every_evaluation_of_a_training_is_there(tmp_path: Path) -> None:
     config = {"model": {"depth": 6}, "train": {"steps": 39, "eval_every": 13, "warmup": 7}, "seed": 1}
     lines = evaluations(PLATEAU[:3], (0.5,) * 3)

@@ -1,5 +1,7 @@
-"""Which learning rates of a sweep a preset shall have: for each task and attention that with the best validation
-accuracy, ties broken by the validation loss.
+"""Which learning rates of a sweep a preset shall have, for each task and attention.
+
+That with the best validation accuracy, ties broken by the validation loss; in a race first that with which most seeds
+solve the task, then the quickest.
 
     lra-train experiment=hour train.lr=0.001,0.003,0.01 seed=11 out=runs/hour_rates
     python -m lra.tools.rates runs/hour_rates                    the lines of by_task that a preset takes

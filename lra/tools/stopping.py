@@ -1,5 +1,7 @@
-"""What other stopping rules would have made of kept runs: which solved ones they would have ended before, and how many
-steps they would have saved. For whoever chooses `train.patience`, `train.progress` and `train.steps` of a preset.
+"""What other stopping rules would have made of kept runs.
+
+Which solved ones they would have ended before, and how many steps they would have saved: for whoever chooses
+`train.patience`, `train.progress` and `train.steps` of a preset.
 
     python -m lra.tools.stopping results/hour --patience 8 10 15 --progress 0.05 0.1 0.2
 
@@ -27,6 +29,7 @@ from lra.training.recipe import Recipe
 
 RULE = ("patience", "progress", "steps")
 NO_NUMBER: dict[str, Any] = {"minutes": None, "processes": 1}  # the keys of a recipe that records leave out
+LATER: dict[str, Any] = dict.fromkeys(("patience", "progress", "goal", "cooldown"))  # that older ones do not have
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def kept_runs(files: RunFiles) -> Iterator[Kept]:
         if run["status"] != "finished" or "ended" not in run:
             continue
         try:
-            recipe = Recipe(**run["config"]["train"], **NO_NUMBER)
+            recipe = Recipe(**{**LATER, **run["config"]["train"], **NO_NUMBER})
         except TypeError as error:
             raise UserError(f"{files.shown(path)}: its settings are not those of this version: {error}") from None
         lines = KeptRun(files, Path(path).parent.as_posix()).evaluations

@@ -87,12 +87,13 @@ def _of_end(run: Record, lines: list[Evaluation]) -> Iterator[str]:
 
 def _of_sums(run: Record, lines: list[Evaluation]) -> Iterator[str]:
     """Tokens and seconds, of the lines that have them."""
-    tokens, seconds = run.get("tokens") or {}, run.get("seconds", {})
+    tokens, seconds = run.get("tokens") or {}, run.get("seconds") or {}
+    both = seconds["train"] + seconds["evaluate"] if {"train", "evaluate"} <= seconds.keys() else None
     stated = {
         "tokens": ("tokens.computed", tokens.get("computed")),
         "tokens_real": ("tokens.real", tokens.get("real")),
         "train_seconds": ("seconds.train", seconds.get("train")),
-        "seconds": ("seconds.train + seconds.evaluate", seconds.get("train", 0.0) + seconds.get("evaluate", 0.0)),
+        "seconds": ("seconds.train + seconds.evaluate", both),
     }
     for name, (key, said) in stated.items():
         if said is not None and all(name in line.model_fields_set for line in lines):
