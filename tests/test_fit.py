@@ -18,7 +18,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.records.course import End, Rule
+from lra.records.course import End, StoppingRule
 from lra.training.batches import batches, cheapest, cuts, micro_batches, rounded_up
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Score, evaluate
@@ -53,8 +53,8 @@ def test_the_peaks_of_table_3() -> None:
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
-def rule_of(**options: object) -> Rule:
-    return Rule.of(vars(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options)))
+def rule_of(**options: object) -> StoppingRule:
+    return StoppingRule.of(vars(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options)))
 
 
 def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None:

@@ -45,7 +45,7 @@ class Goal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class StoppingRule:
     """By which a training ends: keys of `train` in the configuration."""
 
     steps: int
@@ -82,7 +82,7 @@ class End:
     `train.patience`, what is left is `train.cooldown`, in which the rate falls, as before the last of all steps.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: StoppingRule) -> None:
         self.rule = rule
         self.step, self.why = rule.steps, "steps"
         self.goal = Goal(rule.goal)
@@ -126,7 +126,7 @@ class End:
         return {"ended": self.why} | ({} if self.rule.goal is None else {"reached": self.goal.reached})
 
 
-def replayed(rule: Rule, evaluations: Iterable[tuple[int, Validation]], metric: str) -> End | None:
+def replayed(rule: StoppingRule, evaluations: Iterable[tuple[int, Validation]], metric: str) -> End | None:
     """How a training ends by a rule that has these evaluations, each with its step; None where they are over before."""
     end, best, best_step = End(rule), None, 0
     for step, now in evaluations:

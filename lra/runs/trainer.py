@@ -22,7 +22,7 @@ from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
-from lra.records.course import End, Rule
+from lra.records.course import End, StoppingRule
 from lra.records.names import COSTS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
@@ -130,7 +130,7 @@ class Trainer:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
-        self.end = End(Rule.of(vars(job.system.recipe)))
+        self.end = End(StoppingRule.of(vars(job.system.recipe)))
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self.written = checkpoint.Background(job.folder)

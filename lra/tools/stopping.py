@@ -46,7 +46,7 @@ class Kept:
         after how many steps. Raises UserError where it is no rule."""
         configure.check(Recipe, vars(self.recipe) | rule, "train.")
         evaluations = ((line["step"], (line["val_accuracy"], line["val_loss"])) for line in self.evaluations)
-        end = course.replayed(course.Rule.of(vars(self.recipe) | rule), evaluations, "accuracy")
+        end = course.replayed(course.StoppingRule.of(vars(self.recipe) | rule), evaluations, "accuracy")
         if end is None:
             return "beyond", self.steps
         return ("solved" if self.solved and end.step == self.steps else end.why), end.step

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from lra.records.course import Goal, Rule, better, replayed
+from lra.records.course import Goal, StoppingRule, better, replayed
 from lra.records.names import METRICS
 from lra.report.read.records import Record
 from lra.report.read.schema import Evaluation
@@ -67,7 +67,7 @@ def _of_end(run: Record, lines: list[Evaluation]) -> Iterator[str]:
     train = run["config"].get("train", {})
     if run["status"] != "finished" or not {"steps", "eval_every", "warmup"} <= train.keys():
         return
-    rule, last = Rule.of(train), lines[-1].step
+    rule, last = StoppingRule.of(train), lines[-1].step
     end = replayed(rule, ((line.step, (line.val_accuracy, line.val_loss)) for line in lines), run["metric"])
     if end is None or end.step != last:
         there = f"at step {end.step}, {end.why}" if end else f"after step {last}"
