@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from hydra.errors import MissingConfigException
 from support import Commands, composed, options
 
-from lra.cli import new, prepare, train
+from lra.cli import bench, check, new, prepare, train
 from lra.config import configure
 from lra.core.paths import conf_dir, systems_file, table1_file
 
@@ -29,11 +30,19 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["+attention.scael=none"], "attention.scael: unknown key; did you mean 'scale'?"),
         (["+protocol.simple_scael=none"], "protocol.simple_scael: unknown key; did you mean 'simple_scale'?"),
         (["model.wwwwwwwwwwww=2"], "model.wwwwwwwwwwww: unknown key; known: model.attention_bias, model.bias, "),
-        (["attention.window=3"], "attention.window: unknown key; known: attention._partial_, attention._target_, "),
+        (["attention.wwwwww=3"], "attention.wwwwww: unknown key; known: attention._partial_, attention._target_, "),
+        (["attention.window=3"], "attention that is chosen has no such key; attention=local or longformer has it"),
+        (["init.take=[qkv]"], "init.take: the init that is chosen has no such key; init=bert or checkpoint has it"),
+        (["lr=1"], "lr: unknown key; did you mean 'train.lr'?"),
+        (["steps=1"], "steps: unknown key; did you mean 'checkpoint.steps' or 'train.steps'?"),
+        (["wwwwww=1"], "wwwwww: unknown key; known: also, attention, cache, case, checkpoint, data_dir, "),
         (["attention=local", "attention.windw=3"], "attention.windw: unknown key; did you mean 'attention.window'?"),
-        (["hydra.launcher.n_jobs=1"], "launcher that is chosen has no such key; add hydra/launcher=joblib"),
-        (["hydra.launcher.ray.remote.num_gpus=1"], "launcher that is chosen has no such key; add hydra/launcher=ray"),
-        (["hydra.launcher.nodes=1"], "no such key; add hydra/launcher=submitit_local or submitit_slurm"),
+        (["hydra.launcher.n_jobs=1"], "launcher that is chosen has no such key; hydra/launcher=joblib has it"),
+        (
+            ["hydra.launcher.ray.remote.num_gpus=1"],
+            "launcher that is chosen has no such key; hydra/launcher=ray has it",
+        ),
+        (["hydra.launcher.nodes=1"], "no such key; hydra/launcher=submitit_local or submitit_slurm has it"),
         (
             ["hydra.launcher.njobs=1"],
             "hydra.launcher.njobs: the launcher that is chosen has no such key; nor has joblib, ",
@@ -130,6 +139,25 @@ def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     assert done.returncode == 0, done.stderr
     assert f"attention: {', '.join(options('attention'))}" in done.stdout
     assert "variant: simple, simple_res, simple_resl, transformer" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("main", "groups"),
+    [
+        (check.main, ["attention", "protocol", "variant"]),
+        (bench.main, ["attention", "protocol", "system", "system/other", "task", "task/recipe", "variant"]),
+    ],
+)
+def test_help_lists_the_groups_of_the_command_alone(cli: Commands, main: Callable, groups: list[str]) -> None:
+    _, out, _ = cli(main, "--help")
+    choices = out.partition("Choices (group=option):")[2].strip().partition("\n\n")[0]
+    assert [line.partition(":")[0] for line in choices.splitlines()] == groups
+
+
+def test_a_group_that_a_command_has_not_is_an_unknown_key(cli: Commands) -> None:
+    assert (
+        "lra-check: error: experiment: unknown key; known: attention, growth, " in cli(check.main, "experiment=hour")[2]
+    )
 
 
 @pytest.mark.parametrize("group", ["task", "variant", "init", "pretrain", "case", "experiment"])

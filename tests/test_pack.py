@@ -158,6 +158,9 @@ def test_the_command_packs_verifies_and_unpacks(done: Path, cli: Commands) -> No
     assert cli(command.main, "--verify", str(done)) == (0, said, "")
     code, out, _ = cli(command.main, "--verify", str(done / RECEIPTS))
     assert (code, out) == (0, said.replace(str(done), str(done / RECEIPTS)))
+    pages = tree(done)
+    assert cli(command.main, str(done / RECEIPTS))[0] == 0
+    assert tree(done) == pages
     assert cli(command.main, str(done), "--once")[1].startswith("1 failed, 1 waiting, 4 finished")
     assert cli(command.main, str(done.parent), "--overview")[0] == 0
     assert "4/6" in (done.parent / README).read_text()

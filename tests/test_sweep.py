@@ -425,6 +425,23 @@ def test_a_row_that_cannot_be_added_is_named(words: list[str], message: str, cli
     assert message in err
 
 
+def test_an_attention_that_replaces_that_of_every_system_is_told_how_to_be_one_more_row(cli: Commands) -> None:
+    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "system=linear,transformer", "attention=fnet")
+    assert code == 2
+    assert "seed1: attention=fnet replaces that of every system: also=fnet adds it to them" in err
+
+
+def test_a_reference_is_a_row_of_this_sweep_or_of_an_earlier_one_there(cli: Commands) -> None:
+    words = ("--multirun", "experiment=smoke", "seed=1", *SHORT)
+    code, _, err = cli(train.main, *words, "system=simple,transformer", "sweep.reference=Transfomer")
+    assert code == 2
+    assert "sweep.reference=Transfomer: no row of this sweep is called so; did you mean 'Transformer'?\n" in err
+    assert not list(Path().rglob("sweep.json"))
+    for system in ("simple", "linear"):
+        code, _, err = cli(train.main, *words, f"system={system}", "train.lr=0.1,0.2", "sweep.reference=Simple")
+        assert code == 0, err
+
+
 def test_a_single_run_has_no_further_rows(cli: Commands) -> None:
     code, _, err = cli(train.main, "experiment=smoke", "also=fnet")
     assert code == 2

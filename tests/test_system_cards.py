@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.records import record
-from lra.report import Report, write_cards, write_pages
+from lra.report import Report, write_cards, write_pages, write_report
 from lra.report.check.overview import write_overview
 from lra.report.check.verify import verify
 from lra.report.render import cards
@@ -138,6 +140,17 @@ def test_a_folder_of_several_protocols_has_a_table_for_each_and_leaves_perplexit
     put(tmp_path / "other", 1, 50.0, metric="perplexity")
     with pytest.raises(UserError, match="no task here has an accuracy"):
         write_cards(tmp_path / "other")
+
+
+@pytest.mark.parametrize("write", [write_pages, write_report])
+def test_a_report_renews_the_cards_that_are_there(furnished: Path, write: Callable[[Path], Path]) -> None:
+    complete(furnished)
+    write_cards(furnished)
+    [one] = furnished.rglob("luna/**/seed1/record.json")
+    shutil.rmtree(one.parent)
+    assert verify(furnished)[1]
+    write(furnished)
+    assert verify(furnished)[1] == []
 
 
 def test_cards_that_are_there_are_verified_and_listed(furnished: Path, cli: Commands) -> None:

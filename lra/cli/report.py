@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the report of a results folder.")
     parser.add_argument(
         "folder", type=Path, metavar="DIR",
-        help="a folder with records below it, as lra-train's out=..., or a receipts file, for the folder it lies in",
+        help="a folder with records below it, as lra-train's out=..., or its {RECEIPTS}",
     )  # fmt: skip
     parser.add_argument(
         "--selection", choices=RULES, help="show this test result; default: what each run's recipe says"
@@ -120,6 +120,8 @@ def _arguments() -> argparse.Namespace:
     for name, text in ALONE.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
     arguments = parser.parse_args()
+    if arguments.folder.name == RECEIPTS and not arguments.verify:  # a report is of all runs of the folder
+        arguments.folder = arguments.folder.parent
     asked = [f"--{name}" for name in ALONE if getattr(arguments, name)]
     if len(asked) > 1 and set(asked) != {"--watch", "--once"}:
         parser.error(f"{' and '.join(asked)}: expected one of them")

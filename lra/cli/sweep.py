@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +20,14 @@ from lra.cli.workers import saved_first
 from lra.config.configure import first_line
 from lra.core import locks
 from lra.core.console import say
-from lra.core.errors import CONFIG_ERROR, UserError
+from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
 from lra.core.subprocesses import end_with
-from lra.records.names import LOCK
+from lra.records.names import LOCK, SWEEP
+from lra.records.run_files import RunFiles
 from lra.report import show, write_report
+from lra.report.read.published import Published, files
+from lra.report.read.records import declared_cells, key_of
 from lra.runs.budget import ELSEWHERE, check_cost
 from lra.runs.build import check_attention, check_memory
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
@@ -53,6 +57,7 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     for row in plan.rows:
         check_memory(row.system)
     check_folders(plan)
+    _check_reference(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
         for row in [row for row, runs in to_do if runs]:
@@ -63,6 +68,24 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     _current[:] = [plan]
     broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs])
     conclude(broken=broken)
+
+
+def _check_reference(plan: Plan) -> None:
+    """Raises UserError where `sweep.reference` is no row of the report: no row would be held against anything."""
+    name = plan.rows[0].settings.sweep["reference"]
+    if name is None:
+        return
+    published = Published(*files(plan.out, ()))
+    rows = []
+    for row in plan.rows:
+        rows.append(key_of(row.declared, row.declared["task_name"]))
+        published.add(rows[-1], row.system.row)
+    earlier = RunFiles(plan.out) if plan.out.exists() else None
+    if earlier is not None and earlier.exists(SWEEP):
+        rows += [key_of(cell, cell["task_name"]) for cell in declared_cells(earlier, SWEEP)]
+    known = {published.name(replace(key, settings=settings)) for key in rows for settings in (key.settings, "")}
+    if name not in known:
+        raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
 
 
 def _launcher(config: DictConfig) -> str:

@@ -4,6 +4,7 @@ rows of Table 1, and further systems, as options of `system`."""
 import copy
 import os
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_d
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
@@ -49,7 +51,7 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
         folder = own
     if folder is not None:
         path.prepend("command-line", f"file://{folder.absolute()}", anchor=SearchPathQuery(provider="schema"))
-    engine = Hydra(task_name=config_name, config_loader=Loader(path))
+    engine = _Engine(config_name, Loader(path))
     GlobalHydra.instance().initialize(engine)
     return engine
 
@@ -84,9 +86,24 @@ def options(group: str) -> list[str]:
     return sorted([*rows, *(path.stem for path in (conf_dir() / group).glob("*.yaml"))])
 
 
-def groups() -> list[str]:
-    """The names of our configuration groups."""
-    return sorted(["system", *(path.name for path in conf_dir().iterdir() if path.is_dir())])
+def groups(config_name: str) -> list[str]:
+    """The names of the configuration groups from which a command chooses; none where its file is not one of ours."""
+    path = conf_dir() / f"{config_name}.yaml"
+    defaults = yaml.safe_load(path.read_text())["defaults"] if path.exists() else []
+    keys = [key for default in defaults if isinstance(default, dict) for key in default]
+    return sorted(key for key in keys if not key.startswith("override "))
+
+
+class _Engine(Hydra):
+    """Hydra's, whose --help lists the groups from which the command chooses and no others."""
+
+    def __init__(self, config_name: str, loader: ConfigLoader) -> None:
+        super().__init__(task_name=config_name, config_loader=loader)
+        self.groups = groups(config_name)
+
+    def list_all_config_groups(self, parent: str = "") -> Sequence[str]:
+        every = super().list_all_config_groups(parent)
+        return [group for group in every if not self.groups or group.partition("/")[0] in ("hydra", *self.groups)]
 
 
 @cache

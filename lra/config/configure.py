@@ -193,10 +193,8 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
-        if key and key[1].startswith(LAUNCHER):
-            return _unknown_to_the_launcher(key[1])
         if key:
-            return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
+            return f"{key[1]}: {_unknown(key[1], config_name, overrides)}"
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
@@ -207,22 +205,34 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     return message
 
 
-def _unknown_to_the_launcher(key: str) -> str:
-    files = sorted((conf_dir() / "hydra" / "launcher").glob("*.yaml"))
-    having = [path.stem for path in files if key.removeprefix(LAUNCHER) in dotted(yaml.safe_load(path.read_text()), "")]
-    hint = (
-        f"add hydra/launcher={' or '.join(having)}" if having else f"nor has {', '.join(path.stem for path in files)}"
-    )
-    return f"{key}: the launcher that is chosen has no such key; {hint}"
+def _unknown(key: str, config_name: str, overrides: Iterable[str]) -> str:
+    """Which option of its group has a key that the chosen one lacks, or which keys there are."""
+    group = "hydra/launcher" if key.startswith(LAUNCHER) else key.partition(".")[0]
+    files = sorted((conf_dir() / group).glob("*.yaml"))
+    having = [path.stem for path in files if key in _stated(path, group)]
+    lacks = f"the {Path(group).name} that is chosen has no such key"
+    if having:
+        return f"{lacks}; {group}={' or '.join(having)} has it"
+    if key.startswith(LAUNCHER):
+        return f"{lacks}; nor has {', '.join(path.stem for path in files)}"
+    return f"unknown key; {did_you_mean(key, _known_keys(config_name, overrides))}"
+
+
+def _stated(path: Path, group: str) -> set[str]:
+    """The dotted keys of the file of an option."""
+    text = path.read_text()
+    package = "" if text.startswith("# @package _global_") else f"{group.replace('/', '.')}."
+    return set(dotted(yaml.safe_load(text), package))
 
 
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     """Groups and dotted keys of a configuration, or of the default one where its choices cannot be composed."""
+    chosen = groups(config_name)
     try:
-        cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in groups()))
+        cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
-    return [*groups(), *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
+    return [*chosen, *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
 
 
 def dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:

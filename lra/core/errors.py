@@ -23,13 +23,18 @@ def printable(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A clause that names the nearest known name, or lists the known names when none is near: of dotted ones those
-    beside `name`, else those without a dot. Dotted names are near where their last parts are, too."""
-    known, last = sorted(set(known)), name.rpartition(".")[2]
-    near = get_close_matches(name, known, n=len(known) or 1, cutoff=0.5)
-    near = [key for key in near if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.5)]
-    if near:
-        return f"did you mean {near[0]!r}?"
-    if "." in name:
-        parent, top = name.rpartition(".")[0], [key for key in known if "." not in key]
-        known = [key for key in known if key.rpartition(".")[0] == parent] or top or known
+    beside `name`, else those without a dot. The end of a dotted name is near to it; other dotted names are near where
+    their last parts are, too, and those of another parent where the last parts are nearly the same."""
+    known = sorted(set(known))
+    parent, _, last = name.rpartition(".")
+    beside = [key for key in known if key.rpartition(".")[0] == parent]
+    same = [key for key in known if key.endswith(f".{name}")]
+    near = [
+        key
+        for key in get_close_matches(name, known, n=len(known) or 1, cutoff=0.5)
+        if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.5 if key in beside else 0.75)
+    ]
+    if same or near:
+        return f"did you mean {' or '.join(map(repr, same or near[:1]))}?"
+    known = beside or [key for key in known if "." not in key] or known
     return f"known: {', '.join(known)}" if known else "none is known"

@@ -83,7 +83,7 @@ def write_report(root: Path, selection: str | None = None, published: Iterable[P
     paths = [path.as_posix() for path in figures.write_figures(report.folder, report.named)]
     _remove_figures(report.folder, paths)
     drawn = record.sha256(report.folder, *paths)
-    _write(report.folder, {**report.files(drawn), PAGE: report.page(drawn)})
+    _write(report.folder, {**report.files(drawn), PAGE: report.page(drawn), **_kept_cards(report)})
     return report.folder / README
 
 
@@ -93,7 +93,7 @@ def write_pages(root: Path, selection: str | None = None, published: Iterable[Pa
     _remove_figures(report.folder)
     for name in (*TABLES, DETAILS):
         (report.folder / name).unlink(missing_ok=True)
-    _write(report.folder, report.pages())
+    _write(report.folder, {**report.pages(), **_kept_cards(report)})
     return report.folder / README
 
 
@@ -122,6 +122,11 @@ def _remove_figures(folder: Path, drawn: Iterable[str] = ()) -> None:
         for path in read_built(folder).figures.keys() - drawn:
             (folder / path).unlink(missing_ok=True)
         (folder / FIGURES).rmdir()
+
+
+def _kept_cards(report: Report) -> dict[str, str]:
+    """cards.md anew, where it was asked for."""
+    return {CARDS: cards.page(report)} if (report.folder / CARDS).exists() else {}
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:

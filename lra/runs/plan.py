@@ -188,10 +188,18 @@ def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictC
 
 def check_folders(plan: Plan) -> None:
     """Raises UserError where two runs would write into one folder."""
-    folders = Counter(run.folder for row in plan.rows for run in row.runs)
-    [(folder, times)] = folders.most_common(1)
-    if times > 1:
-        raise UserError(f"{times} runs of this sweep would share {folder}: sweep over one key only once")
+    runs = [run for row in plan.rows for run in row.runs]
+    [(folder, times)] = Counter(run.folder for run in runs).most_common(1)
+    if times == 1:
+        return
+    overrides = next(run.overrides for run in runs if run.folder == folder)
+    named = dict(override.split("=", 1) for override in overrides)
+    if {"system", "attention"} <= named.keys():
+        name = named["attention"]
+        hint = f"attention={name} replaces that of every system: also={name} adds it to them"
+    else:
+        hint = "sweep over one key only once"
+    raise UserError(f"{times} runs of this sweep would share {folder}: {hint}")
 
 
 def declare(out: Path, cells: list[dict[str, Any]]) -> None:

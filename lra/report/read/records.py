@@ -4,7 +4,7 @@ they make together."""
 import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
@@ -175,7 +175,7 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
     Raises UserError where pooling the others would hide a difference.
     """
     runs = [
-        (PurePosixPath(run["path"]).parent.parent, _key(run, run["task"], selection), run)
+        (PurePosixPath(run["path"]).parent.parent, key_of(run, run["task"], selection), run)
         for run in records(files, tell)
     ]
     declared = list(_declarations(files, selection, tell))
@@ -259,7 +259,7 @@ def _declarations(
         try:
             for entry in declared_cells(files, path):
                 place = PurePosixPath(path).parent / entry["folder"]
-                yield place, _key(entry, entry["task_name"], selection), entry
+                yield place, key_of(entry, entry["task_name"], selection), entry
         except ValueError as error:
             tell(str(error))
 
@@ -274,7 +274,8 @@ def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:
     return schema.cleaned(cells)
 
 
-def _key(known: dict[str, Any], task: str, selection: str | None) -> CellKey:
+def key_of(known: Mapping[str, Any], task: str, selection: str | None = None) -> CellKey:
+    """Of a cell as a record or a sweep.json has it; `selection`: the rule that a report is asked for."""
     return CellKey(
         known["protocol"],
         selection or known["selection"],
