@@ -52,6 +52,18 @@ def test_the_best_validation_accuracy_then_the_loss(
     ]
 
 
+def test_variants_that_share_a_rate_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for variant, accuracy in (("simple", 30.0), ("simple_res", 50.0)):
+        run(tmp_path, 1, 0.01, accuracy, variant=variant, ended="steps")
+    monkeypatch.setattr(sys, "argv", ["rates", str(tmp_path)])
+    rates.main()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "      simple: {train: {lr: 0.01}}  # simple, simple_res: 0.01: 40.00 (30.00 to 50.00)"
+    )
+
+
 def test_of_a_race_the_rate_that_solves_most_then_the_quickest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

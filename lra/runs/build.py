@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,8 +135,7 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     try:
         recipe = Recipe(**train)
     except UserError as error:
-        named = re.sub(r"\btrain\.(\w+)", lambda key: f"{'pretrain.' * (key[1] in options.train)}{key[0]}", str(error))
-        raise UserError(named) from None
+        raise UserError(_of_pretraining(str(error), options.train)) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
@@ -153,6 +152,16 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
         probe=None,
     )
     return Phase(options=options, settings=own, system=replace(system, model=pretrained, recipe=recipe))
+
+
+def _of_pretraining(message: str, train: Mapping[str, Any]) -> str:
+    """A message about a recipe, with the names of what a pretraining states itself in `train`, and of what to say."""
+
+    def named(key: re.Match[str]) -> str:
+        say, name = key[1] or "", key[2]
+        return f"{say}{'pretrain.' * bool(say or name in train)}train.{name}"
+
+    return re.sub(r"(say )?\btrain\.(\w+)", named, message)
 
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:

@@ -9,8 +9,8 @@ solve the task, then the quickest.
 The validation accuracy is that of the best checkpoint; of several seeds the mean counts, and of several variants, since
 a section of by_attention holds for all of them. Where runs have a goal (`train.goal`), the rate with which most of them
 reach it comes first, and of those with as many the one with which they need fewest steps. A run that diverged is the
-worst. Behind each choice, as a comment, stand the means of all rates with the lowest and the highest run. A run that
-came to no end is named, and takes no part.
+worst. Behind each choice, as a comment, stand the variants where there are several, and the means of all rates with the
+lowest and the highest run. A run that came to no end is named, and takes no part.
 """
 
 import argparse
@@ -81,7 +81,15 @@ def described(runs: Runs) -> str:
     return mean + solved + f", {diverged} of {len(runs)} diverged" * bool(diverged)
 
 
-def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
+def variants_by_row(records: dict[Path, dict[str, Any]]) -> dict[Row, list[str]]:
+    """Which variants of an attention ran on a task."""
+    rows: dict[Row, set[str]] = defaultdict(set)
+    for folder, run in records.items():
+        rows[folder.parts[0], run["attention"]].add(run["variant"])
+    return {row: sorted(variants) for row, variants in rows.items()}
+
+
+def lines(rows: dict[Row, dict[float, Runs]], variants: dict[Row, list[str]]) -> Iterator[str]:
     """YAML, by task."""
     yield "by_task:"
     for task in dict.fromkeys(task for task, _ in rows):
@@ -89,7 +97,9 @@ def lines(rows: dict[Row, dict[float, Runs]]) -> Iterator[str]:
         for (other, attention), rates in rows.items():
             if other == task:
                 means = "; ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
-                yield f"      {attention}: {{train: {{lr: {chosen(rates)!r}}}}}  # {means}"
+                pooled = variants[task, attention]
+                over = f"{', '.join(pooled)}: " if len(pooled) > 1 else ""
+                yield f"      {attention}: {{train: {{lr: {chosen(rates)!r}}}}}  # {over}{means}"
 
 
 def main() -> None:
@@ -109,7 +119,7 @@ def main() -> None:
     for path, run in records.items():
         if path not in ended:
             print(f"{path}: {run['status']}")
-    print("\n".join(lines(rows)))
+    print("\n".join(lines(rows, variants_by_row(ended))))
 
 
 if __name__ == "__main__":
