@@ -314,7 +314,8 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
         (("pretrain=next", "pretrain.mask=0.2"), "pretrain.mask=0.2: expected null"),
         (
             ("pretrain=masked", "pretrain.train.warmup=9"),
-            "pretrain.train.warmup=9 is longer than pretrain.train.steps=5; if that is meant, say pretrain.train.stop_in_warmup",
+            "pretrain.train.warmup=9 is longer than pretrain.train.steps=5; "
+            "if that is meant, say pretrain.train.stop_in_warmup=true",
         ),
         (("pretrain=masked", "pretrain.train.stepz=9"), "stepz"),
         (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
