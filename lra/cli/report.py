@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the report of a results folder.")
     parser.add_argument(
         "folder", type=Path, metavar="DIR",
-        help="a folder with records below it, as lra-train's out=..., or its {RECEIPTS}",
+        help=f"a folder with records below it, as lra-train's out=..., or its {RECEIPTS}",
     )  # fmt: skip
     parser.add_argument(
         "--selection", choices=RULES, help="show this test result; default: what each run's recipe says"

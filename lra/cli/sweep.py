@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,7 +82,8 @@ def _check_reference(plan: Plan) -> None:
         published.add(rows[-1], row.system.row)
     earlier = RunFiles(plan.out) if plan.out.exists() else None
     if earlier is not None and earlier.exists(SWEEP):
-        rows += [key_of(cell, cell["task_name"]) for cell in declared_cells(earlier, SWEEP)]
+        with suppress(ValueError):  # `declare` says what is wrong with it
+            rows += [key_of(cell, cell["task_name"]) for cell in declared_cells(earlier, SWEEP)]
     known = {published.name(replace(key, settings=settings)) for key in rows for settings in (key.settings, "")}
     if name not in known:
         raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
