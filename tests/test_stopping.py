@@ -11,7 +11,7 @@ from lra.records.run_files import RunFiles
 from lra.report.read.records import read_record
 from lra.tools import stopping
 
-KEPT = Path(__file__).parents[1] / "results/short_conv"
+KEPT = Path(__file__).parents[1] / "results/hour"
 
 
 def test_the_own_rule_of_each_run_gives_its_own_end() -> None:
@@ -74,9 +74,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *words:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    lines = said(monkeypatch, capsys, str(KEPT), "--patience", "3", "15", "--steps", "5000")
-    assert lines[0].startswith("70 runs, ")
-    assert [line.split()[:3] for line in lines[2:]] == [["3", "own", "5000"], ["15", "own", "5000"]]
+    lines = said(monkeypatch, capsys, str(KEPT), "--steps", "700", "5000")
+    assert lines[0].startswith("245 runs, ")
+    assert [line.split()[:3] for line in lines[2:]] == [["own", "own", "700"], ["own", "own", "5000"]]
     assert lines[3].split()[4] == "0", "its own rule loses nothing"
     assert lines[3].endswith(" 100%")
     for words, fault in (

@@ -194,7 +194,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key:
-            return f"{key[1]}: {_unknown(key[1], config_name, overrides)}"
+            return _unknown(key[1], config_name, overrides)
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
@@ -210,12 +210,12 @@ def _unknown(key: str, config_name: str, overrides: Iterable[str]) -> str:
     group = "hydra/launcher" if key.startswith(LAUNCHER) else key.partition(".")[0]
     files = sorted((conf_dir() / group).glob("*.yaml"))
     having = [path.stem for path in files if key in _stated(path, group)]
-    lacks = f"the {Path(group).name} that is chosen has no such key"
+    lacks = f"{key}: the {Path(group).name} that is chosen has no such key"
     if having:
         return f"{lacks}; {group}={' or '.join(having)} has it"
     if key.startswith(LAUNCHER):
         return f"{lacks}; nor has {', '.join(path.stem for path in files)}"
-    return f"unknown key; {did_you_mean(key, _known_keys(config_name, overrides))}"
+    return f"{key}: unknown key; {did_you_mean(key, _known_keys(config_name, overrides))}"
 
 
 def _stated(path: Path, group: str) -> set[str]:
