@@ -16,7 +16,7 @@ from lra.report import Report
 from lra.report.read.records import load
 from lra.report.render import layout
 from lra.report.statistics import inference
-from lra.report.statistics.table import Race, grouped, quicker, race_of
+from lra.report.statistics.race import Race, grouped, quicker, race_of
 
 BUDGET = 700
 TRAIN = {"lr": 0.005, "goal": 99.0, "steps": BUDGET}

@@ -80,13 +80,13 @@ class Results:
         if not here:
             known = dict.fromkeys(f"task={column.short!r}, protocol={column.key[0]!r}" for column, _ in self._rows)
             raise UserError(f"{self!r}: no task={task!r} with protocol={protocol!r}; known: {'; '.join(known)}")
-        found = [(column, row) for column, row in here if row.name == name]
-        if not found:
+        matching = [(column, row) for column, row in here if row.name == name]
+        if not matching:
             raise UserError(f"{self!r}: no system {name!r}; {did_you_mean(name, {row.name for _, row in here})}")
-        if len(found) > 1:
-            places = "; ".join(f"task={column.short!r}, protocol={column.key[0]!r}" for column, _ in found)
-            raise UserError(f"{self!r}: {name!r} is in {len(found)} columns, name one of them: {places}")
-        return found[0][1]
+        if len(matching) > 1:
+            places = "; ".join(f"task={column.short!r}, protocol={column.key[0]!r}" for column, _ in matching)
+            raise UserError(f"{self!r}: {name!r} is in {len(matching)} columns, name one of them: {places}")
+        return matching[0][1]
 
     def _curve(self, row: TableRow, seed: int) -> Curve:
         run = row.cell.runs.get(seed)

@@ -51,8 +51,8 @@ class Differential(Attention):
 
     def share(self) -> Tensor:
         """l, the same for all heads."""
-        one, two = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
-        return one.exp() - two.exp() + self.start
+        first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
+        return first.exp() - second.exp() + self.start
 
     @property
     def extra_parameters(self) -> int:

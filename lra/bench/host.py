@@ -128,8 +128,8 @@ def run(settings: BenchSettings) -> Iterator[Result]:
     with TemporaryDirectory() as folder, set_back():
         reproducible()
         keep_memory()
-        own, minutes = _settings_of_run(settings, folder)
-        rounds = [_between(*two) for two in pairwise(_loop(own, _task(settings), settings))]
+        measured, minutes = _settings_of_run(settings, folder)
+        rounds = [_between(*two) for two in pairwise(_loop(measured, _task(settings), settings))]
     step = median(sum(spent[part][0] for part in spent if part not in (*AHEAD, *RARE)) / STEPS for spent in rounds)
     often = {MEASURE: 1 / settings.train["eval_every"], SAVE: step / (60 * minutes)}
     every = {MEASURE: f"{settings.train['eval_every']} steps", SAVE: f"{minutes:g} minutes"}

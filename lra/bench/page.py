@@ -206,7 +206,7 @@ def _sums(results: list[Result], kind: str) -> list[float]:
     """Milliseconds a step that these parts take together, in each round."""
     rounds = zip(*(result[kind] for result in results), strict=True)
     often = [result["in_a_step"] for result in results]
-    return [1e3 * sum(one * times for one, times in zip(values, often, strict=True)) for values in rounds]
+    return [1e3 * sum(seconds * times for seconds, times in zip(values, often, strict=True)) for values in rounds]
 
 
 TITLES = {

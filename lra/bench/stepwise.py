@@ -78,15 +78,15 @@ def gated_memory(
         zip(*(x.unbind(dim=-1) for x in (log_in, log_decay, log_least)), strict=True)
     ):
         inputs = (q, k * arrives.exp().unsqueeze(-1), pad(v, (0, 1), value=1.0), kept.unsqueeze(-1))
-        found = channel_product(*(x.flip(-2) if turned else x for x in inputs))
-        found = found.flip(-2) if turned else found
-        ways.append(found[..., :-1] / torch.maximum(found[..., -1].abs(), least.exp()).unsqueeze(-1))
+        products = channel_product(*(x.flip(-2) if turned else x for x in inputs))
+        products = products.flip(-2) if turned else products
+        ways.append(products[..., :-1] / torch.maximum(products[..., -1].abs(), least.exp()).unsqueeze(-1))
     return torch.stack(ways).sum(dim=0)
 
 
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """h_i = exp(rate) h_{i-1} + u_i, and with two directions h_i = exp(rate) h_{i+1} + u_i; u [B, L, 2, N]."""
-    kept, found = rate.exp(), []
+    kept, directed = rate.exp(), []
     for way in range(directions):
         rows = []
         parts = torch.complex(*u.unbind(dim=2)).unbind(dim=1)
@@ -94,8 +94,8 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
         for fresh in parts[:: -1 if way else 1]:
             state = kept * state + fresh
             rows.append(torch.stack([state.real, state.imag], dim=1))
-        found.append(torch.stack(rows[:: -1 if way else 1], dim=1))
-    return torch.stack(found, dim=2)
+        directed.append(torch.stack(rows[:: -1 if way else 1], dim=1))
+    return torch.stack(directed, dim=2)
 
 
 def _positions(x: Tensor) -> tuple[Tensor, ...]:

@@ -36,14 +36,14 @@ def job(cfg: DictConfig) -> None:
     if (folder / page.NAME).exists():
         raise UserError(f"{folder / page.NAME}: measured before; choose another folder by out=...")
     overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in PLACES]
-    found = {
+    record = {
         "schema": page.SCHEMA,
         "what": settings.what,
         "command": shlex.join(["lra-bench", *overrides]),
         **choices,
         **measure(settings, lambda *words: settings_of(_again(words))),
     }
-    say(f"wrote {page.write(folder, found)}")
+    say(f"wrote {page.write(folder, record)}")
 
 
 def measure(settings: BenchSettings, again: "Again") -> dict[str, Any]:

@@ -37,8 +37,8 @@ def job(cfg: DictConfig) -> None:
     """Try every law, say what becomes of it, and measure. Raises SystemExit where a law is broken."""
     settings = settings_of(cfg)
     name = HydraConfig.get().runtime.choices["attention"]
-    found = examine(name, maker(settings), settings, partial(say, to_stdout=True))
-    if any(finding.verdict == "broken" for finding in found):
+    findings = examine(name, maker(settings), settings, partial(say, to_stdout=True))
+    if any(finding.verdict == "broken" for finding in findings):
         raise SystemExit(FAILED)
 
 
@@ -69,19 +69,19 @@ def examine(
     with configure.blamed("attention", settings.packages):
         mixer = trial.build()
     tell(f"{name}: {trial.kind.__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
-    found = []
+    findings = []
     for finding in laws.findings(trial):
         tell("\n".join(_lines(finding)))
-        found.append(finding)
+        findings.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
     tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections")
-    broken = [finding.law.name for finding in found if finding.verdict == "broken"]
+    broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
     if settings.growth and not {"shape", "dtype"} & set(broken):
         for line in _growth(settings, trial):
             tell(line)
     names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
     tell(names if broken else "all laws are kept")
-    return found
+    return findings
 
 
 def _shape(settings: CheckSettings) -> "Shape":

@@ -45,10 +45,10 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
     hydra.version.setbase("1.3")
     _store_systems()
     path = create_config_search_path(conf or str(conf_dir()))
-    own = own_folder()
-    if folder is None and own is not None:
-        _refuse_our_names(own)
-        folder = own
+    users = own_folder()
+    if folder is None and users is not None:
+        _refuse_our_names(users)
+        folder = users
     if folder is not None:
         path.prepend("command-line", f"file://{folder.absolute()}", anchor=SearchPathQuery(provider="schema"))
     engine = _Engine(config_name, Loader(path))
@@ -67,10 +67,10 @@ def _store_systems() -> None:
             )
 
 
-def _refuse_our_names(own: Path) -> None:
+def _refuse_our_names(users: Path) -> None:
     """Raises UserError for an option of the working folder that has the name of one of ours: nobody chose it."""
-    for path in sorted(own.rglob("*.yaml")):
-        if (conf_dir() / path.relative_to(own)).exists():
+    for path in sorted(users.rglob("*.yaml")):
+        if (conf_dir() / path.relative_to(users)).exists():
             raise UserError(f"{path}: lra has an option of this name; give it another one")
 
 

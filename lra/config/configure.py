@@ -34,9 +34,9 @@ FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, interpolations resolved; a missing value is an error that names its key."""
-    own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    without_hydra = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
     try:
-        return OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+        return OmegaConf.to_container(without_hydra, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
@@ -130,7 +130,7 @@ def _located(dotted_name: str, where: str) -> Any:
     for cut in range(len(parts), 0, -1):
         module = ".".join(parts[:cut])
         try:
-            found = import_module(module)
+            located = import_module(module)
             break
         except ModuleNotFoundError as error:
             if not f"{module}.".startswith(f"{error.name}."):
@@ -138,10 +138,10 @@ def _located(dotted_name: str, where: str) -> Any:
     else:
         raise _no_module(where, parts[0])
     for part in parts[cut:]:
-        if not hasattr(found, part):
-            raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(found))}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(located, part):
+            raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(located))}")
+        located = getattr(located, part)
+    return located
 
 
 def _look_here_too() -> None:

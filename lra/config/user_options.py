@@ -22,8 +22,8 @@ def with_packages(overrides: list[str]) -> list[str]:
         return overrides
     chosen = [override.lstrip("+").partition("=") for override in overrides]
     names = [name.strip() for key, _, value in chosen if key in CHOOSERS for name in value.strip("[]").split(",")]
-    own = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
-    return [*overrides, f"packages=[{','.join(own)}]"] if own else overrides
+    packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
+    return [*overrides, f"packages=[{','.join(packages)}]"] if packages else overrides
 
 
 def _is_own(name: str) -> bool:

@@ -90,8 +90,8 @@ class Bar:
             shown = name in self._slow
             self._bar.update(self._part, description=f"  {name}", completed=done, total=total, visible=shown)
         elif name in self._slow:
-            own = (now - self._part_began) / max(done, 1) * (total - done)
-            self._line(int(units), f"{name} {done:,}/{total:,}", own if alone else self._left(units))
+            seconds = (now - self._part_began) / max(done, 1) * (total - done)
+            self._line(int(units), f"{name} {done:,}/{total:,}", seconds if alone else self._left(units))
 
     def _left(self, units: float) -> float:
         """Seconds, at the pace until now."""

@@ -113,8 +113,8 @@ def of_one_host(path: Path) -> str | None:
     mounts = [line.split() for line in MOUNTS.read_text().splitlines()] if MOUNTS.exists() else []
     place = path.resolve()
     options = {Path(fields[1].replace("\\040", " ")): fields[3] for fields in mounts}
-    own = next((options[folder] for folder in (place, *place.parents) if folder in options), "")
-    return next((option for option in own.split(",") if ONE_HOST.match(option)), None)
+    mounted = next((options[folder] for folder in (place, *place.parents) if folder in options), "")
+    return next((option for option in mounted.split(",") if ONE_HOST.match(option)), None)
 
 
 def _taken(descriptor: int, kind: int, path: Path) -> bool:

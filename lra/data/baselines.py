@@ -117,9 +117,9 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
         places = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
-        found = np.where(pairs[places] == wanted, counts[places], 0)
+        occurrences = np.where(pairs[places] == wanted, counts[places], 0)
         known = totals[tokens] > 0
-        return np.where(known, found / totals[tokens].clip(min=1), shares[targets]), shares[targets]
+        return np.where(known, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
 
     def mixed(weight: float, after: np.ndarray, alone: np.ndarray) -> float:
         return perplexity(weight * after + (1 - weight) * alone)

@@ -18,11 +18,11 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
     for name, split in splits.items():
         for example, label in zip(examples[name], split.verdicts(), strict=True):
             labels.setdefault(example, set()).add(label)
-    kinds = [set(found) for found in examples.values()]
-    shared = set().union(*(one & other for one, other in combinations(kinds, 2)))
+    kinds = [set(members) for members in examples.values()]
+    shared = set().union(*(first & other for first, other in combinations(kinds, 2)))
     counts = {
         "different examples stand in more than one split": len(shared),
-        "different examples have more than one label": sum(len(found) > 1 for found in labels.values()),
+        "different examples have more than one label": sum(len(members) > 1 for members in labels.values()),
     }
     places = {name: split.documents for name, split in splits.items()}
     if max(places.values()) > 1:
@@ -34,10 +34,13 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
 def repeats(splits: dict[str, Split]) -> list[str]:
     """In words, how many examples of each split equal an earlier one, and how many two splits share."""
     names = {name: _examples(split) for name, split in splits.items()}
-    lines = [f"{name}: {len(found) - len(set(found)):,} examples equal an earlier one" for name, found in names.items()]
+    lines = [
+        f"{name}: {len(examples) - len(set(examples)):,} examples equal an earlier one"
+        for name, examples in names.items()
+    ]
     lines += [
-        f"{one} and {other} share {len(set(names[one]) & set(names[other])):,} different examples"
-        for one, other in combinations(names, 2)
+        f"{first} and {other} share {len(set(names[first]) & set(names[other])):,} different examples"
+        for first, other in combinations(names, 2)
     ]
     return lines
 

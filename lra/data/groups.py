@@ -23,7 +23,7 @@ def by_size(sizes: np.ndarray) -> Group:
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
     def name(part: int) -> str:
-        own = sizes[parts == part]
-        return f"{own.min()}-{own.max()}" if own.min() < own.max() else str(own.min())
+        members = sizes[parts == part]
+        return f"{members.min()}-{members.max()}" if members.min() < members.max() else str(members.min())
 
     return by_value(parts, name)

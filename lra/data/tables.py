@@ -57,13 +57,13 @@ def examples(path: Path, columns: list[str] | None) -> Iterator[Example]:
 
 def documents(path: Path) -> dict[str, str]:
     """The texts of a file with the columns `id` and `text`, by their ids."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for where, row in _rows(path, None, (ID, TEXT)):
         name = _word(where, ID, row.get(ID))
-        if name in found:
+        if name in texts:
             raise UserError(f"{where}: {ID} {name!r:.80} stands above already")
-        found[name] = _text(where, row, TEXT)
-    return found
+        texts[name] = _text(where, row, TEXT)
+    return texts
 
 
 def scan(path: Path, columns: list[str] | None) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def _quoted(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _text(where: str, row: Fields, name: str) -> str:
     if not isinstance(row.get(name), str):
-        found = f"is {row[name]!r:.80}" if name in row else "is missing"
-        raise UserError(f"{where}: {name} {found}, expected a text")
+        state = f"is {row[name]!r:.80}" if name in row else "is missing"
+        raise UserError(f"{where}: {name} {state}, expected a text")
     return readers.checked_text(f"{where}: {name}", row[name])
 
 

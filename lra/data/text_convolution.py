@@ -65,8 +65,8 @@ def _logits(split: Split, rows: np.ndarray, weights: Sequence["Tensor"]) -> "Ten
     table, kernel, last, bias = weights
     length = max(WINDOW, int(split.lengths(rows).max()))
     tokens = torch.from_numpy(split.pad(rows, length)[:, :TOKENS].astype(np.int64))  # [N, length]
-    found = conv1d(embedding(tokens, table).mT, kernel).relu().amax(dim=2)  # [N, C]
+    features = conv1d(embedding(tokens, table).mT, kernel).relu().amax(dim=2)  # [N, C]
     if split.documents == 2:
-        one, other = found[::2], found[1::2]
-        found = torch.cat([one, other, one * other], dim=1)
-    return linear(found, last, bias)
+        first, other = features[::2], features[1::2]
+        features = torch.cat([first, other, first * other], dim=1)
+    return linear(features, last, bias)

@@ -57,9 +57,9 @@ class Start(ABC):
         Raises UserError where weights of `take` are not there or have another shape, where a frozen weight would
         stay as it was drawn, and where nothing fits.
         """
-        found, own = self.tensors(model, task), model.state_dict()
-        left = {name: reason for name, value in own.items() if (reason := self._why_not(name, value, found))}
-        taken = {name: found[name] for name in own if name not in left}
+        stored, wanted = self.tensors(model, task), model.state_dict()
+        left = {name: reason for name, value in wanted.items() if (reason := self._why_not(name, value, stored))}
+        taken = {name: stored[name] for name in wanted if name not in left}
         for name, reason in left.items():
             if self.take is not None and reason != NOT_WANTED:
                 raise UserError(f"init.take={_listed(self.take)}: {self.path}: {name}: {reason}")
@@ -72,18 +72,18 @@ class Start(ABC):
         model.load_state_dict(taken, strict=False)
         return {
             "sha256": self.sha256,
-            "parameters_taken": sum(own[name].numel() for name in taken),
+            "parameters_taken": sum(wanted[name].numel() for name in taken),
             "taken": _summary(taken),
             "left": {reason: _summary(name for name in left if left[name] == reason) for reason in left.values()},
-            "unused": _summary(name for name in found if name not in own),
+            "unused": _summary(name for name in stored if name not in wanted),
         }
 
-    def _why_not(self, name: str, value: "Tensor", found: "dict[str, Tensor]") -> str | None:
+    def _why_not(self, name: str, value: "Tensor", stored: "dict[str, Tensor]") -> str | None:
         if self.take is not None and not belongs(name, self.take):
             return NOT_WANTED
-        if name not in found:
+        if name not in stored:
             return NOT_THERE
-        there, here = list(found[name].shape), list(value.shape)
+        there, here = list(stored[name].shape), list(value.shape)
         return None if there == here else f"shape {there} there, {here} here"
 
 
@@ -93,17 +93,17 @@ def read(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load_file
 
     try:
-        found = load_file(path)
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-    for name, value in found.items():
+    for name, value in tensors.items():
         wrong = int((~value.isfinite()).sum())
         if wrong:
             raise UserError(
                 f"{path}: {name}: expected finite numbers, but {wrong} of {value.numel()} are NaN or infinite; "
                 "use the weights of another run"
             )
-    return found
+    return tensors
 
 
 def read_of_run(path: Path) -> "dict[str, Tensor]":

@@ -67,11 +67,11 @@ class Bert(Start):
         self._check_shape(model)
         vocabulary = self._check_vocabulary(task)
         theirs = {_current(name): value for name, value in read(self.path).items()}
-        found = {}
+        blocks = {}
         for name, value in theirs.items():
             layer = LAYER.fullmatch(name)
             if layer and layer[2] in PARTS:
-                found[f"blocks.{layer[1]}.{PARTS[layer[2]]}.{layer[3]}"] = value
+                blocks[f"blocks.{layer[1]}.{PARTS[layer[2]]}.{layer[3]}"] = value
         try:
             words, positions, segments = (theirs[f"embeddings.{table}_embeddings.weight"] for table in TABLES)
             norm = {end: theirs[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")}
@@ -87,7 +87,7 @@ class Bert(Start):
             "embedding.cls": words[vocabulary.index(CLS)],
             "embedding.positions": positions[:wanted],
             **{f"embedding.norm.{end}": value for end, value in norm.items()},
-            **found,
+            **blocks,
         }
 
     def _check_shape(self, model: "Model") -> None:
@@ -104,9 +104,9 @@ class Bert(Start):
             "intermediate_size": ("model.mlp_dim", block.feed_forward[0].out_features),
             "layer_norm_eps": ("model.norm_eps", getattr(block.mixer_norm, "eps", None)),
         }
-        for key, (own, value) in here.items():
+        for key, (setting, value) in here.items():
             if config.get(key) != value:
-                raise UserError(f"{self.path.with_name(CONFIG)}: {key} is {config.get(key)}, but {own}={value}")
+                raise UserError(f"{self.path.with_name(CONFIG)}: {key} is {config.get(key)}, but {setting}={value}")
         if (config.get("hidden_act"), config.get("position_embedding_type", "absolute")) != ("gelu", "absolute"):
             raise UserError(f"{self.path.with_name(CONFIG)}: expected hidden_act gelu and absolute positions")
 

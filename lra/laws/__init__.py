@@ -85,9 +85,11 @@ def _tried(law: Law, trial: Trial) -> Finding:
     except Broken as broken:
         return Finding(law, "broken", trial.case, str(broken), broken.hint, broken.line)
     except Exception as error:
-        found = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        message = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         line = of_error(error, trial.file)
-        return Finding(law, "broken", trial.case, str(found).split("\n")[0], "", line, not isinstance(error, UserError))
+        return Finding(
+            law, "broken", trial.case, str(message).split("\n")[0], "", line, not isinstance(error, UserError)
+        )
 
 
 def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
@@ -115,9 +117,9 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
-    for found, (first, *others) in crashes.items():
+    for message, (first, *others) in crashes.items():
         more = f", and {counted(len(others), 'law')} more" if others else ""
-        say(f"{name}: not tried whether {first.law.says}{more}: {found}{f' ({first.line})' if first.line else ''}")
+        say(f"{name}: not tried whether {first.law.says}{more}: {message}{f' ({first.line})' if first.line else ''}")
     return kept
 
 

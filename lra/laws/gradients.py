@@ -22,8 +22,8 @@ def graph(trial: Trial) -> bool:
     wanted = {"the input": given, **weights}
     if not y.requires_grad:
         raise Broken("outputs have no gradient", "detach, .data, no_grad or numpy", _cutting(trial, x))
-    found = torch.autograd.grad((y * values(*y.shape, seed=2)).sum(), list(wanted.values()), allow_unused=True)
-    lost = [name for name, gradient in zip(wanted, found, strict=True) if gradient is None]
+    gradients = torch.autograd.grad((y * values(*y.shape, seed=2)).sum(), list(wanted.values()), allow_unused=True)
+    lost = [name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None]
     line = _cutting(trial, x) if lost else None
     if "the input" in lost or line:  # else the weights are not used, which is the choice of who writes the class
         raise Broken(f"no gradient reaches {', '.join(lost)}", "detach, .data, no_grad or numpy", line)

@@ -14,8 +14,10 @@ def rows(trial: Trial) -> bool:
         mixer = trial.mixer()
         batch, alone = mixer(x.clone()), mixer(x[:1].clone())
         if not trial.same(alone, batch[:1]):
-            found = f"the outputs of a document beside another differ by {moved(alone, batch[:1]):.2g} from those alone"
-            raise Broken(found, "a sum, mean or norm over the first axis", _where_rows_meet(trial, mixer, x))
+            difference = (
+                f"the outputs of a document beside another differ by {moved(alone, batch[:1]):.2g} from those alone"
+            )
+            raise Broken(difference, "a sum, mean or norm over the first axis", _where_rows_meet(trial, mixer, x))
     return True
 
 
@@ -33,10 +35,10 @@ def _where_rows_meet(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
     before = iter(results)
 
     def seen(_func: object, _arguments: object, result: object) -> bool:
-        one = next(before, None)
-        if not isinstance(result, Tensor) or one is None or one.shape != result.shape or not result.dim():
+        expected = next(before, None)
+        if not isinstance(result, Tensor) or expected is None or expected.shape != result.shape or not result.dim():
             return False
-        return len(result) != len(x) or not trial.same(one[0].double(), result[0].double())
+        return len(result) != len(x) or not trial.same(expected[0].double(), result[0].double())
 
     with Watch(trial.file, seen) as watch:
         mixer(other)
@@ -47,10 +49,12 @@ def _where_rows_meet(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
 def cuts(trial: Trial) -> bool:
     for x in trial.inputs(3):
         whole, cut = (trained(trial.mixer(), documents) for documents in ([0, 1, 2], [2]))
-        one, other = whole(x.clone())[2:], cut(x[2:].clone())
-        if not trial.same(one, other):
-            found = f"the outputs of the last document differ by {moved(one, other):.2g} where it is a cut of its own"
-            raise Broken(found, line=of_method(trial.kind))
+        in_whole, other = whole(x.clone())[2:], cut(x[2:].clone())
+        if not trial.same(in_whole, other):
+            difference = (
+                f"the outputs of the last document differ by {moved(in_whole, other):.2g} where it is a cut of its own"
+            )
+            raise Broken(difference, line=of_method(trial.kind))
     return True
 
 
@@ -61,11 +65,11 @@ def padding(trial: Trial) -> bool:
     for x in trial.inputs(1, least=2):
         real, mask = _half(trial, x)
         other = torch.where(mask[..., None], x, 3 - x)
-        one, two = (trial.mixer()(given.clone(), mask)[:, :real] for given in (x, other))
-        if not trial.same(one, two):
+        first, second = (trial.mixer()(given.clone(), mask)[:, :real] for given in (x, other))
+        if not trial.same(first, second):
             hint = "" if reads(trial.kind, "key_mask") else "key_mask is never used"
-            found = f"other numbers in padding move the outputs of real positions by {moved(one, two):.2g}"
-            raise Broken(found, hint, of_method(trial.kind))
+            difference = f"other numbers in padding move the outputs of real positions by {moved(first, second):.2g}"
+            raise Broken(difference, hint, of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -77,12 +81,12 @@ def length(trial: Trial) -> bool:
         real, mask = _half(trial, x)
         padded, full = trial.mixer()(x.clone(), mask)[:, :real], trial.mixer()(x[:, :real].clone(), mask[:, :real])
         if not trial.same(full, padded):
-            found = f"without the padding the outputs of real positions differ by {moved(full, padded):.2g}"
-            raise Broken(found, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
+            difference = f"without the padding the outputs of real positions differ by {moved(full, padded):.2g}"
+            raise Broken(difference, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
         unmasked = trial.mixer()(x[:, :real].clone())
         if not trial.same(full, unmasked):
-            found = f"with a mask that hides nothing the outputs differ by {moved(full, unmasked):.2g}"
-            raise Broken(found, line=of_method(trial.kind))
+            difference = f"with a mask that hides nothing the outputs differ by {moved(full, unmasked):.2g}"
+            raise Broken(difference, line=of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -107,8 +111,8 @@ def causality(trial: Trial) -> bool:
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if not trial.same(before[:, :later], after[:, :later]):
                 by = moved(before[:, :later], after[:, :later])
-                found = f"other numbers from position {later} on move earlier outputs by {by:.2g}"
-                raise Broken(found, "self.causal says which form is wanted", of_method(trial.kind))
+                difference = f"other numbers from position {later} on move earlier outputs by {by:.2g}"
+                raise Broken(difference, "self.causal says which form is wanted", of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -119,7 +123,7 @@ def order(trial: Trial) -> bool:
         return False
     for x in trial.inputs(2, least=2):
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
-        one, other = mixer(x.clone())[:, permutation], mixer(x[:, permutation])
-        if not trial.same(one, other):
-            raise Broken(f"commutes = True, but outputs in another order differ by {moved(one, other):.2g}")
+        reordered, other = mixer(x.clone())[:, permutation], mixer(x[:, permutation])
+        if not trial.same(reordered, other):
+            raise Broken(f"commutes = True, but outputs in another order differ by {moved(reordered, other):.2g}")
     return trial.has_neighbours

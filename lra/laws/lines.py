@@ -85,13 +85,13 @@ def of_method(kind: type, methods: tuple[str, ...] = METHODS) -> Line | None:
 def of_attribute(kind: type, name: str) -> Line | None:
     """Where the class assigns to self.NAME last."""
     for tree in _own(kind, tuple(vars(kind))):
-        found = [
+        assigned = [
             node.lineno
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
         ]
-        if found:
-            return Line(file_of(kind), found[-1])
+        if assigned:
+            return Line(file_of(kind), assigned[-1])
     return None
 
 
@@ -103,7 +103,7 @@ def reads(kind: type, argument: str) -> bool:
 
 def _own(kind: type, methods: tuple[str, ...]) -> list[ast.AST]:
     """The parsed sources of the methods that the class itself defines, with the line numbers of its file."""
-    found = []
+    trees = []
     for name in methods:
         method = vars(kind).get(name)
         method = method.fget if isinstance(method, property) else method
@@ -114,5 +114,5 @@ def _own(kind: type, methods: tuple[str, ...]) -> list[ast.AST]:
             tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
         except (OSError, SyntaxError):
             continue
-        found.append(ast.increment_lineno(tree, first - 1))
-    return found
+        trees.append(ast.increment_lineno(tree, first - 1))
+    return trees

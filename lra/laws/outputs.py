@@ -30,8 +30,8 @@ def dtype(trial: Trial) -> bool:
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 y, allowed = mixer(given), {kind, autocast_dtype(given)}
             if isinstance(y, Tensor) and y.dtype not in allowed:
-                found = f"{_name(y.dtype)} comes out of {_name(kind)}{' under autocast' * autocast}"
-                raise Broken(found, line=_first_other(trial, mixer, given))
+                dtypes = f"{_name(y.dtype)} comes out of {_name(kind)}{' under autocast' * autocast}"
+                raise Broken(dtypes, line=_first_other(trial, mixer, given))
     return True
 
 

@@ -70,8 +70,8 @@ class Trial:
                 self.case = f"{counted(documents, 'document')} of {counted(length, 'position')}"
                 yield values(documents, length, dim)
 
-    def same(self, one: Tensor, other: Tensor) -> bool:
-        return not one.numel() or moved(one, other) <= self.tolerance * one.abs().max().item()
+    def same(self, expected: Tensor, other: Tensor) -> bool:
+        return not expected.numel() or moved(expected, other) <= self.tolerance * expected.abs().max().item()
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
@@ -85,9 +85,9 @@ def values(*shape: int, seed: int = SEED) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def moved(one: Tensor, other: Tensor) -> float:
+def moved(first: Tensor, other: Tensor) -> float:
     """The largest difference; infinite where something is not finite."""
-    difference = (one - other).abs().max().item()
+    difference = (first - other).abs().max().item()
     return difference if difference == difference else float("inf")
 
 

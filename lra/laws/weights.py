@@ -17,8 +17,8 @@ def registered(trial: Trial) -> bool:
     mixer = trial.build()
     trial.case = "as it is made"
     for module in mixer.modules():
-        own = {} if isinstance(module, Keyed) else vars(module)
-        for name, value in own.items():
+        attributes = {} if isinstance(module, Keyed) else vars(module)
+        for name, value in attributes.items():
             if name in REGISTERS:
                 continue
             hidden = next(_hidden(value), None)
@@ -65,9 +65,9 @@ def as_declared(trial: Trial) -> bool:
 @torch.no_grad()
 def loaded(trial: Trial) -> bool:
     for x in trial.inputs(1):
-        one, two = trial.mixer(), trial.mixer(seed=SEED + 1)
-        two.load_state_dict(one.state_dict())
-        difference = _difference(trial, one, two, x)
+        source, target = trial.mixer(), trial.mixer(seed=SEED + 1)
+        target.load_state_dict(source.state_dict())
+        difference = _difference(trial, source, target, x)
         if difference:
             raise Broken(
                 f"after load_state_dict another mixer's outputs differ by {difference:.2g}",
@@ -76,6 +76,6 @@ def loaded(trial: Trial) -> bool:
     return True
 
 
-def _difference(trial: Trial, one: Mixer, two: Mixer, x: Tensor) -> float:
-    found, expected = two(x.clone()), one(x.clone())
-    return 0.0 if trial.same(expected, found) else moved(expected, found)
+def _difference(trial: Trial, source: Mixer, target: Mixer, x: Tensor) -> float:
+    actual, expected = target(x.clone()), source(x.clone())
+    return 0.0 if trial.same(expected, actual) else moved(expected, actual)

@@ -110,7 +110,7 @@ class Model(nn.Module):
 
     def in_groups(self, groups: Iterable[str]) -> dict[str, str]:
         """By the name of a parameter, which of these groups its mixer puts it into; the others are left out."""
-        found = {}
+        group_of = {}
         for group in groups:
             members = [
                 f"blocks.{number}.mixer.{name}"
@@ -122,11 +122,13 @@ class Model(nn.Module):
                 mixer = self.blocks[0].mixer
                 known = f"it has {', '.join(mixer.parameter_groups)}" if mixer.parameter_groups else "it has none"
                 raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no group of this name; {known}")
-            twice = next((name for name in members if name in found), None)
+            twice = next((name for name in members if name in group_of), None)
             if twice is not None:
-                raise UserError(f"train.groups: {twice} is in two groups, {found[twice]} and {group}; name one of them")
-            found |= dict.fromkeys(members, group)
-        return found
+                raise UserError(
+                    f"train.groups: {twice} is in two groups, {group_of[twice]} and {group}; name one of them"
+                )
+            group_of |= dict.fromkeys(members, group)
+        return group_of
 
     def redraw(self, seed: int, step: int) -> None:
         """Let mixers with random features draw those of this training step."""

@@ -54,11 +54,11 @@ class Scan:
             return "fla"
         if self.backend is None:
             return "torch"
-        found = f"{device}, {str(dtype).removeprefix('torch.')}"
+        place = f"{device}, {str(dtype).removeprefix('torch.')}"
         if lacks:
-            found += f" and {lacks}"
+            place += f" and {lacks}"
         raise UserError(
-            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
+            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {place}; pip install "
             "'lra[fla]' and use device=cuda, or use attention.backend=null"
         )
 

@@ -38,8 +38,8 @@ class _DecayedProduct(torch.autograd.Function):
         kept: list[Tensor | None] = []
         for place in tiles(y, q.shape[-1], chunk):
             tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
-            found, states, scores = _product(*tile, state)
-            write_tile(found, y[..., place, :])
+            product, states, scores = _product(*tile, state)
+            write_tile(product, y[..., place, :])
             state = states[-1]
             kept += *tile, states, scores if log_decay.shape[-1] > 1 else None
         ctx.save_for_backward(*kept)
@@ -54,8 +54,8 @@ class _DecayedProduct(torch.autograd.Function):
         places = [*tiles(grad, grads[0].shape[-1], ctx.chunk)]
         d_state = torch.zeros_like(kept[-2][0])
         for number, place in reversed([*enumerate(places)]):
-            *found, d_state = _gradients(*kept[6 * number : 6 * number + 6], read_tile(grad, place, ctx.chunk), d_state)
-            for whole, part in zip(grads, found, strict=True):
+            *parts, d_state = _gradients(*kept[6 * number : 6 * number + 6], read_tile(grad, place, ctx.chunk), d_state)
+            for whole, part in zip(grads, parts, strict=True):
                 write_tile(part, whole[..., place, :], grad.shape[:-2])
         return *grads, None
 

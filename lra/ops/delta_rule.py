@@ -33,8 +33,8 @@ class _DeltaRule(torch.autograd.Function):
         state = v.new_zeros(v.shape[:-2].numel(), q.shape[-1], v.shape[-1])
         kept: list[Tensor] = []
         for place in tiles(y, q.shape[-1], chunk):
-            found, *rest = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
-            write_tile(found, y[..., place, :])
+            read, *rest = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
+            write_tile(read, y[..., place, :])
             state = rest[-1][-1]
             kept += rest
         ctx.save_for_backward(*inputs, *kept)
@@ -50,8 +50,8 @@ class _DeltaRule(torch.autograd.Function):
         for number, place in reversed([*enumerate(tiles(grad, inputs[0].shape[-1], ctx.chunk))]):
             tile = (read_tile(x, place, ctx.chunk) for x in (*inputs, grad))
             with full_precision(grad.device):
-                *found, d_state = _gradients(*tile, d_state, *kept[3 * number : 3 * number + 3])
-            for whole, part in zip(grads, found, strict=True):
+                *parts, d_state = _gradients(*tile, d_state, *kept[3 * number : 3 * number + 3])
+            for whole, part in zip(grads, parts, strict=True):
                 write_tile(part, whole[..., place, :])
         return *grads, None
 

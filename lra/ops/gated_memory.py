@@ -36,8 +36,8 @@ class _GatedMemory(torch.autograd.Function):
         parts = [_Tile(*(read_tile(x, place, chunk) for x in (q, k, v, numbers))) for place in places]
         states = _carried([part.written() for part in parts], parts, v.shape[:-2].numel())
         for part, place, before in zip(parts, places, _of_tiles(states, parts), strict=True):
-            found, mass = part.read(*before)
-            write_tile(found, y[..., place, :])
+            read, mass = part.read(*before)
+            write_tile(read, y[..., place, :])
             write_tile(mass, masses[..., place, :])
         ctx.save_for_backward(q, k, v, numbers, masses, *states)
         ctx.chunk = chunk
@@ -57,8 +57,8 @@ class _GatedMemory(torch.autograd.Function):
         ]
         d_states = _carried(by_reads, parts, d_y.shape[:-2].numel(), turned=True)
         for part, place, before, after in zip(parts, places, befores, _of_tiles(d_states, parts), strict=True):
-            for whole, found in zip(grads, part.gradients(before, after), strict=True):
-                write_tile(found, whole[..., place, : found.shape[-1]])
+            for whole, gradient in zip(grads, part.gradients(before, after), strict=True):
+                write_tile(gradient, whole[..., place, : gradient.shape[-1]])
         return *grads, None
 
 

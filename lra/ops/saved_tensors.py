@@ -9,10 +9,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @contextmanager
-def saved_tensors(own: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+def saved_tensors(parameters: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
     """Gives a function that says how many bytes the operations inside keep as long as their results live: each storage
-    once, those of `own` left out. Tensors without data have storages of the same size."""
-    known = {tensor.untyped_storage()._cdata for tensor in own}
+    once, those of `parameters` left out. Tensors without data have storages of the same size."""
+    known = {tensor.untyped_storage()._cdata for tensor in parameters}
     kept: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ def better(now: Validation, best: Validation | None, metric: str) -> bool:
         return True
     if metric == "accuracy":
         return now[0] > best[0]
-    own, other = (math.inf if loss is None or not math.isfinite(loss) else loss for _, loss in (now, best))
-    return own < other
+    loss_now, loss_before = (math.inf if loss is None or not math.isfinite(loss) else loss for _, loss in (now, best))
+    return loss_now < loss_before
 
 
 class Goal:

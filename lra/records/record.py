@@ -98,13 +98,13 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def differences(one: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
     """(dotted key, value, other value) wherever two nested dictionaries differ; a key that is missing is None."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        names = [*one, *(name for name in other if name not in one)]
-        parts = ((one.get(name), other.get(name), f"{key}.{name}" if key else name) for name in names)
+    if isinstance(first, dict) and isinstance(other, dict):
+        names = [*first, *(name for name in other if name not in first)]
+        parts = ((first.get(name), other.get(name), f"{key}.{name}" if key else name) for name in names)
         return [change for part in parts for change in differences(*part)]
-    return [] if one == other else [(key, one, other)]
+    return [] if first == other else [(key, first, other)]
 
 
 class Metrics:

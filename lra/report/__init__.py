@@ -12,6 +12,7 @@ is put together; the rooms below import downwards only.
     read/published.py         numbers of papers, names and order of rows
     read/pack.py              a finished sweep in one file
     statistics/inference.py   tests and intervals, numbers in and numbers out
+    statistics/race.py        who learns a task, and in how many steps
     statistics/table.py       what is said: rows, columns, sections
     statistics/comparison.py  verdicts, caveats, systems over several tasks
     statistics/words.py       answers in words, numbers as text

@@ -142,7 +142,7 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
     with torch.device("meta"), configure.blamed("attention", settings.packages):
         made = pretrained(options.facts(system.builder.facts))
     _check_weights(made, final, options, system.builder.facts.vocab_size)
-    own = replace(
+    phase_settings = replace(
         settings,
         out=str(Path(settings.cache).expanduser() / PRETRAINED),
         seed=settings.seed if options.seed is None else options.seed,
@@ -151,7 +151,7 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
         pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
         probe=None,
     )
-    return Phase(options=options, settings=own, system=replace(system, model=pretrained, recipe=recipe))
+    return Phase(options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe))
 
 
 def _of_pretraining(message: str, train: Mapping[str, Any]) -> str:

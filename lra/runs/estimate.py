@@ -86,15 +86,15 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     with suppress(ChildProcessError):  # for want of memory, which its run will say
         for place, cost in heard_from(_measure, works, tasks, seconds, seconds=seconds):
             measured[place] = cost
-    found = {place: Cost(seconds) for place, seconds in measured.items()}
+    by_place = {place: Cost(seconds) for place, seconds in measured.items()}
     left = [place for place in range(len(works)) if place not in measured]
     if left:
         speed, known = ASSUMED_SPEED, {}
         if measured:
             flops = sum(_flops(works[place], tasks[place], known) for place in measured)
             speed = flops / sum(measured.values())
-        found |= {place: _reckoned(works[place], tasks[place], speed, known) for place in left}
-    return [found[place] for place in range(len(works))]
+        by_place |= {place: _reckoned(works[place], tasks[place], speed, known) for place in left}
+    return [by_place[place] for place in range(len(works))]
 
 
 def _reckoned(work: Work, task: Task | None, speed: float, known: dict[str, float]) -> Cost:

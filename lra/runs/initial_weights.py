@@ -67,40 +67,44 @@ def pretrained(
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
     name = digest({**phase.settings.identity, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
-    own = Job(
+    pretraining = Job(
         settings=phase.settings,
         system=phase.system,
         cell=Cell(*labels, {"pretrain": name[:12]}),
         title=f"{job.title}, pretraining",
     )
     with ExitStack() as stack:
-        _take_lock(stack, own, requests)
-        done = distributed.first(record.read(own.folder / RECORD) if (own.folder / RECORD).exists() else None)
+        _take_lock(stack, pretraining, requests)
+        done = distributed.first(
+            record.read(pretraining.folder / RECORD) if (pretraining.folder / RECORD).exists() else None
+        )
         if done is not None:
-            _refuse_damaged(own, done["files"])
+            _refuse_damaged(pretraining, done["files"])
         else:
-            done = _pretrain(own, name, inputs, task.vocab_size, device, requests)
+            done = _pretrain(pretraining, name, inputs, task.vocab_size, device, requests)
         if distributed.is_main():
-            checkpoint.remove(own.folder)  # also where an earlier run was killed before it had removed all of it
-    report = Checkpoint(folder=str(own.folder), take=TAKEN).load(model, task)
-    say(f"{job.title}: pretrained weights from {own.folder} (loss {done['validation']['best']['loss']:.4f})")
-    lines = [json.loads(line) for line in (own.folder / METRICS).read_bytes().splitlines()]
+            checkpoint.remove(
+                pretraining.folder
+            )  # also where an earlier run was killed before it had removed all of it
+    report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(model, task)
+    say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
+    lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]
     told = {key: done[key] for key in TOLD}
     return {**told, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
 
 
-def _refuse_damaged(own: Job, expected: dict[str, str]) -> None:
+def _refuse_damaged(pretraining: Job, expected: dict[str, str]) -> None:
     """Raises UserError where a file of a pretraining that is done is not what its record says."""
-    actual = record.sha256(own.folder, *expected)
+    actual = record.sha256(pretraining.folder, *expected)
     for name in expected:
         if actual.get(name) != expected[name]:
             raise UserError(
-                f"{own.folder / name}: not the file that its {RECORD} names; delete {own.folder}, and the pretraining "
-                "is done again"
+                f"{pretraining.folder / name}: not the file that its {RECORD} names; delete {pretraining.folder}, "
+                "and the pretraining is done again"
             )
 
 
-def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
+def _take_lock(stack: ExitStack, pretraining: Job, requests: Requests) -> None:
     """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
     told = waited = False
     while True:
@@ -109,48 +113,54 @@ def _take_lock(stack: ExitStack, own: Job, requests: Requests) -> None:
             raise pause
         taken = False
         if distributed.is_main():
-            own.folder.mkdir(parents=True, exist_ok=True)
+            pretraining.folder.mkdir(parents=True, exist_ok=True)
             try:
-                stack.enter_context(locks.hold(own.folder / LOCK, PATIENCE_SECONDS))
+                stack.enter_context(locks.hold(pretraining.folder / LOCK, PATIENCE_SECONDS))
                 taken = True
             except locks.Held as other:
                 if not told:
-                    say(f"{own.title}: waits for {other}, which computes the same weights")
+                    say(f"{pretraining.title}: waits for {other}, which computes the same weights")
                 told = True
         if distributed.all_reduce_sum(taken) == [1]:
             return
         waited = True
 
 
-def _pretrain(own: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests) -> dict[str, Any]:
+def _pretrain(
+    pretraining: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests
+) -> dict[str, Any]:
     """Train on from the last checkpoint, keep the weights with the best validation, return the record."""
     started = provenance.now()
     if distributed.is_main():
-        sweep_partials(own.folder)
-        write_json(own.folder / CONFIG, own.settings.identity)
-    model = initial(own.system, inputs, own.settings.seed).to(device)
-    saved = checkpoint.read(own.folder)
-    own = settled(own, inputs, model, saved)
-    trainer = Trainer(own, inputs, Training(model, own.system.recipe), device)
+        sweep_partials(pretraining.folder)
+        write_json(pretraining.folder / CONFIG, pretraining.settings.identity)
+    model = initial(pretraining.system, inputs, pretraining.settings.seed).to(device)
+    saved = checkpoint.read(pretraining.folder)
+    pretraining = settled(pretraining, inputs, model, saved)
+    trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if saved is not None:
         trainer.resume(saved)
-    silent = Loggers({}, LoggedRun(folder=own.folder, name=own.title, group="", config={}), own.title)
-    with naming_what_is_too_large(own.system.recipe):
+    silent = Loggers(
+        {}, LoggedRun(folder=pretraining.folder, name=pretraining.title, group="", config={}), pretraining.title
+    )
+    with naming_what_is_too_large(pretraining.system.recipe):
         diverged = trainer.follow(requests, silent)
     if diverged:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}
     if distributed.is_main():
-        write_atomic(own.folder / WEIGHTS, save(carried(trainer.best_weights, vocab_size)))
-        identity = own.settings.identity
+        write_atomic(pretraining.folder / WEIGHTS, save(carried(trainer.best_weights, vocab_size)))
+        identity = pretraining.settings.identity
         record.write(
-            own.folder,
+            pretraining.folder,
             {
                 **made,
                 "status": "finished",
                 "config": identity,
-                "files": record.sha256(own.folder, METRICS, WEIGHTS),
-                "provenance": provenance.provenance(identity, inputs.digest, device, own.settings.precision, started),
+                "files": record.sha256(pretraining.folder, METRICS, WEIGHTS),
+                "provenance": provenance.provenance(
+                    identity, inputs.digest, device, pretraining.settings.precision, started
+                ),
             },
         )
     distributed.all_reduce_sum(0)  # the others read what the leader has written

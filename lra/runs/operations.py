@@ -21,9 +21,9 @@ def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value:
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-def _batched(one: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
+def _batched(first: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
     """Of [B, M, K] and [B, K, N], whatever the type of the result; the counter's own fails where one is named."""
-    return 2 * one.numel() * other[-1]
+    return 2 * first.numel() * other[-1]
 
 
 def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:

@@ -27,19 +27,19 @@ def complete(folder: Path, settings: Settings) -> dict[str, Any] | None:
     """
     out = Path(settings.out)
     in_receipts = packed(folder, out)
-    found = in_receipts or recorded(folder)
-    for earlier in (_configuration(folder), found and found.get("config")):
+    earlier_record = in_receipts or recorded(folder)
+    for earlier in (_configuration(folder), earlier_record and earlier_record.get("config")):
         changes = [] if earlier is None else another_run(earlier, settings)
         if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    if found and found["status"] in LEFT_ALONE[settings.retry]:
-        return found
+    if earlier_record and earlier_record["status"] in LEFT_ALONE[settings.retry]:
+        return earlier_record
     if in_receipts:
         raise UserError(
-            f"{folder} is packed in {out / RECEIPTS} ({found['status']}); lra-report --unpack {out} before "
+            f"{folder} is packed in {out / RECEIPTS} ({earlier_record['status']}); lra-report --unpack {out} before "
             f"retry={settings.retry}"
         )
     return None

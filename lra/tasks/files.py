@@ -123,17 +123,17 @@ class Files(FromSource):
         """Test accuracy (percent) of the largest class, of its words, of a convolution, and of how alike the texts of
         a pair are, where the question is whether they belong together."""
         train, test = splits["train"], splits["test"]
-        found = {"majority class": majority(train, test)}
+        scores = {"majority class": majority(train, test)}
         try:
             words = self._words["train"], train.labels, self._words["test"], test.labels
-            found["bag of words"] = bag_of_words(*words)
+            scores["bag of words"] = bag_of_words(*words)
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
         vocabulary = BYTE_VOCABULARY if self.tokens == "bytes" else self.vocabulary
-        found["convolution"] = convolution(train, test, vocabulary, len(self._labels()))
+        scores["convolution"] = convolution(train, test, vocabulary, len(self._labels()))
         if train.documents == 2 and self.tokens == "bytes" and self._labels() == ["0", "1"]:
-            found["cosine of bag of words"] = pair_cosine(train, test)
-        return found
+            scores["cosine of bag of words"] = pair_cosine(train, test)
+        return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
         """Classes by the names of their labels."""
@@ -156,7 +156,7 @@ class Files(FromSource):
         """The examples of all splits; ids are replaced by the texts that they name."""
         rows = {split: list(examples(path, self.columns)) for split, path in files.items()}
         for path in self._documents(place):
-            rows = {split: _looked_up(found, documents(path), path) for split, found in rows.items()}
+            rows = {split: _looked_up(pairs, documents(path), path) for split, pairs in rows.items()}
         for split in ("test", "val"):
             if split not in rows:
                 labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
@@ -224,17 +224,17 @@ def _files(data: Data, place: Place) -> dict[str, Path]:
     path = _located(data, place)
     if not path.is_dir():
         return {"train": path}
-    found = {}
+    by_split = {}
     for split, stems in STEMS.items():
         names = [f"{stem}{kind}{packed}" for stem in stems for kind in KINDS for packed in ("", *PACKED)]
         there = [path / name for name in names if (path / name).is_file()]
         if len(there) > 1:
             raise UserError(f"{path}: {there[0].name} and {there[1].name} are both for {split}; keep one of them")
         if there:
-            found[split] = there[0]
-    if "train" not in found:
+            by_split[split] = there[0]
+    if "train" not in by_split:
         raise UserError(f"{path}: no train.csv, .tsv, .jsonl or .parquet in it; name the files with task.data={{...}}")
-    return found
+    return by_split
 
 
 def _looked_up(rows: list[Example], texts: dict[str, str], path: Path) -> list[Example]:

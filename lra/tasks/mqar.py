@@ -50,8 +50,8 @@ class Mqar(Probe):
         tokens = 1 + draws.below(self.vocabulary, rows, self.positions)
         answers = np.full(tokens.shape, -1)
         for turn, pairs in enumerate(self.turns):
-            own = slice(turn, None, len(self.turns))
-            self._ask(draws, pairs, tokens[own], answers[own])
+            turn_rows = slice(turn, None, len(self.turns))
+            self._ask(draws, pairs, tokens[turn_rows], answers[turn_rows])
         return tokens, answers
 
     def _ask(self, draws: Draws, pairs: int, tokens: np.ndarray, answers: np.ndarray) -> None:

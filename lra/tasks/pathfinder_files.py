@@ -160,8 +160,8 @@ def _picture(path: Path, window: int) -> np.ndarray:
     try:
         with PIL.Image.open(path, formats=["PNG"]) as image:
             if image.size != (window, window) or image.mode != "L":
-                found = f"{image.size[0]} x {image.size[1]} pixels of mode {image.mode}"
-                raise UserError(f"{path}: {found}, expected {window} x {window} of mode L (task.window)")
+                actual = f"{image.size[0]} x {image.size[1]} pixels of mode {image.mode}"
+                raise UserError(f"{path}: {actual}, expected {window} x {window} of mode L (task.window)")
             return np.asarray(image)
     except (OSError, SyntaxError, ValueError) as error:
         raise UserError(f"{path}: no whole PNG ({error}); unpack the release again") from None
@@ -178,11 +178,11 @@ def _arrays(images: Path, labels: Path, window: int) -> Data:
     pixels, classes = _array(images), _array(labels)
     shapes = ((window, window), (window**2,))
     if pixels.dtype != np.uint8 or pixels.shape[1:] not in shapes:
-        found = f"{pixels.dtype} {list(pixels.shape)}"
-        raise UserError(f"{images}: {found}, expected uint8 [n, {window}, {window}] or [n, {window**2}] (task.window)")
+        actual = f"{pixels.dtype} {list(pixels.shape)}"
+        raise UserError(f"{images}: {actual}, expected uint8 [n, {window}, {window}] or [n, {window**2}] (task.window)")
     if classes.dtype.kind not in "iu" or classes.shape != pixels.shape[:1]:
-        found = f"{classes.dtype} {list(classes.shape)}"
-        raise UserError(f"{labels}: {found}, expected whole numbers [{len(pixels)}], one for each of {images.name}")
+        actual = f"{classes.dtype} {list(classes.shape)}"
+        raise UserError(f"{labels}: {actual}, expected whole numbers [{len(pixels)}], one for each of {images.name}")
     wrong = np.flatnonzero((classes != 0) & (classes != 1))
     if len(wrong):
         raise UserError(f"{labels}: row {wrong[0]}: label {classes[wrong[0]]}, expected 0 or 1")

@@ -31,8 +31,8 @@ class Recall(Probe):
 
     def __post_init__(self) -> None:
         self.most = self.key_size + self.value_size  # tokens of a pair
-        own = self.vocabulary - self.noise_vocabulary - (self.most > 2)
-        self.keys, self.values = own // 2, own - own // 2
+        symbols = self.vocabulary - self.noise_vocabulary - (self.most > 2)
+        self.keys, self.values = symbols // 2, symbols - symbols // 2
         if self.keys < self.key_size or self.values < self.value_size:
             raise UserError(
                 f"task.vocabulary={self.vocabulary}: it leaves {self.keys} tokens for keys and {self.values} for "
@@ -103,8 +103,8 @@ class Recall(Probe):
         all_values = np.cumsum((tokens >= first) & (tokens < stop), axis=1)[examples, places]
         hits = np.zeros(len(labels))
         for value in range(first, stop):
-            own = labels == value
-            hits[own] = np.cumsum(tokens == value, axis=1)[examples[own], places[own]]
+            rows = labels == value
+            hits[rows] = np.cumsum(tokens == value, axis=1)[examples[rows], places[rows]]
         return {"a value of the context at random": 100 * np.mean(hits / all_values)}
 
 

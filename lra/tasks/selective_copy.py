@@ -58,6 +58,6 @@ class SelectiveCopy(Probe):
         tokens, examples = grid(split)
         order = np.asarray(split.places) - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # the sign
-        found = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
-        distances = np.asarray(split.places) - found[examples, order]
+        places = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
+        distances = np.asarray(split.places) - places[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

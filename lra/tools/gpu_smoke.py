@@ -98,21 +98,21 @@ def compared(attention: str, protocol: str, device: str) -> Iterator[tuple[str, 
     for precision in FLOOR:
         errors = {
             place: [
-                ((one - other).norm() / other.norm()).item()
-                for one, other in zip(updated(built(attention, protocol), place, precision), exact, strict=True)
+                ((actual - expected).norm() / expected.norm()).item()
+                for actual, expected in zip(updated(built(attention, protocol), place, precision), exact, strict=True)
             ]
             for place in {device, "cpu"}
         }
         yield precision, errors[device], errors["cpu"]
 
 
-def verdict(found: list[float], own: list[float], precision: str) -> str:
+def verdict(errors: list[float], cpu_errors: list[float], precision: str) -> str:
     """The update's sign hangs on rounding where a gradient is almost zero, so that of bf16 is not judged."""
-    parts = zip(PARTS, found, own, strict=True)
+    parts = zip(PARTS, errors, cpu_errors, strict=True)
     far = [
         part
-        for part, one, other in parts
-        if not one <= max(MARGIN * other, FLOOR[precision]) and not (part == "weights" and precision == "bf16")
+        for part, error, cpu_error in parts
+        if not error <= max(MARGIN * cpu_error, FLOOR[precision]) and not (part == "weights" and precision == "bf16")
     ]
     return f"DIFFERS: {', '.join(far)}" if far else "agrees"
 
@@ -131,11 +131,13 @@ def main() -> int:
     reproducible()
     for attention in given.attentions or options("attention"):
         try:
-            for precision, found, own in compared(attention, "paper", device):
-                told = verdict(found, own, precision)
+            for precision, differences, cpu_errors in compared(attention, "paper", device):
+                told = verdict(differences, cpu_errors, precision)
                 wrong += told != "agrees"
-                errors = ", ".join(f"{part} {one:.1e}" for part, one in zip(PARTS, found, strict=True))
-                at_home = "/".join(f"{error:.1e}" for error in own)
+                errors = ", ".join(
+                    f"{part} {difference:.1e}" for part, difference in zip(PARTS, differences, strict=True)
+                )
+                at_home = "/".join(f"{error:.1e}" for error in cpu_errors)
                 say(f"{attention:28} {precision} {told}: {errors} (CPU {at_home})", to_stdout=True)
         except (RuntimeError, UserError) as error:  # one that fails shall not hide the others
             wrong += 1

@@ -81,21 +81,21 @@ def kept(path: Path) -> KeptRun:
     if not roots and (folder / RECORD).exists():  # a run that no sweep declared
         levels = len(_cell(read_record(RunFiles(folder), RECORD), folder).folder.parts) + 1
         roots = [*folder.parents[levels - 1 : levels]]
-    found = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
-    if not found or not found[0].files.exists(f"{found[0].name}/{RECORD}"):
+    runs = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
+    if not runs or not runs[0].files.exists(f"{runs[0].name}/{RECORD}"):
         raise UserError(f"rerun={path}: no {RECORD} there, nor in a {RECEIPTS}; expected the folder of a run")
-    return found[0]
+    return runs[0]
 
 
-def again(run_kept: KeptRun, own: Settings) -> Repeated:
-    """Train a kept run once more, below `own.out`. Of `own`, only what decides no number is taken: places, packages.
+def again(run_kept: KeptRun, asked: Settings) -> Repeated:
+    """Train a kept run once more, below `asked.out`. Of `asked` only what decides no number is taken: places, packages.
 
     Raises UserError, ValueError and OSError where it cannot be read or done, or was done there before.
     """
     earlier = run_kept.record
-    job = _job(earlier, run_kept.name, _settings(run_kept, earlier, own))
+    job = _job(earlier, run_kept.name, _settings(run_kept, earlier, asked))
     if job.folder.resolve() == (run_kept.files.folder / run_kept.name).resolve():
-        raise UserError(f"out={own.out}: {job.folder} is the kept run itself; choose another out=...")
+        raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_data(job, earlier)
     if complete(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
@@ -111,32 +111,32 @@ def again(run_kept: KeptRun, own: Settings) -> Repeated:
     return Repeated(job.folder, numbers, told)
 
 
-def _settings(run_kept: KeptRun, earlier: dict[str, Any], own: Settings) -> Settings:
-    """Those of a record's run. The weights that it began with are those of `own.init`, or of a run that lies beside it
-    and is trained again first. Raises UserError where the record has others than such as decide numbers."""
+def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Settings:
+    """Those of a record's run. The weights that it began with are those of `asked.init`, or of a run that lies beside
+    it and is trained again first. Raises UserError where the record has others than such as decide numbers."""
     identity, provenance = earlier["config"], earlier["provenance"]
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain")]
-    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(own, key)))]
+    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(asked, key)))]
     wrong = [*others, *(f"has no {key}" for key in lacking)]
     if wrong:
         raise UserError(f"{run_kept.files.shown(run_kept.name)}: its config {wrong[0]}; that of a run has not")
     values = {
-        **{field.name: getattr(own, field.name) for field in fields(own)},
+        **{field.name: getattr(asked, field.name) for field in fields(asked)},
         **{key: value for key, value in identity.items() if key != "init"},
-        "model": own.model | identity["model"],  # keys that came later are null, and say what was before
+        "model": asked.model | identity["model"],  # keys that came later are null, and say what was before
         "attention": _nulls(earlier["attention"]) | identity["attention"],
-        "train": own.train | _numbers(earlier) | {"processes": earlier.get("processes", 1)},
+        "train": asked.train | _numbers(earlier) | {"processes": earlier.get("processes", 1)},
         "init": None,
         "threads": provenance["threads"],
-        "device": ("cpu" if provenance["device"] == "cpu" else "cuda") if own.device == "auto" else own.device,
-        "checkpoint": {**own.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
+        "device": ("cpu" if provenance["device"] == "cpu" else "cuda") if asked.device == "auto" else asked.device,
+        "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
     }
     settings = checked(values)
     if not identity.get("init"):
         return settings
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
     sha256 = str(identity["init"].get("sha256"))
-    folder = own.init["folder"] if own.init else _source(run_kept, sha256, own)
+    folder = asked.init["folder"] if asked.init else _source(run_kept, sha256, asked)
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(folder)})
     if settings.start.sha256 != sha256:
         raise UserError(
@@ -153,7 +153,7 @@ def _nulls(attention: str) -> dict[str, None]:
     return {key: None for key, value in values.items() if value is None}
 
 
-def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:
+def _source(run_kept: KeptRun, sha256: str, asked: Settings) -> Path:
     """The folder of the run whose weights these are, trained again."""
     source = run_kept.source(sha256)
     if source is None:
@@ -162,7 +162,7 @@ def _source(run_kept: KeptRun, sha256: str, own: Settings) -> Path:
             "init=bert, and init.folder=..."
         )
     earlier = source.record
-    job = _job(earlier, source.name, _settings(source, earlier, own))
+    job = _job(earlier, source.name, _settings(source, earlier, asked))
     run(job)
     return job.folder
 
@@ -172,9 +172,9 @@ def _cell(earlier: dict[str, Any], folder: Path) -> Cell:
     the task."""
     task = earlier["task"].split(" (")[0]
     cell = Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
-    levels, found = cell.folder.parts, folder.parts[:-1]
-    if found[-len(levels) :][1:] == levels[1:] and len(found) >= len(levels):
-        cell = replace(cell, task=found[-len(levels)])
+    levels, names = cell.folder.parts, folder.parts[:-1]
+    if names[-len(levels) :][1:] == levels[1:] and len(names) >= len(levels):
+        cell = replace(cell, task=names[-len(levels)])
     if cell.folder.is_absolute() or ".." in cell.folder.parts:
         raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
     return cell

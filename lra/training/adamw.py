@@ -18,11 +18,11 @@ class AdamW(torch.optim.AdamW):
     nothing while its `found_inf` is 1, which is looked at where the weights are."""
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
-        own = model.in_groups(recipe.groups or ())
+        group_of = model.in_groups(recipe.groups or ())
         groups: dict[tuple[float, float, torch.dtype], list[torch.nn.Parameter]] = defaultdict(list)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                factor, decay = recipe.own(name, own.get(name))
+                factor, decay = recipe.own(name, group_of.get(name))
                 factor *= recipe.depth_factor(name, len(model.blocks))
                 groups[factor, decay, parameter.dtype].append(parameter)
         super().__init__(

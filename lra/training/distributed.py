@@ -139,7 +139,7 @@ def first(value: Value | None) -> Value | None:
         return value
     values: list[Value | None] = [None] * count()
     distributed.all_gather_object(values, value)
-    return next(found for found in values if found is not None)
+    return next(given for given in values if given is not None)
 
 
 class Gate:

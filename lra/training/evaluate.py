@@ -85,7 +85,7 @@ def evaluate(
     model.eval()
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch))
-    parts = (read(split, everything, *one) for one in cut)
+    parts = (read(split, everything, *piece) for piece in cut)
     if runs_behind(next(model.parameters()).device):
         parts = ahead(parts)
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.fewest(len(cut))

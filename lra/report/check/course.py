@@ -57,9 +57,13 @@ def _of_goal(run: Record, lines: list[Evaluation]) -> Iterator[str]:
         goal.solved_by(line.step, line.val_accuracy, tokens, seconds)
     stated = run.get("reached", goal.reached)
     for percent in sorted({*stated, *goal.reached}):
-        said, found = stated.get(percent), goal.reached.get(percent)
-        if said is None or found is None or not all(math.isclose(said[name], found[name]) for name in found):
-            yield f"reached.{percent} is {said or 'not there'}, {METRICS} has {found or 'nothing'}"
+        said, replayed_goal = stated.get(percent), goal.reached.get(percent)
+        if (
+            said is None
+            or replayed_goal is None
+            or not all(math.isclose(said[name], replayed_goal[name]) for name in replayed_goal)
+        ):
+            yield f"reached.{percent} is {said or 'not there'}, {METRICS} has {replayed_goal or 'nothing'}"
 
 
 def _of_end(run: Record, lines: list[Evaluation]) -> Iterator[str]:
@@ -76,13 +80,13 @@ def _of_end(run: Record, lines: list[Evaluation]) -> Iterator[str]:
         yield f"ended is {run.get('ended')!r}, but by its settings and {METRICS} it is {end.why!r}"
     if rule.goal is not None and "reached" not in run:
         yield f"train.goal is {rule.goal:g}, but reached is not there"
-    found, wanted = (
+    evaluated, wanted = (
         Counter(line.step for line in lines),
         Counter([*range(rule.eval_every, last, rule.eval_every), last]),
     )
-    if found != wanted:
-        step = min((found - wanted) + (wanted - found))
-        yield f"train.eval_every is {rule.eval_every}, but {METRICS} has {found[step]} evaluations at step {step}"
+    if evaluated != wanted:
+        step = min((evaluated - wanted) + (wanted - evaluated))
+        yield f"train.eval_every is {rule.eval_every}, but {METRICS} has {evaluated[step]} evaluations at step {step}"
 
 
 def _of_sums(run: Record, lines: list[Evaluation]) -> Iterator[str]:
@@ -97,6 +101,6 @@ def _of_sums(run: Record, lines: list[Evaluation]) -> Iterator[str]:
     }
     for name, (key, said) in stated.items():
         if said is not None and all(name in line.model_fields_set for line in lines):
-            found = math.fsum(getattr(line, name) for line in lines)
-            if not math.isclose(said, found):
-                yield f"{key} is {said}, but {name} of all lines of {METRICS} is {found:.15g}"
+            total = math.fsum(getattr(line, name) for line in lines)
+            if not math.isclose(said, total):
+                yield f"{key} is {said}, but {name} of all lines of {METRICS} is {total:.15g}"

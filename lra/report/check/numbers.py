@@ -42,7 +42,8 @@ from lra.report.render.markup import markdown
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import Column, Race, TableRow, Verdict, Word, paired
+from lra.report.statistics.race import Race
+from lra.report.statistics.table import Column, TableRow, Verdict, Word, paired
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -123,12 +124,12 @@ def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
     """What is read of a name, or of two the quotient."""
     if BESIDE not in names:
         return read(names)
-    one, two = (read(name).values for name in names.split(BESIDE, 1))
-    if len(one) != 1 or len(two) != 1:
-        raise UserError(f"{names!r}: expected a quantity of one number each, found {len(one)} and {len(two)}")
-    if not all(isinstance(value, int | float) for value in (*one, *two)) or not two[0]:
-        raise UserError(f"{names!r}: there is no quotient of {one[0]} and {two[0]}")
-    return Quantity([one[0] / two[0]], "{:.2f}")
+    dividend, divisor = (read(name).values for name in names.split(BESIDE, 1))
+    if len(dividend) != 1 or len(divisor) != 1:
+        raise UserError(f"{names!r}: expected a quantity of one number each, found {len(dividend)} and {len(divisor)}")
+    if not all(isinstance(value, int | float) for value in (*dividend, *divisor)) or not divisor[0]:
+        raise UserError(f"{names!r}: there is no quotient of {dividend[0]} and {divisor[0]}")
+    return Quantity([dividend[0] / divisor[0]], "{:.2f}")
 
 
 def _known(name: str, choices: dict[str, Any]) -> Any:
@@ -225,12 +226,12 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
     if other in column.baselines:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in row.scores.values()]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
-    one, two = _one(column, first), _one(column, other)
-    seeds, known = paired(one, two)
-    values = [one.scores[seed] - two.scores[seed] for seed in seeds]
-    judged = one.verdict
+    first_row, other_row = _one(column, first), _one(column, other)
+    seeds, known = paired(first_row, other_row)
+    values = [first_row.scores[seed] - other_row.scores[seed] for seed in seeds]
+    judged = first_row.verdict
     if judged is None or judged.reference != other:
-        judged = verdict(one, two, asked([one.cell, two.cell]), column.metric)
+        judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]), column.metric)
     return Quantity(read(known, values, judged), form)
 
 
@@ -244,7 +245,7 @@ def _quicker(column: Column, first: str, other: str) -> Quantity:
 
 
 def _published(source: str, task: str, system: str) -> Quantity:
-    known = _known(source, {found.name: found for found in Published().sources})
+    known = _known(source, {table.name: table for table in Published().sources})
     return Quantity([known.number(system, task)], "{:.2f}")
 
 

@@ -37,12 +37,12 @@ def verify(root: Path, selection: str | None = None, published: Iterable[Path] =
     files = RunFiles(root)
     faults: list[str] = []
     how = _built(files.folder, faults)
-    runs, found = _of_records(files)
-    faults += found
+    runs, faults_of_records = _of_records(files)
+    faults += faults_of_records
     try:
         rule = selection or (how.selection if how else None)
         report = Report(root, rule, published, faults.append, how.title if how else None)
-        faults += _of_report(report, how, FEW if found else MOST)
+        faults += _of_report(report, how, FEW if faults_of_records else MOST)
     except UserError as error:
         if not runs and not faults:
             raise
@@ -244,8 +244,8 @@ def differences(path: Path, expected: str, most: int = MOST) -> Iterator[str]:
     matcher = SequenceMatcher(None, written, given, autojunk=False)
     places = [change[1:] for change in matcher.get_opcodes() if change[0] != "equal"]
     for first, last, start, end in places[:most]:
-        found, right = _around("\n".join(written[first:last]), "\n".join(given[start:end]))
-        yield f"{path.name}, line {first + 1}: found {found!r}, the records give {right!r}"
+        actual, right = _around("\n".join(written[first:last]), "\n".join(given[start:end]))
+        yield f"{path.name}, line {first + 1}: found {actual!r}, the records give {right!r}"
     if len(places) > most:
         yield f"{path.name}: {len(places) - most} more places are not what the records give"
 

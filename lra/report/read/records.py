@@ -331,9 +331,10 @@ def refuse_hidden_differences(cells: Iterable[RecordedCell]) -> None:
 
 
 def _refuse(differences: list[tuple[str, Any, Any]], first: Record, other: Record, place: str) -> None:
-    for key, one, two in differences:
+    for key, mine, theirs in differences:
         raise UserError(
-            f"{first['path']} and {other['path']} would share {place} of the table but differ in {key}: {one} and {two}"
+            f"{first['path']} and {other['path']} would share {place} of the table but differ in {key}: {mine} and "
+            f"{theirs}"
         )
 
 

@@ -67,7 +67,7 @@ def page(tables: Tables) -> str:
         columns = [column for column in section.columns if column.metric == "accuracy" and column.baselines]
         systems = by_system(columns).values()
         if columns:
-            cards = [_card(found, known) for found in systems]
+            cards = [_card(cells, known) for cells in systems]
             parts.append((section.name, columns, _table(columns, systems, known), cards))
     if not parts:
         raise UserError("no task here has an accuracy and a trivial baseline: nothing says what a system can")
@@ -104,14 +104,14 @@ def _table(columns: Sequence[Column], systems: Iterable[Cells], known: Attention
     header = ["system", "complexity", *(column.title for column in columns)]
     header += [f"{what}, L = {int(length):,}" for length in known.lengths for what in ("time", "memory")]
     rows = []
-    for found in systems:
-        first = found[0][1]
-        of_tasks = {column.key: _ability(column, row) for column, row in found}
+    for cells in systems:
+        first = cells[0][1]
+        of_tasks = {column.key: _ability(column, row) for column, row in cells}
         line = [first.label, first.complexity, *(of_tasks.get(column.key, "") for column in columns)]
         for length in known.lengths:
             cost = _cost(first, length, known)
             line += [f"{cost.ratio[0]:.2f}", f"{cost.memory:.2f}"] if cost else [NOT_MEASURED] * 2
-        flags = _flags(found, known)
+        flags = _flags(cells, known)
         rows.append([*line, *(SAID[flags.get(name)] for name in FLAGS)])
     return Grid([*header, *FLAGS], rows, numbers=2)
 
@@ -129,12 +129,12 @@ def _ability(column: Column, row: TableRow) -> str:
 
 def _word(column: Column, row: TableRow) -> str:
     """Where there is a goal, a mean of enough points is no more than a part: `yes` is that of seeds."""
-    found = word(row.summary.mean, row.summary.interval, column.strongest[1])
+    answer = word(row.summary.mean, row.summary.interval, column.strongest[1])
     if row.race is None:
-        return found
+        return answer
     if row.race.learned:
         return YES
-    return PARTLY if found == YES else found
+    return PARTLY if answer == YES else answer
 
 
 def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
@@ -142,21 +142,21 @@ def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
     return costs.lengths.get(length) if costs else None
 
 
-def _flags(found: Cells, known: Attentions) -> dict[str, bool]:
-    flags = dict(known.flags.get(found[0][1].cell.key.attention, {}))
-    tasks = [run["config"].get("task") for _, row in found for run in row.runs]
+def _flags(cells: Cells, known: Attentions) -> dict[str, bool]:
+    flags = dict(known.flags.get(cells[0][1].cell.key.attention, {}))
+    tasks = [run["config"].get("task") for _, row in cells for run in row.runs]
     if any(isinstance(task, dict) and task.get("causal") is True for task in tasks):
         flags["causal"] = True
     return flags
 
 
-def _card(found: Cells, known: Attentions) -> dict[str, Any]:
+def _card(cells: Cells, known: Attentions) -> dict[str, Any]:
     """What the card of a system says: by answer the tasks, by verdict the tasks, how it fares as a task gets harder,
     what it costs beside `simple` at each length, and what it supports."""
-    first, flags = found[0][1], _flags(found, known)
+    first, flags = cells[0][1], _flags(cells, known)
     answers: dict[str, list[str]] = {answer: [] for answer in (YES, PARTLY, UNCLEAR, NO)}
     verdicts: dict[tuple[str, str], list[str]] = {}
-    for column, row in found:
+    for column, row in cells:
         if row.summary.mean is None:
             continue
         answers[_word(column, row)].append(f"{column.title} ({row.summary.mean:.2f})")
@@ -168,7 +168,7 @@ def _card(found: Cells, known: Attentions) -> dict[str, Any]:
         "label": first.label,
         "answers": answers,
         "verdicts": verdicts,
-        "courses": [course for column, row in found if row.summary.done and (course := _course(column, row))],
+        "courses": [course for column, row in cells if row.summary.done and (course := _course(column, row))],
         "costs": {int(length): cost for length in known.lengths if (cost := _cost(first, length, known))},
         "of": known.rows.get(first.cell.key.attention),
         "supports": [f"{name} {SAID[flags[name]]}" for name in FLAGS if name in flags],

@@ -14,9 +14,9 @@ from lra.report.read.records import Record, anchor
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import KINDS, Across
 from lra.report.statistics.inference import ALPHA
+from lra.report.statistics.race import GAP, grouped
 from lra.report.statistics.table import (
     FULL_PATTERN,
-    GAP,
     SIGNS,
     Badge,
     Column,
@@ -25,7 +25,6 @@ from lra.report.statistics.table import (
     TableRow,
     Word,
     by_system,
-    grouped,
     p_text,
 )
 from lra.report.statistics.words import count, decimals, interval, mean_sd, short_p, signed, whole
@@ -486,11 +485,11 @@ def _number(source: PublishedTable, name: str, task: str) -> str:
     return decimals(best) + ("" if mean is None else f" (mean {mean:.2f})")
 
 
-def across_table(found: Sequence[Across]) -> Grid:
+def across_table(systems: Sequence[Across]) -> Grid:
     """A row for each system, the best mean rank first."""
     measures = ("normalised score", "mean rank", "better than reference")
     rows = []
-    for known in sorted(found, key=lambda known: known.rank[0]):
+    for known in sorted(systems, key=lambda known: known.rank[0]):
         line = [known.system]
         for measure, form in ((known.score, ".3f"), (known.rank, ".1f"), (known.better, ".2f")):
             line += ["", ""] if measure is None else [format(measure[0], form), interval(measure[1])]
@@ -511,8 +510,8 @@ def arena(section: Section, published: Published) -> Grid | None:
     if not sources or not columns:
         return None
     local, others = [], []
-    for found in by_system(columns.values()).values():
-        row, means = found[0][1], {column.task: each.summary.mean for column, each in found}
+    for cells in by_system(columns.values()).values():
+        row, means = cells[0][1], {column.task: each.summary.mean for column, each in cells}
         if any(mean is not None for mean in means.values()):
             is_local = published.is_local(row.cell.key)
             name = f"{row.name}: no long range" if is_local else row.name

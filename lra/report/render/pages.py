@@ -91,13 +91,13 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
 def _summed(tables: Tables) -> Iterator[str]:
     """A sentence on all tasks of a table together."""
     races = {section.name for section in tables.sections if any(column.goal is not None for column in section.columns)}
-    for protocol, found in tables.across.items():
-        if found and protocol not in races:  # accuracies there are those at which trainings ended
-            best = min(found, key=lambda known: known.rank[0])
+    for protocol, systems in tables.across.items():
+        if systems and protocol not in races:  # accuracies there are those at which trainings ended
+            best = min(systems, key=lambda known: known.rank[0])
             low, high = best.rank[1]
             yield (
                 f"Over the tasks of {printable(protocol)}: {best.system} has the best mean rank, {best.rank[0]:.1f} of "
-                f"{len(found)} [{low:.1f}, {high:.1f}]."
+                f"{len(systems)} [{low:.1f}, {high:.1f}]."
             )
 
 
@@ -205,8 +205,8 @@ def _systems(tables: Tables) -> list[tuple[TableRow, list[tuple[Column, TableRow
     numbers = {id(row): number for number, (_, row) in enumerate(tables.rows)}
     lines = []
     for order, [(_, first), *_] in by_system(tables.columns).items():
-        found = [(column, column.by_order.get(order)) for column in tables.columns]
-        lines.append((first, [(column, row, numbers.get(id(row), -1)) for column, row in found]))
+        cells = [(column, column.by_order.get(order)) for column in tables.columns]
+        lines.append((first, [(column, row, numbers.get(id(row), -1)) for column, row in cells]))
     return lines
 
 

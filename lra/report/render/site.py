@@ -120,13 +120,13 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
 
 def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
     """The results that compare several systems: those with most races first, then those on data of published tables."""
-    found = []
+    compared = []
     for entry in entries:
         columns = [(name, column) for name, column in entry.columns if len(plain_rows(column)) >= BENCHMARK]
         chance = [(name, column) for name, column in columns if _at_chance(column)]
         shown = [(name, column) for name, column in columns if not _at_chance(column)]
         if shown:
-            found.append(Benchmark(entry, shown, chance))
+            compared.append(Benchmark(entry, shown, chance))
 
     def weight(known: Benchmark) -> tuple[int, int]:
         columns = [column for _, column in known.columns]
@@ -134,7 +134,7 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
             column.source is not None for column in columns
         )
 
-    return sorted(found, key=weight)
+    return sorted(compared, key=weight)
 
 
 def _at_chance(column: Column) -> bool:
@@ -206,7 +206,7 @@ class Point:
 
 def cost_points(columns: Iterable[Column]) -> list[Point]:
     """The systems that ran on every task on which the Transformer, the reference, did."""
-    found: dict[tuple, list[Point]] = {}
+    by_system: dict[tuple, list[Point]] = {}
     for column in columns:
         rows = [row for row in plain_rows(column) if step_seconds(row)]
         reference = next((row for row in rows if row.system == VANILLA), None)
@@ -214,11 +214,11 @@ def cost_points(columns: Iterable[Column]) -> list[Point]:
             continue
         for row in rows:
             point = Point(row, step_seconds(row) / step_seconds(reference), _share(row, column))
-            found.setdefault(row.order, []).append(point)
-    most = max(map(len, found.values()), default=0)
+            by_system.setdefault(row.order, []).append(point)
+    most = max(map(len, by_system.values()), default=0)
     return [
         Point(parts[0].row, median(part.time for part in parts), fmean(part.share for part in parts))
-        for _, parts in sorted(found.items())
+        for _, parts in sorted(by_system.items())
         if len(parts) == most
     ]
 

@@ -24,11 +24,11 @@ SAME = 0.005  # two numbers that print alike
 
 def asked(cells: Iterable[RecordedCell]) -> Question:
     """What the sweeps that declared these cells ask, or the default. Raises UserError where they differ."""
-    found = sorted({cell.question for cell in cells if cell.question is not None}, key=str)
-    if len(found) > 1:
-        words = " and ".join(f"{one.reference or 'its default'} with {one.margin}" for one in found)
+    questions = sorted({cell.question for cell in cells if cell.question is not None}, key=str)
+    if len(questions) > 1:
+        words = " and ".join(f"{question.reference or 'its default'} with {question.margin}" for question in questions)
         raise UserError(f"sweeps of one column ask of {words}: give sweep.reference and sweep.margin once, for all")
-    return found[0] if found else _by_default()
+    return questions[0] if questions else _by_default()
 
 
 @cache
@@ -39,11 +39,11 @@ def _by_default() -> Question:
 
 def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableRow]:
     """The rows of a column with their verdicts; p is corrected after Holm over all of them."""
-    found = [verdict(row, reference(row, rows, question), question, metric) for row in rows]
-    tested = [place for place, known in enumerate(found) if known is not None and known.p is not None]
-    for place, holm in zip(tested, inference.holm([found[place].p for place in tested]), strict=True):
-        found[place] = replace(found[place], holm=holm)
-    return [replace(row, verdict=known) for row, known in zip(rows, found, strict=True)]
+    verdicts = [verdict(row, reference(row, rows, question), question, metric) for row in rows]
+    tested = [place for place, known in enumerate(verdicts) if known is not None and known.p is not None]
+    for place, holm in zip(tested, inference.holm([verdicts[place].p for place in tested]), strict=True):
+        verdicts[place] = replace(verdicts[place], holm=holm)
+    return [replace(row, verdict=known) for row, known in zip(rows, verdicts, strict=True)]
 
 
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
@@ -170,11 +170,11 @@ def badges(
         "W": row.pretrained or any(run["config"].get("init") for run in row.finished),
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
-    found = []
+    caveats = []
     for kind in (kind for kind, is_shown in shown.items() if is_shown and done):
         number, label = numbers.get(kind, ("", KINDS[kind][0]))
-        found.append(Badge(f"{kind}{number}", label, KINDS[kind][1]))
-    return tuple(found)
+        caveats.append(Badge(f"{kind}{number}", label, KINDS[kind][1]))
+    return tuple(caveats)
 
 
 def _narrow(row: TableRow, published: PublishedTable) -> bool:
@@ -228,8 +228,8 @@ class Across:
 def across(columns: Sequence[Column]) -> list[Across]:
     """The systems that have runs in each of these columns; none where there are not two columns of accuracies."""
     columns = [column for column in columns if column.metric == "accuracy" and column.baselines]
-    found = [[row for _, row in line if row.summary.done] for line in by_system(columns).values()]
-    rows = [tasks for tasks in found if len(tasks) == len(columns)]
+    measured = [[row for _, row in line if row.summary.done] for line in by_system(columns).values()]
+    rows = [tasks for tasks in measured if len(tasks) == len(columns)]
     if len(columns) < 2 or len(rows) < 2:
         return []
     scores = [[np.array(list(row.scores.values())) for row in tasks] for tasks in rows]
@@ -238,7 +238,8 @@ def across(columns: Sequence[Column]) -> list[Across]:
     once = _measures([[runs[None] for runs in tasks] for tasks in scores], columns, rows)
     again = _measures(drawn, columns, rows)
     return [
-        Across(tasks[0].name, *map(_with_ends, one, many)) for tasks, one, many in zip(rows, once, again, strict=True)
+        Across(tasks[0].name, *map(_with_ends, task_ends, many))
+        for tasks, task_ends, many in zip(rows, once, again, strict=True)
     ]
 
 

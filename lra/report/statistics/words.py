@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lra.report.statistics.inference import ALPHA
-from lra.report.statistics.table import Column, Summary, TableRow, Word, grouped, p_text, span
+from lra.report.statistics.race import grouped, span
+from lra.report.statistics.table import Column, Summary, TableRow, Word, p_text
 
 NAMED = 3  # rows of one verdict that a sentence names
 
@@ -184,8 +185,8 @@ def _against(column: Column, judged: list[TableRow]) -> str:
     names = list(dict.fromkeys(row.verdict.reference for row in judged))
     margin = f"margin {judged[0].verdict.margin:g}"
     if len(names) > 1:
-        own = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
-        return f"Each against the reference of its settings{own} ({names[0]} and so on; {margin})"
+        itself = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
+        return f"Each against the reference of its settings{itself} ({names[0]} and so on; {margin})"
     known = [row for row in column.rows if row.name == names[0]]
     return f"Against {names[0]} ({', '.join([mean_sd(row.summary) for row in known] + [margin])})"
 

@@ -71,10 +71,10 @@ class Paths(FromSource):
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Test accuracy (percent) of answers that follow no path."""
         train, test = splits["train"], splits["test"]
-        found = {"majority class": majority(train, test)}
+        scores = {"majority class": majority(train, test)}
         if train.known is not None:
-            found["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
-        return found | picture_baselines(train, test)
+            scores["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
+        return scores | picture_baselines(train, test)
 
 
 @dataclass(kw_only=True)

@@ -136,17 +136,17 @@ def _rounded(lengths: np.ndarray) -> np.ndarray:
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
     """n boards with two snakes each."""
     most = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
-    found: list[tuple[Board, Snakes, Snakes]] = []
+    arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
     while arrived < n:
-        found.append(_arrived(draws, design, empty(design.window, design.padding, style, most)))
-        begun, arrived = begun + most, arrived + len(found[-1][0])
+        arrivals.append(_arrived(draws, design, empty(design.window, design.padding, style, most)))
+        begun, arrived = begun + most, arrived + len(arrivals[-1][0])
         if begun > FRUITLESS * (1 + arrived):
             raise UserError(
                 f"pathfinder: no two snakes of {design.contour_length} paddles find room in {design.window} pixels; "
                 "ask for shorter ones (task.contour_length) or for a larger window (task.window)"
             )
-    boards, *sides = zip(*found, strict=True)
+    boards, *sides = zip(*arrivals, strict=True)
     mask, near = (np.concatenate([getattr(board, name) for board in boards])[:n] for name in ("mask", "near"))
     return Board(design.window, style, mask, near), *(joined(side).at(np.arange(n)) for side in sides)
 
@@ -216,7 +216,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
 
 def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
     """A short snake on as many boards as have room for one: the boards, and their snakes."""
-    missing, found = np.arange(len(board)), []
+    missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
         able = np.flatnonzero(board.style.usable[turns] | design.mended)
@@ -229,9 +229,9 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
             rows = rows[kept]
         trial.add(rows, snake.places[:, -1], snake.turns[:, -1])
         board.put(images[rows], trial.at(rows))
-        found.append((images[rows], snake))
+        drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])
-    images, snakes = zip(*found, strict=True)
+    images, snakes = zip(*drawn, strict=True)
     return np.concatenate(images), joined(snakes)
 
 
@@ -244,16 +244,16 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
     free = free.reshape(len(rows), GUESSES)
     places = guesses[np.arange(len(rows)), free.argmax(axis=1)]
-    found = free.any(axis=1)
-    lost = np.flatnonzero(~found)
+    placed = free.any(axis=1)
+    lost = np.flatnonzero(~placed)
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
     owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
-    places[lost[some]], found[lost[some]] = grid[choices[free[picked]]], True
-    kept = np.flatnonzero(found)
+    places[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True
+    kept = np.flatnonzero(placed)
     pivots = board.style.walked(board.style.first, turns[kept], places[kept])
     return kept, Snakes(places[kept, None], turns[kept, None], pivots)
 

@@ -98,9 +98,9 @@ def _corners(end: np.ndarray, width: int) -> np.ndarray:
     length = np.hypot(*end)
     ahead, behind = width // 2 / length, (width - 1) // 2 / length  # an even width has more on one side
     down, across = end[0], end[1]
-    one = np.array([_half_up(ahead * across), -_half_down(behind * down)])
-    other = np.array([-_half_up(behind * across), _half_down(ahead * down)])
-    return np.array([one, end + one, end + other, other])
+    side = np.array([_half_up(ahead * across), -_half_down(behind * down)])
+    opposite = np.array([-_half_up(behind * across), _half_down(ahead * down)])
+    return np.array([side, end + side, end + opposite, opposite])
 
 
 def _half_up(value: float) -> int:
