@@ -143,16 +143,16 @@ def since(part: str, commit: str) -> str:
 def page() -> str:
     """The summary of what ran, and of what changed since."""
     ran = {part: kept(part) for part in PARTS}
-    known = sorted((one for one in ran.values() if one is not None), key=lambda one: one.ended)
-    passed, seconds = sum(one.code == 0 for one in known), sum(one.seconds for one in known)
+    known = sorted((run for run in ran.values() if run is not None), key=lambda run: run.ended)
+    passed, seconds = sum(run.code == 0 for run in known), sum(run.seconds for run in known)
     machine = provenance({}, None, "cpu", "fp32", now())
     data = "at hand" if os.environ.get("LRA_DATA") else "not at hand, so tests of them are skipped"
     rows = [
-        f"| {part} | `{one.command}` | {one.result} | {one.counts.replace('|', '/')} | {one.took} | {one.commit[:9]} | "
-        f"{since(part, one.commit)} |"
-        if one
+        f"| {part} | `{run.command}` | {run.result} | {run.counts.replace('|', '/')} | {run.took} | {run.commit[:9]} | "
+        f"{since(part, run.commit)} |"
+        if run
         else f"| {part} | `{PARTS[part]}` | not run | | | | |"
-        for part, one in ran.items()
+        for part, run in ran.items()
     ]
     lines = [
         "# Everything that checks this repository\n",

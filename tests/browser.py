@@ -27,9 +27,9 @@ class Visit:
         self.settle()
 
     def click(self, selector: str, place: int = 0) -> None:
-        found = self.browser.find_elements("css selector", selector)[place]
-        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
-        found.click()
+        element = self.browser.find_elements("css selector", selector)[place]
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
         self.settle()
 
     def settle(self) -> None:

@@ -128,10 +128,10 @@ def events(folder: Path) -> EventAccumulator:
     return EventAccumulator(str(folder)).Reload()
 
 
-def scalars(found: EventAccumulator, names: Iterable[str] = ()) -> dict[str, list[tuple[int, float]]]:
+def scalars(accumulator: EventAccumulator, names: Iterable[str] = ()) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard shows under these names, or under those of `shown`."""
     names = names or [*SHOWN, "speed/tokens_per_second"]
-    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in names}
+    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
 
 
 def shown(line: dict) -> dict[str, float]:

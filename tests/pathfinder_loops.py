@@ -158,14 +158,14 @@ class Loops:
         for _ in range(3):
             [point] = self.draws.choices(list(odds), [odd for _, odd in odds.values()])
             angle = odds[point][0]
-            line, own = self.paddle(point, reverse(angle), self.side)
-            if (mask + own).max() < 1.8:
+            line, paddle_mask = self.paddle(point, reverse(angle), self.side)
+            if (mask + paddle_mask).max() < 1.8:
                 break
         else:
             raise DeadEnd
         np.maximum(mask, snake.last, out=mask)
         far = math.dist(point, snake.end)
-        snake.pivot, snake.angle, snake.last, snake.end = pivot, angle, own, point
+        snake.pivot, snake.angle, snake.last, snake.end = pivot, angle, paddle_mask, point
         snake.line = np.maximum(snake.line, line)
         return far
 

@@ -61,9 +61,9 @@ def _composed(*overrides: str) -> DictConfig:
 
 def laid_over(*overrides: str) -> DictConfig:
     """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
-    own = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
-    cfg = _composed(*(override for override in overrides if override not in own)).copy()
-    cfg.merge_with_dotlist(own)
+    values = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
+    cfg = _composed(*(override for override in overrides if override not in values)).copy()
+    cfg.merge_with_dotlist(values)
     return cfg
 
 

@@ -36,11 +36,11 @@ def launcher(name: str) -> tuple[str, ...]:
 
 def left(folder: Path) -> dict[str, tuple]:
     """Records and measurements by path, times left out."""
-    found = {}
+    by_path = {}
     for path in sorted(folder.rglob(record.NAME)):
         lines = [json.loads(line) for line in (path.parent / record.METRICS).read_text().splitlines()]
-        found[path.relative_to(folder).as_posix()] = (
+        by_path[path.relative_to(folder).as_posix()] = (
             strip_times(record.read(path)),
             [strip_times(line) for line in lines],
         )
-    return found
+    return by_path

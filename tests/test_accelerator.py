@@ -70,17 +70,17 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        there, here = ([one for one in tensors if one.is_meta == meta] for meta in (True, False))
+        there, here = ([tensor for tensor in tensors if tensor.is_meta == meta] for meta in (True, False))
         kind = func.overloadpacket
         self.operations += bool(there)
         if kind in COPIES:
             self._check_copy(func, args, kwargs)
         elif there and kind in VALUES_NEEDED:
             raise Waits(f"{func} needs values of the accelerator")
-        elif there and any(one.dim() for one in here):
+        elif there and any(tensor.dim() for tensor in here):
             raise Waits(f"{func} copies a tensor of the host")
         elif there and kind in INDEXED:
-            masks = any(one is not None and one.dtype == torch.bool for one in args[1])
+            masks = any(tensor is not None and tensor.dtype == torch.bool for tensor in args[1])
             if masks and (kind is aten.index or args[2].numel() > 1):
                 raise Waits(f"{func} counts what a mask selects")
         return func(*args, **kwargs)
@@ -92,7 +92,7 @@ class Watch(TorchDispatchMode):
             raise Waits(f"{func} fetches values of the accelerator")
         if not source.is_meta and target.type == "meta" and source.dim():
             never_waits = kwargs.get("non_blocking") or (func.overloadpacket is aten.copy_ and args[2:] == (True,))
-            if not (never_waits and any(source is one for one in self.pinned)):
+            if not (never_waits and any(source is pinned for pinned in self.pinned)):
                 raise Waits(f"{func} copies pageable memory, or waits for the copy")
 
 
@@ -104,7 +104,7 @@ class Lists(TorchFunctionMode):
         device = args[0].device if func is Tensor.new_tensor else torch.device(kwargs.get("device") or "cpu")
         if func in INDEXING and args[0].is_meta:
             places = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(one, list) for one in places):
+            if any(isinstance(place, list) for place in places):
                 raise Waits(f"{func} copies a list of places")
         if func in FROM_LISTS and device.type == "meta":
             raise Waits(f"{func} copies a list")
@@ -248,10 +248,10 @@ def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) 
 def test_looking_later_changes_nothing(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> None:
     """Weights, features, the optimiser's state, losses, tokens, and the step that is named. Steps 3 and 4 are followed
     by others before anyone looks; the last is looked at with the measurement."""
-    found, expected = (history(monkeypatch, number, poisoned) for number in (behind, 0))
+    actual, expected = (history(monkeypatch, number, poisoned) for number in (behind, 0))
     assert (f"step {poisoned} is " in expected[-1]) == (poisoned is not None)
-    assert (found[0], found[-1]) == (expected[0], expected[-1])
-    torch.testing.assert_close(found[1:3], expected[1:3], rtol=0, atol=0)
+    assert (actual[0], actual[-1]) == (expected[0], expected[-1])
+    torch.testing.assert_close(actual[1:3], expected[1:3], rtol=0, atol=0)
     assert poisoned is None or expected[2]["step"] == poisoned
 
 

@@ -39,13 +39,13 @@ def test_every_step_is_that_of_torch_to_the_last_bit(monkeypatch: pytest.MonkeyP
         }
         return {**model.state_dict(), **kept}
 
-    found = trained()
+    actual = trained()
     monkeypatch.setattr(AdamW, "step_at", of_torch)
     expected = trained()
-    assert {key.split()[-1] for key in found if " " in key} == {"step", "exp_avg", "exp_avg_sq"}
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert {found[name].item() for name in found if name.endswith(" step")} == {5.0, 3.0}
+    assert {key.split()[-1] for key in actual if " " in key} == {"step", "exp_avg", "exp_avg_sq"}
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    assert {actual[name].item() for name in actual if name.endswith(" step")} == {5.0, 3.0}
 
 
 def test_the_norm_is_that_of_torch_to_the_last_bit() -> None:

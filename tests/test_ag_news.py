@@ -163,9 +163,9 @@ def test_rows_are_tokenised_in_the_official_order(tmp_path: Path) -> None:
     expected = {"train": ITEMS["train"][:147], "val": ITEMS["train"][147:], "test": ITEMS["test"]}
     cut = 0
     for split, rows in expected.items():
-        found = getattr(task, split)
-        assert found.labels.tolist() == [row[0] - 1 for row in rows]
-        for row, ids in zip(rows, documents(found), strict=True):
+        examples = getattr(task, split)
+        assert examples.labels.tolist() == [row[0] - 1 for row in rows]
+        for row, ids in zip(rows, documents(examples), strict=True):
             if len(ids) < HEAD + TAIL:
                 assert tokenizer.decode(ids) == text(row)
             else:
@@ -178,11 +178,11 @@ def test_rows_are_tokenised_in_the_official_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [compressed_csv_files, archive, json_lines_files, parquet_files])
 def test_every_source_gives_the_same_task(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    one, two = built(tmp_path / "one"), built(tmp_path / "two", make)
-    assert one.digest == two.digest
-    assert one.source["tokenizer"] == two.source["tokenizer"]
-    assert one.source["order"] == two.source["order"] == "official"
-    assert one.name == two.name == "ag_news (211 train, 53 test, BPE 307, length 53+37)"
+    first, second = built(tmp_path / "one"), built(tmp_path / "two", make)
+    assert first.digest == second.digest
+    assert first.source["tokenizer"] == second.source["tokenizer"]
+    assert first.source["order"] == second.source["order"] == "official"
+    assert first.name == second.name == "ag_news (211 train, 53 test, BPE 307, length 53+37)"
 
 
 def test_the_hub_gives_the_same_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,15 +195,17 @@ def test_the_hub_gives_the_same_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_part_of_train_is_put_into_an_order_of_its_own(tmp_path: Path) -> None:
-    one, two = (built(tmp_path / str(seed), lambda folder, seed=seed: partial_files(folder, seed)) for seed in (1, 2))
-    assert one.digest == two.digest
-    assert one.source["order"].startswith("by SHA-256")
+    first, second = (
+        built(tmp_path / str(seed), lambda folder, seed=seed: partial_files(folder, seed)) for seed in (1, 2)
+    )
+    assert first.digest == second.digest
+    assert first.source["order"].startswith("by SHA-256")
     official = built(tmp_path / "official")
-    assert one.digest != official.digest
-    assert sorted(np.concatenate([one.train.labels, one.val.labels]).tolist()) == sorted(
+    assert first.digest != official.digest
+    assert sorted(np.concatenate([first.train.labels, first.val.labels]).tolist()) == sorted(
         np.concatenate([official.train.labels, official.val.labels]).tolist()
     )
-    np.testing.assert_array_equal(one.test.labels, official.test.labels)
+    np.testing.assert_array_equal(first.test.labels, official.test.labels)
 
 
 def test_only_what_is_published_has_the_plain_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +247,8 @@ def test_baselines(tmp_path: Path) -> None:
 
 
 def test_a_cache_serves_without_its_data(tmp_path: Path) -> None:
-    one, two = built(tmp_path), news().build(place(tmp_path))
-    assert (two.folder, two.name, two.baselines) == (one.folder, one.name, one.baselines)
+    fresh, cached = built(tmp_path), news().build(place(tmp_path))
+    assert (cached.folder, cached.name, cached.baselines) == (fresh.folder, fresh.name, fresh.baselines)
 
 
 # ---------------------------------------------------------------- tokenisers
@@ -304,9 +306,9 @@ def test_another_vocabulary_is_another_task(
 
 def test_a_cache_of_word_pieces_serves_without_its_vocabulary(tmp_path: Path) -> None:
     write(tmp_path / "data/ag_news/vocab.txt", pieces())
-    one = built(tmp_path, tokenizer="wordpiece")
-    two = news(tokenizer="wordpiece").build(place(tmp_path))
-    assert (two.folder, two.name, two.vocab_size) == (one.folder, one.name, one.vocab_size)
+    fresh = built(tmp_path, tokenizer="wordpiece")
+    cached = news(tokenizer="wordpiece").build(place(tmp_path))
+    assert (cached.folder, cached.name, cached.vocab_size) == (fresh.folder, fresh.name, fresh.vocab_size)
 
 
 def test_word_pieces_are_fetched_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,15 +336,15 @@ def test_a_vocabulary_has_no_place_beside_bpe() -> None:
 
 
 def test_the_bpe_has_not_seen_validation_and_test(tmp_path: Path) -> None:
-    one = built(tmp_path / "one")
+    first = built(tmp_path / "one")
     changed = {split: list(rows) for split, rows in ITEMS.items()}
     changed["test"][3] = (1, "zebra zebra", "zebra " * 99)
     changed["train"][200] = (1, "quagga quagga", "quagga " * 99)
     for split, rows in changed.items():
         write(tmp_path / f"two/data/{split}.csv", as_csv(rows))
-    two = news().build(place(tmp_path / "two", tmp_path / "two/data"))
-    assert two.source["tokenizer"] == one.source["tokenizer"]
-    assert two.digest != one.digest
+    second = news().build(place(tmp_path / "two", tmp_path / "two/data"))
+    assert second.source["tokenizer"] == first.source["tokenizer"]
+    assert second.digest != first.digest
 
 
 # ---------------------------------------------------------------- refusals
@@ -457,12 +459,12 @@ def test_real_rows_go_through_the_saved_tokenizer(real_data: Path, tmp_path: Pat
     tokenizer = load(task.folder / "tokenizer.json")
     rng = random.Random(1)
     for split, rows in {"train": train[:13_030], "val": train[13_030:], "test": test}.items():
-        found, rows = getattr(task, split), [rows[row] for row in limited(len(rows), limit, split)]
-        assert len(found) == len(rows)
+        examples, rows = getattr(task, split), [rows[row] for row in limited(len(rows), limit, split)]
+        assert len(examples) == len(rows)
         for number in [0, len(rows) - 1, *rng.sample(range(len(rows)), 200)]:
             ids = tokenizer.encode(rows[number][0]).ids
-            assert found.document(number).tolist() == (ids if len(ids) <= 512 else ids[:128] + ids[-384:])
-            assert found.labels[number] == rows[number][1]
+            assert examples.document(number).tolist() == (ids if len(ids) <= 512 else ids[:128] + ids[-384:])
+            assert examples.labels[number] == rows[number][1]
     if limit is None:
         assert task.baselines["majority class"] == 25.0
         assert 87.5 < task.baselines["bag of words"] < 90

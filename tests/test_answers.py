@@ -33,8 +33,8 @@ def test_one_system_has_its_number(tmp_path: Path) -> None:
 
 def test_one_seed_each_is_no_test(tmp_path: Path) -> None:
     """That they have learned nothing would be another thing to say."""
-    found = column(tmp_path, {"Transformer": (30.0,), "Simple": (37.0,)}).plain
-    assert found == "Transformer has 30.00 and Simple has 37.00; no test: fewer than two seeds in common."
+    sentence = column(tmp_path, {"Transformer": (30.0,), "Simple": (37.0,)}).plain
+    assert sentence == "Transformer has 30.00 and Simple has 37.00; no test: fewer than two seeds in common."
 
 
 def test_who_is_better_worse_as_good_or_not_told_apart(tmp_path: Path) -> None:

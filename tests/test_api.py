@@ -169,9 +169,9 @@ def test_a_signal_that_stopped_a_run_is_an_interrupt(code: int, cli: Commands, m
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
     few = ("growth=[]", "lengths=[3]")
     _, out, _ = cli(check_command.main, "attention=fnet", *few)
-    found = lra.check("fnet", *few)
-    assert (repr(found) + "\n", found.broken) == (out, [])
-    assert [finding.law.name for finding in found.findings if finding.verdict == "silent"]
+    checkup = lra.check("fnet", *few)
+    assert (repr(checkup) + "\n", checkup.broken) == (out, [])
+    assert [finding.law.name for finding in checkup.findings if finding.verdict == "silent"]
 
 
 def test_the_laws_of_a_class_that_is_at_hand() -> None:
@@ -189,9 +189,9 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
             return x + self.by * x.mean(dim=0)
 
     few = ("growth=[]", "lengths=[2]")
-    found = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
-    assert found.broken == ["rows", "cuts"]
-    assert "FAIL  rows" in repr(found)
+    checkup = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
+    assert checkup.broken == ["rows", "cuts"]
+    assert "FAIL  rows" in repr(checkup)
     layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
     assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))
     with pytest.raises(lra.UserError, match=r"Leaks: called with a shape: missing .* 'by'; give its options with"):
@@ -254,8 +254,8 @@ def test_receipts_are_read_as_they_are(kept: Path) -> None:
     frames = [results.seeds, results.curves, results.predictions]
     pack(kept)
     packed = lra.load(kept / RECEIPTS)
-    for one, other in zip(frames, [packed.seeds, packed.curves, packed.predictions], strict=True):
-        pd.testing.assert_frame_equal(one, other)
+    for frame, other in zip(frames, [packed.seeds, packed.curves, packed.predictions], strict=True):
+        pd.testing.assert_frame_equal(frame, other)
 
 
 def test_a_verdict_is_that_of_the_table(results: Results, whole: Path) -> None:
@@ -267,9 +267,9 @@ def test_a_verdict_is_that_of_the_table(results: Results, whole: Path) -> None:
             if row.verdict is None or row.verdict.reference not in {other.name for other in column.rows}:
                 continue
             for there in (results, elsewhere):
-                found = lra.compare(results.system(row.name, **place), there.system(row.verdict.reference, **place))
-                assert found == replace(row.verdict, holm=None)
-            words.add(found.word)
+                verdict = lra.compare(results.system(row.name, **place), there.system(row.verdict.reference, **place))
+                assert verdict == replace(row.verdict, holm=None)
+            words.add(verdict.word)
     assert words == {"better", "worse", "undecided"}
 
 

@@ -129,9 +129,9 @@ def test_a_causal_form_sees_nothing_later(name: str, extra: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["simple", "softmax", "linear", "performer", "cosformer", "retention"])
 def test_the_last_position_of_the_causal_form_is_that_of_the_two_sided_one(name: str) -> None:
-    one, two, x = mixer_of(name, causal=True), mixer_of(name), noise(1, 13, 15)
-    two.load_state_dict(one.state_dict())
-    torch.testing.assert_close(one(x)[:, -1], two(x)[:, -1])
+    causal, two_sided, x = mixer_of(name, causal=True), mixer_of(name), noise(1, 13, 15)
+    two_sided.load_state_dict(causal.state_dict())
+    torch.testing.assert_close(causal(x)[:, -1], two_sided(x)[:, -1])
 
 
 @every_setting
@@ -153,14 +153,14 @@ def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
 @pytest.mark.gpu
 @every_setting
 def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]) -> None:
-    one, two = mixer_of(name, *extra), mixer_of(name, *extra).cuda()
-    two.load_state_dict(one.state_dict())
-    mask = mask_of([11, 4, 7], 11) if one.maskable else None
+    on_cpu, on_gpu = mixer_of(name, *extra), mixer_of(name, *extra).cuda()
+    on_gpu.load_state_dict(on_cpu.state_dict())
+    mask = mask_of([11, 4, 7], 11) if on_cpu.maskable else None
     x, y = noise(3, 11, 15).requires_grad_(), noise(3, 11, 15).cuda().requires_grad_()
-    expected, found = one(x, mask), two(y, None if mask is None else mask.cuda())
-    torch.testing.assert_close(found.cpu(), expected)
+    expected, actual = on_cpu(x, mask), on_gpu(y, None if mask is None else mask.cuda())
+    torch.testing.assert_close(actual.cpu(), expected)
     expected.sum().backward()
-    found.sum().backward()
+    actual.sum().backward()
     torch.testing.assert_close(y.grad.cpu(), x.grad)
 
 
@@ -199,9 +199,9 @@ def heads(seed: int) -> torch.Tensor:
 def test_simple_is_the_quadratic_order() -> None:
     """(q k^T) v / sqrt(max_positions), formed in the other order."""
     q, k, v = heads(1), heads(2), heads(3)
-    found = mixer_of("simple").attend(q, k, v, None)
+    actual = mixer_of("simple").attend(q, k, v, None)
     expected = (q @ k.transpose(-2, -1)) @ v / math.sqrt(13)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_simple_is_trilinear() -> None:
@@ -215,11 +215,11 @@ def test_simple_is_trilinear() -> None:
 )
 def test_simple_scales(scale: str, divisors: list[int]) -> None:
     q, k, v, mask = heads(1), heads(2), heads(3), mask_of([7, 4], 7)
-    found = mixer_of("simple", f"attention.scale={scale}").attend(q, k, v, mask)
+    actual = mixer_of("simple", f"attention.scale={scale}").attend(q, k, v, mask)
     for row, divisor in enumerate(divisors):
         real = int(mask[row].sum())
         expected = (q[row] @ k[row, :, :real].transpose(-2, -1)) @ v[row, :, :real] / math.sqrt(divisor)
-        torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(actual[row], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_simple_has_no_output_projection_unless_asked() -> None:
@@ -233,7 +233,7 @@ def test_simple_has_no_output_projection_unless_asked() -> None:
 @pytest.mark.parametrize(("scale", "width"), [("head_dim", 5), ("qkv_dim", 15)])
 def test_softmax_by_loops(scale: str, width: int) -> None:
     q, k, v, mask = heads(1), heads(2), heads(3), mask_of([7, 4], 7)
-    found = mixer_of("softmax", f"attention.scale={scale}").attend(q, k, v, mask)
+    actual = mixer_of("softmax", f"attention.scale={scale}").attend(q, k, v, mask)
     for row in range(2):
         real = int(mask[row].sum())
         for head in range(3):
@@ -241,7 +241,7 @@ def test_softmax_by_loops(scale: str, width: int) -> None:
                 query, keys, values = q[row, head, place], k[row, head, :real], v[row, head, :real]
                 weights = [math.exp(float(query @ key) / math.sqrt(width)) for key in keys]
                 expected = sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
-                torch.testing.assert_close(found[row, head, place], expected)
+                torch.testing.assert_close(actual[row, head, place], expected)
 
 
 def test_softmax_in_training_is_the_fused_form_up_to_dropout() -> None:
@@ -254,9 +254,9 @@ def test_softmax_in_training_is_the_fused_form_up_to_dropout() -> None:
 
 
 def test_the_projections_of_simple_and_softmax_interchange() -> None:
-    one, two = mixer_of("simple", out_proj=True), mixer_of("softmax", out_proj=True)
-    two.load_state_dict(one.state_dict())
-    assert one.state_dict().keys() == two.state_dict().keys()
+    simple, softmax = mixer_of("simple", out_proj=True), mixer_of("softmax", out_proj=True)
+    softmax.load_state_dict(simple.state_dict())
+    assert simple.state_dict().keys() == softmax.state_dict().keys()
 
 
 @pytest.mark.parametrize("out_proj", [True, False])
@@ -270,21 +270,21 @@ def test_the_gram_form_is_the_textbook_form(
 ) -> None:
     """Outputs and all gradients, with the same dropout."""
     options = (f"attention.dropout_on={dropout_on}", f"attention.scale={scale}")
-    one, two = (
+    textbook, gram = (
         mixer_of("simple", *options, f"attention.form={form}", out_proj=out_proj, bias=bias, dropout=0.3).train()
         for form in ("textbook", "gram")
     )
-    two.load_state_dict(one.state_dict())
+    gram.load_state_dict(textbook.state_dict())
     mask = mask_of([19, 4, 7], 19) if masked else None
     results = []
-    for mixer in (one, two):
+    for mixer in (textbook, gram):
         set_keys(mixer, seed=1, step=2, rows=range(3))
         x = noise(3, 19, 15).requires_grad_()
         y = mixer(x, mask, reads)
         (y * noise(*y.shape, seed=1)).sum().backward()
         results.append([y, x.grad, *(parameter.grad for parameter in mixer.parameters())])
-    for found, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    for actual, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -303,8 +303,8 @@ def test_moments_are_those_of_the_real_positions(width: int, masked: bool) -> No
             grams.append(torch.einsum("li,lj->ij", real - means[-1], real - means[-1]))
         return [torch.stack(means), torch.stack(grams)]
 
-    for one, two in zip(expected(), Moments.apply(x, mask), strict=True):
-        torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
+    for plain, actual in zip(expected(), Moments.apply(x, mask), strict=True):
+        torch.testing.assert_close(actual, plain, rtol=1e-10, atol=1e-10)
     by_x = [
         torch.autograd.grad((mean * for_mean).sum() + (gram * for_gram).sum(), x)[0]
         for mean, gram in (expected(), Moments.apply(x, mask))
@@ -324,12 +324,12 @@ def test_small_products_are_products(sizes: tuple[int, int, int], transposed: bo
     y = torch.einsum("hmk,hkn->hmn", a, b)
     expected = [y, *torch.autograd.grad(y, [a, b], weights)]
     y = ProductByHead.apply(a, b)
-    for one, other in zip([y, *torch.autograd.grad(y, [a, b], weights)], expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    for actual, wanted in zip([y, *torch.autograd.grad(y, [a, b], weights)], expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
     y = Product.apply(a[0], b[0])
     by_a, by_b = torch.autograd.grad(y, [a, b], weights[0])
-    for one, other in zip([y, by_a[0], by_b[0]], expected, strict=True):
-        torch.testing.assert_close(one, other[0], rtol=1e-12, atol=1e-12)
+    for actual, wanted in zip([y, by_a[0], by_b[0]], expected, strict=True):
+        torch.testing.assert_close(actual, wanted[0], rtol=1e-12, atol=1e-12)
 
 
 def test_the_gram_form_takes_many_documents() -> None:

@@ -154,9 +154,9 @@ def pattern(mixer: Mixer, x: Tensor) -> Tensor:
         last = (MAX_LEN - 1) // block
         seen = torch.zeros(SHAPE.heads, length, length, dtype=torch.bool)
         for head, i, j in product(range(SHAPE.heads), range(length), range(length)):
-            one, two = i // block, j // block
-            drawn = two in mixer.table[head, one].tolist()
-            seen[head, i, j] = abs(one - two) <= 1 or drawn or {one, two} & {0, last} != set()
+            row, column = i // block, j // block
+            drawn = column in mixer.table[head, row].tolist()
+            seen[head, i, j] = abs(row - column) <= 1 or drawn or {row, column} & {0, last} != set()
     else:
         rule = stated.removeprefix("{j: ").removesuffix("}")
         rule = re.sub(r"\|(.+?)\|", r"abs(\1)", rule).replace("−", "-").replace("≤", "<=").replace("≥", ">=")
@@ -329,11 +329,11 @@ def rotary(mixer: Mixer, x: Tensor) -> Tensor:
 def differential(mixer: Mixer, x: Tensor) -> Tensor:
     """Of the first layer, whose lambda_0 is 0.2; halves of 3 and 2 columns."""
     q, k, v = heads(mixer, x)
-    one = attend(q[..., :3], k[..., :3], v, 3**-0.5)
-    two = attend(q[..., 3:], k[..., 3:], v, 2**-0.5)
+    first = attend(q[..., :3], k[..., :3], v, 3**-0.5)
+    second = attend(q[..., 3:], k[..., 3:], v, 2**-0.5)
     u, w = mixer.by_query, mixer.by_key
     share = (u[:3] @ w[:3]).exp() - (u[3:] @ w[3:]).exp() + 0.2
-    return merge_heads(0.8 * rms_norm(one - share * two, [5], eps=mixer.norm_eps))
+    return merge_heads(0.8 * rms_norm(first - share * second, [5], eps=mixer.norm_eps))
 
 
 def fnet(mixer: Mixer, x: Tensor) -> Tensor:

@@ -35,14 +35,14 @@ def test_on_a_cpu_it_is_the_form_in_chunks_to_the_last_bit(name: str, monkeypatc
     """And the library is not looked for."""
     monkeypatch.setattr(backend, "version", lambda: pytest.fail("looked for"))
     mask = mask_of([11, 4, 7], 11)
-    found = []
+    values = []
     for chosen in ("null", "torch"):
         torch.manual_seed(1)
         mixer = mixer_of(name, f"attention.backend={chosen}").float()
         x = noise(3, 11, 15).float().requires_grad_()
         y = mixer(x, mask)
-        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        values.append([y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])])
+    assert all(torch.equal(first, second) for first, second in zip(*values, strict=True))
 
 
 @every_one
@@ -61,10 +61,12 @@ def test_what_computes_where(device: str, dtype: torch.dtype, chosen: str | None
     scan = Scan("gla", chosen)
     able = device == "cuda" and dtype == torch.float32 and library is not None
     if chosen == "fla" and not able and device != "meta":
-        found = f"{device}, {str(dtype)[6:]}{' and no flash-linear-attention' * (device == 'cuda' and library is None)}"
+        present = (
+            f"{device}, {str(dtype)[6:]}{' and no flash-linear-attention' * (device == 'cuda' and library is None)}"
+        )
         with pytest.raises(UserError) as stop:
             scan.on(device, dtype)
-        assert str(stop.value) == f"{EXPECTED}{found}{TO_DO}"
+        assert str(stop.value) == f"{EXPECTED}{present}{TO_DO}"
         return
     assert scan.on(device, dtype) == ("fla" if able and chosen != "torch" else "torch")
     if dtype == torch.float32:  # as every run computes
@@ -129,12 +131,12 @@ def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str],
     exact = mixer_of(name, *extra, **sizes)
     kernels = mixer_of(name, *extra, "attention.backend=fla", **sizes).float().cuda()
     kernels.load_state_dict(exact.state_dict())
-    found = []
+    values = []
     for mixer in (kernels, exact):
         like = next(mixer.parameters())
         x = noise(3, 131, 15).to(like).requires_grad_()
         y = mixer(x, mask_of([131, 67, 5], 131).to(like.device))
         gradients = torch.autograd.grad((y * noise(*y.shape, seed=9).to(like)).sum(), [x, *mixer.parameters()])
-        found.append([part.double().cpu() for part in (y, *gradients)])
-    for mine, theirs in zip(*found, strict=True):
+        values.append([part.double().cpu() for part in (y, *gradients)])
+    for mine, theirs in zip(*values, strict=True):
         assert (mine - theirs).abs().max() <= 1e-4 * theirs.abs().max()

@@ -111,8 +111,8 @@ def test_counted_operations_of_the_gram_form(reads: int | None) -> None:
     moments = length * dim * dim + dim * dim  # the second moves them to the mean
     state = moments + dim**3 + dim * dim * head + 2 * dim * dim  # W_k G, W_v, and both of the mean
     reading = dim * dim * head + length * dim * dim if reads is None else reads * (dim * dim + dim * head)
-    found = flops(Workload(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
-    assert found == 2 * batch * (state + reading)
+    operations = flops(Workload(step=lambda turn: mixer(x, None, reads), device="cpu", module=mixer))
+    assert operations == 2 * batch * (state + reading)
 
 
 def model_work(subject: str, *overrides: str, length: int = 29, direction: str = "train") -> Workload:
@@ -130,7 +130,7 @@ def test_counted_operations_of_a_model(task: str) -> None:
     attention = 4 * dim * dim + 2 * positions * dim
     block = 2 * positions * (attention + 2 * dim * hidden)
     layers = [dim, hidden, 2] if documents == 1 else [2 * dim, hidden, hidden // 2, 2]
-    head = 2 * sum(one * two for one, two in pairwise(layers))
+    head = 2 * sum(inputs * outputs for inputs, outputs in pairwise(layers))
     forward = 3 * (documents * depth * block + head)
     assert flops(model_work("textbook:softmax", f"task={task}", direction="forward")) == forward
     assert flops(model_work("textbook:softmax", f"task={task}")) == 3 * forward
@@ -149,14 +149,14 @@ def test_a_step_of_a_model_is_cut_as_in_training(subject: str, direction: str) -
 
 def test_models_do_the_work_of_a_step() -> None:
     """Both read batch examples of the length, whatever the task's; ours computes less of the last block."""
-    own, other = (model_work(subject) for subject in ("simple", "textbook:simple"))
-    assert own.facts == other.facts
-    assert own.facts["tokens"] == {"real": 3 * 29, "computed": 3 * 29}
-    assert flops(own) < flops(other)
-    for one in (own, other):
-        weight = one.module.head[0].weight
+    simple, textbook = (model_work(subject) for subject in ("simple", "textbook:simple"))
+    assert simple.facts == textbook.facts
+    assert simple.facts["tokens"] == {"real": 3 * 29, "computed": 3 * 29}
+    assert flops(simple) < flops(textbook)
+    for workload in (simple, textbook):
+        weight = workload.module.head[0].weight
         before = weight.detach().clone()
-        one.step(1)  # the learning rate of step 0 is 0
+        workload.step(1)  # the learning rate of step 0 is 0
         assert not torch.equal(weight, before)
     read = model_work("simple", direction="forward")
     read.step(0)
@@ -186,8 +186,8 @@ def test_the_peak_of_allocated_tensors() -> None:
         kept["it"] = torch.ones(17)
 
     module = nn.Linear(7, 5)
-    for one, elements in ((step, 24), (keep, 17), (lambda turn: module(torch.ones(3, 7)), 3 * 7 + 3 * 5)):
-        assert allocated(Workload(step=one, device="cpu", module=module)) == 4 * elements
+    for call, elements in ((step, 24), (keep, 17), (lambda turn: module(torch.ones(3, 7)), 3 * 7 + 3 * 5)):
+        assert allocated(Workload(step=call, device="cpu", module=module)) == 4 * elements
 
 
 def test_the_peak_of_a_layer_holds_what_it_saves() -> None:
@@ -214,12 +214,12 @@ def test_out_of_memory_is_a_result() -> None:
         "impossible": (product, (10**7, 1, "fp32", "cpu")),
         "possible": (product, (10, 1, "fp32", "cpu")),
     }
-    found = side_by_side(subjects, CPU, 1, "fp32")
-    assert found["impossible"]["status"] == "out of memory"
-    assert "can't allocate memory" in found["impossible"]["reason"]
-    assert found["possible"]["status"] == "measured"
-    assert found["possible"]["flops"] == 2 * 10**3
-    assert found["possible"]["ratio"] is None  # there is no reference
+    results = side_by_side(subjects, CPU, 1, "fp32")
+    assert results["impossible"]["status"] == "out of memory"
+    assert "can't allocate memory" in results["impossible"]["reason"]
+    assert results["possible"]["status"] == "measured"
+    assert results["possible"]["flops"] == 2 * 10**3
+    assert results["possible"]["ratio"] is None  # there is no reference
     limited = BenchPlace(device="cpu", threads=1, memory_limit=0.01)
     arguments = (1000, 1, "fp32", "cpu")
     for place, refused in ((limited, False), (BenchPlace(device="cpu", threads=1, memory_limit=0.001), True)):
@@ -270,9 +270,9 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
     still = torch.optim.SGD(other.parameters(), lr=0)
     other_loss = update(other, still, tokens, torch.from_numpy(split.targets(examples)), 2, bf16=False)
     assert other_loss == pytest.approx(loss, rel=1e-12)
-    found = dict(other.named_parameters())
+    other_parameters = dict(other.named_parameters())
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name].grad, parameter.grad, rtol=1e-9, atol=1e-13)
+        torch.testing.assert_close(other_parameters[name].grad, parameter.grad, rtol=1e-9, atol=1e-13)
 
 
 def test_there_is_no_straightforward_step_for_what_it_is_not() -> None:
@@ -290,11 +290,11 @@ def test_there_is_no_straightforward_step_for_what_it_is_not() -> None:
 
 def test_both_steps_read_the_same_examples() -> None:
     given = settings(*TINY, "task.max_length=11", "train.batch_size=4")
-    own, other = ours(given, "cpu"), textbook(given, "cpu")
-    assert own.facts == other.facts
-    assert own.facts["tokens"] == {"real": 44, "computed": 44}
-    weights = dict(other.module.named_parameters())
-    for name, parameter in own.module.named_parameters():
+    our_step, textbook_step = ours(given, "cpu"), textbook(given, "cpu")
+    assert our_step.facts == textbook_step.facts
+    assert our_step.facts["tokens"] == {"real": 44, "computed": 44}
+    weights = dict(textbook_step.module.named_parameters())
+    for name, parameter in our_step.module.named_parameters():
         assert torch.equal(parameter, weights[name])
     torch.use_deterministic_algorithms(False)
 
@@ -310,18 +310,18 @@ def test_dropout_is_told_apart_from_other_products(drop: nn.Module) -> None:
         module.zero_grad()
         module(x).backward(weights)
 
-    found = profile(Workload(step=step, device="cpu", module=module))
-    assert found[DROPOUT] > 0
-    assert found["matrix products"] > 0
-    assert "sums and element-wise" not in found
+    kinds = profile(Workload(step=step, device="cpu", module=module))
+    assert kinds[DROPOUT] > 0
+    assert kinds["matrix products"] > 0
+    assert "sums and element-wise" not in kinds
 
 
 def test_rounding_errors() -> None:
     """fp32 rounds near 1e-7, bf16 near 1e-3."""
     given = settings(*TINY, "attention=simple", "batch=2")
     for precision, least, most in (("fp32", 1e-9, 1e-6), ("bf16", 1e-4, 0.1)):
-        found = accuracy.errors(given, 301, 1.0, precision, "textbook", 0, "cpu")
-        assert all(least < found[part] < most for part in accuracy.PARTS)
+        errors = accuracy.errors(given, 301, 1.0, precision, "textbook", 0, "cpu")
+        assert all(least < errors[part] < most for part in accuracy.PARTS)
 
 
 @pytest.mark.parametrize("variant", ["simple", "simple_resl"])
@@ -417,12 +417,12 @@ def test_what_would_be_measured_wrongly_is_refused(words: tuple[str, ...], messa
 
 def read(folder: str) -> tuple[dict, str]:
     with open(f"{folder}/{page.NAME}") as file:
-        found = json.load(file)
+        record = json.load(file)
     with open(f"{folder}/{page.PAGE}") as file:
         text = file.read()
-    assert "\n".join(page.page(found)) == text  # of the record alone
-    assert found["provenance"]["threads"] == 1
-    return found, text
+    assert "\n".join(page.page(record)) == text  # of the record alone
+    assert record["provenance"]["threads"] == 1
+    return record, text
 
 
 def test_layers_end_to_end(cli: Commands) -> None:
@@ -430,30 +430,30 @@ def test_layers_end_to_end(cli: Commands) -> None:
     command = ("what=layer", subjects, "lengths=[16,32]", "batch=2", "rounds=2", *TINY)
     code, _, err = cli(main, *command, "memory_limit=1")
     assert code == 0, err
-    found, text = read("runs/bench/layer_text_paper")
-    assert len(found["results"]) == 2 * 2
-    for result in found["results"]:
+    record, text = read("runs/bench/layer_text_paper")
+    assert len(record["results"]) == 2 * 2
+    for result in record["results"]:
         assert result["status"] == "measured"
         assert len(result["seconds"]) == 2
         assert result["allocated_bytes"] > 0
         assert result["saved_bytes"] > 0
-    assert found["results"][0]["ratio"] == [1.0, 1.0, 1.0]
+    assert record["results"][0]["ratio"] == [1.0, 1.0, 1.0]
     assert "`performer attention.features=5`" in text
-    for suffix, data in page.figure(found["results"]).items():
+    for suffix, data in page.figure(record["results"]).items():
         with open(f"runs/bench/layer_text_paper/train.{suffix}", "rb") as file:
             assert file.read() == data
     code, _, err = cli(main, *command)
     assert code == 2
     assert "measured before" in err
-    for result in found["results"]:
+    for result in record["results"]:
         result |= {"direction": "forward", "saved_bytes": None}
-    found["results"][3] = {**found["results"][3], "status": "out of memory", "reason": "too much"}
-    text = "\n".join(page.page(found))
+    record["results"][3] = {**record["results"][3], "status": "out of memory", "reason": "too much"}
+    text = "\n".join(page.page(record))
     assert "Saved" not in text
     assert text.count("out of memory") == text.count("| L = 32")
-    for result in found["results"]:
+    for result in record["results"]:
         result |= {"status": "out of memory", "reason": "too much"}
-    assert page.write(Path("all_of_them"), found).exists()
+    assert page.write(Path("all_of_them"), record).exists()
     assert sorted(path.name for path in Path("all_of_them").iterdir()) == [
         "README.md", "bench.json", "forward.png", "forward.svg"
     ]  # fmt: skip
@@ -472,20 +472,20 @@ def test_the_lengths_of_a_single_subject_take_turns(cli: Commands) -> None:
     """So a ratio or an exponent is of one round, however the machine changes from round to round."""
     code, _, err = cli(main, "what=layer", "subjects=[simple]", "lengths=[16,32,64]", "rounds=2", *TINY)
     assert code == 0, err
-    found, text = read("runs/bench/layer_text_paper")
-    first, *others = found["results"]
-    assert [result["length"] for result in found["results"]] == [16, 32, 64]
+    record, text = read("runs/bench/layer_text_paper")
+    first, *others = record["results"]
+    assert [result["length"] for result in record["results"]] == [16, 32, 64]
     assert first["ratio"] == [1.0, 1.0, 1.0]
     for other in others:
-        ratios = [own / base for own, base in zip(other["seconds"], first["seconds"], strict=True)]
+        ratios = [time / base_time for time, base_time in zip(other["seconds"], first["seconds"], strict=True)]
         assert other["ratio"] == pytest.approx([sum(ratios) / 2, min(ratios), max(ratios)])
     assert "take turns of as many tokens" in text
     assert "Time beside L = 16" in text
-    for result in found["results"]:
+    for result in record["results"]:
         result["seconds"] = [1e-3 * result["length"] ** 0.75, 5e-3 * result["length"] ** 1.25]
-    assert page.exponents_of_rounds(found["results"]) == pytest.approx([0.75, 1.25])
-    assert "of the rounds: 1.000 [0.750, 1.250]" in "\n".join(page.page(found))
-    assert page.exponents_of_rounds(found["results"][:1]) == []
+    assert page.exponents_of_rounds(record["results"]) == pytest.approx([0.75, 1.25])
+    assert "of the rounds: 1.000 [0.750, 1.250]" in "\n".join(page.page(record))
+    assert page.exponents_of_rounds(record["results"][:1]) == []
 
 
 def test_models_end_to_end(cli: Commands) -> None:
@@ -507,9 +507,9 @@ def test_models_end_to_end(cli: Commands) -> None:
         assert message in err
     code, _, err = cli(main, *command, "directions=[train,forward]")
     assert code == 0, err
-    found, text = read("runs/bench/model_text_paper")
-    assert [result["direction"] for result in found["results"]] == 2 * ["train"] + 2 * ["forward"]
-    assert all(result["status"] == "measured" for result in found["results"])
+    record, text = read("runs/bench/model_text_paper")
+    assert [result["direction"] for result in record["results"]] == 2 * ["train"] + 2 * ["forward"]
+    assert all(result["status"] == "measured" for result in record["results"])
     assert "Saved" not in text
     assert "## Training step" in text
     assert Path("runs/bench/model_text_paper/forward.svg").exists()
@@ -518,12 +518,12 @@ def test_models_end_to_end(cli: Commands) -> None:
 def test_steps_end_to_end(cli: Commands) -> None:
     code, _, err = cli(main, *SMALL_LISTOPS, *TINY, "rounds=2", "out=step")
     assert code == 0, err
-    found, text = read("step")
-    base, own = found["results"]
-    assert (base["subject"], own["subject"]) == ("straightforward", "lra")
-    assert 0 < own["flops"] < base["flops"]
-    assert f"floor {own['flops'] / base['flops']:.3f}" in text
-    assert own["tokens"] == base["tokens"] == {"real": 6 * 60, "computed": 6 * 60}
+    record, text = read("step")
+    base, lra = record["results"]
+    assert (base["subject"], lra["subject"]) == ("straightforward", "lra")
+    assert 0 < lra["flops"] < base["flops"]
+    assert f"floor {lra['flops'] / base['flops']:.3f}" in text
+    assert lra["tokens"] == base["tokens"] == {"real": 6 * 60, "computed": 6 * 60}
 
 
 def test_an_epoch_end_to_end(cli: Commands) -> None:
@@ -534,26 +534,26 @@ def test_an_epoch_end_to_end(cli: Commands) -> None:
     assert "set data=real" in err
     code, _, err = cli(main, *SMALL_LISTOPS, *TINY, *command, "data=real")
     assert code == 0, err
-    found, text = read("epoch")
-    base, own = found["results"]
-    assert own["batches"] == base["batches"] == 3
-    assert own["tokens"]["real"] == base["tokens"]["real"]
+    record, text = read("epoch")
+    base, lra = record["results"]
+    assert lra["batches"] == base["batches"] == 3
+    assert lra["tokens"]["real"] == base["tokens"]["real"]
     assert base["tokens"]["computed"] == 3 * 6 * 60
-    assert own["tokens"]["real"] <= own["tokens"]["computed"] < base["tokens"]["computed"]
-    assert f"ratio of the sums is {sum(own['seconds']) / sum(base['seconds']):.3f}" in text
+    assert lra["tokens"]["real"] <= lra["tokens"]["computed"] < base["tokens"]["computed"]
+    assert f"ratio of the sums is {sum(lra['seconds']) / sum(base['seconds']):.3f}" in text
 
 
 def test_profile_and_accuracy_end_to_end(cli: Commands) -> None:
     code, _, err = cli(main, "what=profile", *SMALL_LISTOPS, *TINY, "out=profile")
     assert code == 0, err
-    found, text = read("profile")
-    for result in found["results"]:
+    record, text = read("profile")
+    for result in record["results"]:
         assert {"matrix products", "dropout", "norms", "optimiser"} <= set(result["kinds"])
     assert "| dropout |" in text
     code, _, err = cli(main, "what=accuracy", *TINY, "lengths=[16]", "rounds=2", "out=accuracy")
     assert code == 0, err
-    found, _ = read("accuracy")
-    assert len(found["results"]) == 2 * 2 * 2
+    record, _ = read("accuracy")
+    assert len(record["results"]) == 2 * 2 * 2
     code, _, err = cli(main, "what=accuracy", "attention=softmax")
     assert code == 2
     assert "expected attention=simple" in err
@@ -566,5 +566,5 @@ def test_accuracy_measures_both_precisions_and_takes_none(cli: Commands) -> None
 
 @pytest.mark.parametrize("kept", sorted((PACKAGE.parent / "results" / "bench").iterdir()), ids=lambda path: path.name)
 def test_kept_pages_are_those_of_their_measurements(kept: Path) -> None:
-    found = json.loads((kept / page.NAME).read_text())
-    assert "\n".join(page.page(found)) == (kept / page.PAGE).read_text()
+    record = json.loads((kept / page.NAME).read_text())
+    assert "\n".join(page.page(record)) == (kept / page.PAGE).read_text()

@@ -51,9 +51,9 @@ def weights(depth: int = DEPTH, dim: int = DIM) -> dict[str, Tensor]:
     return {name: torch.randn(shape, generator=generator) * 0.4 for name, shape in shapes.items()}
 
 
-def folder_of(place: Path, found: dict[str, Tensor], **changes: object) -> Path:
+def folder_of(place: Path, tensors: dict[str, Tensor], **changes: object) -> Path:
     place.mkdir(exist_ok=True)
-    save_file(found, place / "model.safetensors")
+    save_file(tensors, place / "model.safetensors")
     config = {
         "hidden_size": DIM, "num_attention_heads": HEADS, "intermediate_size": HIDDEN, "layer_norm_eps": 1e-12,
         "hidden_act": "gelu", "position_embedding_type": "absolute", **changes,
@@ -79,22 +79,22 @@ def model_for(task: Task, system: str = "transformer", **changes: object) -> tor
 def states(model: torch.nn.Module, tokens: Tensor) -> list[Tensor]:
     """Of the embedding and after every block, at all positions."""
     mask = model._mask(tokens)
-    found = [model.embedding(tokens)]
+    hidden = [model.embedding(tokens)]
     for block in model.blocks:
-        found.append(block(found[-1], mask, None))
-    return found
+        hidden.append(block(hidden[-1], mask, None))
+    return hidden
 
 
-def bert_by_hand(found: dict[str, Tensor], ids: Tensor) -> list[Tensor]:
+def bert_by_hand(tensors: dict[str, Tensor], ids: Tensor) -> list[Tensor]:
     """Devlin et al. 2019 for one text without padding, ids [L] with [CLS]: hidden states [L, dim]."""
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return x @ found[f"{name}.weight"].T + found[f"{name}.bias"]
+        return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return layer_norm(x, x.shape[-1:], found[f"{name}.weight"], found[f"{name}.bias"], 1e-12)
+        return layer_norm(x, x.shape[-1:], tensors[f"{name}.weight"], tensors[f"{name}.bias"], 1e-12)
 
-    tables = [found[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
+    tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
     x = norm(tables[0][ids] + tables[1][: len(ids)] + tables[2][0], "embeddings.LayerNorm")
     result = [x]
     for layer in range(DEPTH):
@@ -168,8 +168,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     vocabulary = folder_of(tmp_path / "bert", weights()) / "vocab.txt"
     task = task_of(tmp_path, vocabulary)
 
-    def start(found: dict[str, Tensor], task: Task, changes: dict[str, object] | None = None, **sizes: object) -> None:
-        folder = folder_of(tmp_path / "bert", found, **(changes or {}))
+    def start(
+        tensors: dict[str, Tensor], task: Task, changes: dict[str, object] | None = None, **sizes: object
+    ) -> None:
+        folder = folder_of(tmp_path / "bert", tensors, **(changes or {}))
         Bert(folder=str(folder), take=TAKE).load(model_for(task, **sizes), task)
 
     for arguments, message in (
@@ -187,9 +189,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         (({"pooler.weight": torch.ones(2)}, task, None, {}), "no tensor 'embeddings.word_embeddings.weight'"),
         ((weights(), stub_task(), None, {}), "stub has no tokenizer; use task.vocab="),
     ):
-        found, other, changes, sizes = arguments
+        stored, other, changes, sizes = arguments
         with pytest.raises(UserError, match=message):
-            start(found, other, changes, **sizes)
+            start(stored, other, changes, **sizes)
     with pytest.raises(UserError, match="16 positions, and the task has 17 with the CLS"):
         start(weights(), task_of(tmp_path, vocabulary, max_len=16))
     with pytest.raises(UserError, match="has no lower-cased text"):
@@ -215,14 +217,14 @@ class Hub(SimpleHTTPRequestHandler):
             return
         files = list(Path(self.directory).iterdir())
         if "/tree/" in self.path:
-            found = [
+            answer = [
                 {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": path.name} for path in files
             ]
         else:
-            found = {
+            answer = {
                 "id": "OWNER/NAME", "sha": self.commit, "siblings": [{"rfilename": path.name} for path in files]
             }  # fmt: skip
-        body = json.dumps(found).encode()
+        body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -301,5 +303,5 @@ def test_real_weights_give_the_library_s_hidden_states(tmp_path: Path) -> None:
             theirs = library(whole, output_hidden_states=True).hidden_states
             ours = states(model, torch.tensor([ids + [0] * (100 - len(ids))]))
         assert len(theirs) == len(ours)
-        for one, other in zip(ours, theirs, strict=True):
-            assert (one[:, : len(ids) + 1] - other).abs().max() < 1e-4
+        for actual, expected in zip(ours, theirs, strict=True):
+            assert (actual[:, : len(ids) + 1] - expected).abs().max() < 1e-4

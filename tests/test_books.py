@@ -27,13 +27,13 @@ def rows(count: int = BOOKS) -> Rows:
     """Made-up books of very different lengths; every seventh is an adventure."""
     rng = random.Random(5)
     words = ["".join(rng.choices("aeioustrn", k=rng.randint(1, 9))) for _ in range(90)]
-    found = []
+    entries = []
     for number in range(count):
         body = " ".join(rng.choices(words, k=rng.randint(60, 400)))
         book = f"## Chapter {number}\n\n“{body}”\n\n  The [PAD] end…\n"
         group = "young-adventure" if number % 7 == 3 else "children"
-        found.append({"path": f"Writer {number % 5}/Book {number}.md", "year": "1900", "group": group, "text": book})
-    return found
+        entries.append({"path": f"Writer {number % 5}/Book {number}.md", "year": "1900", "group": group, "text": book})
+    return entries
 
 
 def write(folder: Path, books: Rows) -> Path:
@@ -67,9 +67,10 @@ def chosen(task: Task) -> list[str]:
 
 def texts(task: Task, split: str) -> list[str]:
     """The books of a split, from their tokens."""
-    tokenizer, found = load(task.folder / "tokenizer.json"), getattr(task, split)
+    tokenizer, windows = load(task.folder / "tokenizer.json"), getattr(task, split)
     return [
-        tokenizer.decode(found.tokens[a:b].tolist()) for a, b in zip(found.offsets, found.offsets[1:], strict=False)
+        tokenizer.decode(windows.tokens[a:b].tolist())
+        for a, b in zip(windows.offsets, windows.offsets[1:], strict=False)
     ]
 
 
@@ -116,24 +117,24 @@ def test_few_books_still_fill_every_split(tmp_path: Path, limit: int) -> None:
 
 
 def test_the_order_of_the_file_does_not_matter(tmp_path: Path) -> None:
-    one, two = built(tmp_path / "one"), built(tmp_path / "two", rows()[::-1])
-    assert (one.digest, one.source["tokenizer"]) == (two.digest, two.source["tokenizer"])
-    assert list(listing(one)["train"]) != sorted(listing(one)["train"])
+    first, second = built(tmp_path / "one"), built(tmp_path / "two", rows()[::-1])
+    assert (first.digest, first.source["tokenizer"]) == (second.digest, second.source["tokenizer"])
+    assert list(listing(first)["train"]) != sorted(listing(first)["train"])
 
 
 def test_the_tokenizer_is_of_train_alone(tmp_path: Path) -> None:
     """Other letters in a book of the test split change its tokens, but not the tokenizer."""
-    one = built(tmp_path / "one")
-    name = listing(one)["test"][0]
+    original = built(tmp_path / "one")
+    name = listing(original)["test"][0]
     changed = [{**book, "text": "zq" * (len(book["text"]) // 2)} if book["path"] == name else book for book in rows()]
     changed = [
         {**new, "text": new["text"].ljust(len(old["text"]), "z")} for new, old in zip(changed, rows(), strict=True)
     ]
-    two = built(tmp_path / "two", changed)
-    assert listing(one) == listing(two)
-    assert one.source["tokenizer"] == two.source["tokenizer"]
-    np.testing.assert_array_equal(one.train.tokens, two.train.tokens)
-    assert len(one.test.tokens) != len(two.test.tokens)
+    altered = built(tmp_path / "two", changed)
+    assert listing(original) == listing(altered)
+    assert original.source["tokenizer"] == altered.source["tokenizer"]
+    np.testing.assert_array_equal(original.train.tokens, altered.train.tokens)
+    assert len(original.test.tokens) != len(altered.test.tokens)
 
 
 def test_windows_start_everywhere_in_train_and_apart_elsewhere(tmp_path: Path) -> None:
@@ -173,8 +174,8 @@ def test_only_the_papers_settings_have_the_plain_name(tmp_path: Path) -> None:
 
 
 def test_a_cache_serves_without_its_data(tmp_path: Path) -> None:
-    one, two = built(tmp_path), books().build(place(tmp_path))
-    assert (two.folder, two.name, two.baselines) == (one.folder, one.name, one.baselines)
+    fresh, cached = built(tmp_path), books().build(place(tmp_path))
+    assert (cached.folder, cached.name, cached.baselines) == (fresh.folder, fresh.name, fresh.baselines)
 
 
 # ---------------------------------------------------------------- Project Gutenberg's files
@@ -324,9 +325,9 @@ def test_perplexities_agree_with_dictionaries() -> None:
     train, val, test = chain(101, 1), [*chain(47, 2), 7, 1], [*chain(48, 3), 7, 2, 8, 8, 1]
     assert unigram(stream(train), stream(test, 3), 9) == pytest.approx(counted(train, test, 0.0, 9), rel=1e-12)
     best = min(BIGRAM_WEIGHTS, key=lambda weight: counted(train, val, weight, 9))
-    found = bigram(stream(train), stream(val, 3), stream(test, 3), 9)
-    assert found == pytest.approx(counted(train, test, best, 9), rel=1e-12)
-    assert found < unigram(stream(train), stream(test, 3), 9)
+    perplexity = bigram(stream(train), stream(val, 3), stream(test, 3), 9)
+    assert perplexity == pytest.approx(counted(train, test, best, 9), rel=1e-12)
+    assert perplexity < unigram(stream(train), stream(test, 3), 9)
 
 
 def test_a_uniform_stream_is_as_perplexing_as_its_vocabulary() -> None:
@@ -351,9 +352,11 @@ def check_real(task: Task, real_data: Path) -> None:
         known = {row["path"]: row["text"] for row in map(json.loads, file)}
     tokenizer, names = load(task.folder / "tokenizer.json"), listing(task)
     for split in ("train", "val", "test"):
-        found: Split = getattr(task, split)
+        windows: Split = getattr(task, split)
         for number, name in enumerate(names[split][:3]):
-            assert tokenizer.decode(found.tokens[slice(*found.offsets[number : number + 2])].tolist()) == known[name]
+            assert (
+                tokenizer.decode(windows.tokens[slice(*windows.offsets[number : number + 2])].tolist()) == known[name]
+            )
 
 
 def test_real_books_are_read_back(real_data: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def pairs(cache: Path, name: str = "stub") -> Task:
 
     def make(writers: dict[str, Writer], staging: Path) -> dict:
         a, b, c = np.array([1, 2, 3]), np.array([4] * 11), np.array([5])
-        for label, one, two in ((0, a, b), (1, b, c), (1, a, b)):
-            writers["train"].add(label, one, two)
+        for label, first, second in ((0, a, b), (1, b, c), (1, a, b)):
+            writers["train"].add(label, first, second)
         writers["val"].add(0, c, c)
         writers["test"].add(1, a, b)
         return {"from": "made up", "licence": "none", "rows": {"train": 3, "test": 1}}
@@ -77,8 +77,8 @@ def test_a_path_may_begin_at_home(cli: Commands, monkeypatch: pytest.MonkeyPatch
 def test_json_on_standard_output(cli: Commands) -> None:
     code, out, _ = cli(prepare.main, "experiment=smoke", "json=true", "card=cards.md")
     assert code == 0
-    found = json.loads(out)
-    assert list(found) == [
+    summary = json.loads(out)
+    assert list(summary) == [
         "task",
         "task_version",
         "source",
@@ -89,6 +89,6 @@ def test_json_on_standard_output(cli: Commands) -> None:
         "baselines",
         "test_in_train",
     ]
-    assert found["rows"] == {"train": 200, "val": 50, "test": 70}
-    assert found["source"] == {"from": "generated"}
+    assert summary["rows"] == {"train": 200, "val": 50, "test": 70}
+    assert summary["source"] == {"from": "generated"}
     assert Path("cards.md").read_text().count("## listops (length 10-60") == 1

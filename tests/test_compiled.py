@@ -48,10 +48,10 @@ def test_compiled_blocks_are_plain_ones(name: str, monkeypatch: pytest.MonkeyPat
     compile_blocks(model)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for batch, expected in zip(batches, plain, strict=True):
-        for one, two in zip(passes(model, *batch), expected, strict=True):
-            assert (one is None) == (two is None)
-            if two is not None:
-                assert (one - two).abs().max() <= 1e-10 * two.abs().max().clamp(min=1)
+        for actual, wanted in zip(passes(model, *batch), expected, strict=True):
+            assert (actual is None) == (wanted is None)
+            if wanted is not None:
+                assert (actual - wanted).abs().max() <= 1e-10 * wanted.abs().max().clamp(min=1)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs
 
 

@@ -194,7 +194,7 @@ def strays(conf: Path) -> set[str]:
     defaults = yaml.safe_load((conf / "train.yaml").read_text())["defaults"]
     groups = {key for choice in defaults if isinstance(choice, dict) for key in choice if " " not in key}
     tasks = [path.read_text() for path in (conf / "task").glob("*.yaml")]
-    found = set()
+    unreachable = set()
     for path in conf.rglob("*.yaml"):
         place = path.relative_to(conf)
         if place.parent == Path("."):
@@ -204,8 +204,8 @@ def strays(conf: Path) -> set[str]:
         else:
             known = str(place.parent) in {*groups, "hydra/launcher"}
         if not known:
-            found.add(str(place))
-    return found
+            unreachable.add(str(place))
+    return unreachable
 
 
 def test_every_file_of_options_can_be_chosen(tmp_path: Path) -> None:
@@ -274,11 +274,11 @@ def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
     for recipe, (other, *more) in alike.items():
         for group in ("attention", "protocol", "experiment"):
             for name in (name for name in options(group) if recipe in sections(group, name)):
-                one, two = (
+                first, second = (
                     configure.plain(composed(f"{group}={name}", f"task={task}", *extra))
                     for task, extra in ((recipe, ()), (other, more))
                 )
-                assert {key: one[key] for key in SHARED} == {key: two[key] for key in SHARED}, (name, recipe)
+                assert {key: first[key] for key in SHARED} == {key: second[key] for key in SHARED}, (name, recipe)
     small = configure.plain(composed("experiment=table1_small", "task=matching", "attention=local"))
     assert (small["task"]["max_length"], small["train"]["steps"], small["attention"]["window"]) == (128, 200, 8)
 
@@ -338,8 +338,8 @@ def test_a_users_own_sections(cli: Commands) -> None:
         assert code == 0, err
         return yaml.safe_load(out)
 
-    own = shown("attention=mine", "task=own", "experiment=mine")
-    assert (own["attention"]["scale"], own["seed"], own["task"]["train_size"]) == ("head_dim", 7, 200)
+    config = shown("attention=mine", "task=own", "experiment=mine")
+    assert (config["attention"]["scale"], config["seed"], config["task"]["train_size"]) == ("head_dim", 7, 200)
     assert shown("attention=mine", "task=listops", "experiment=mine")["attention"]["scale"] == "qkv_dim"
     assert shown("attention=near", "task=own", "experiment=small")["attention"]["window"] == 4
 

@@ -43,9 +43,9 @@ def test_a_line_is_the_first_sentence_of_the_file(text: str, sentence: str) -> N
 
 
 def test_an_option_of_ones_own_stands_there(cli: Commands) -> None:
-    own = Path("lra_options/attention/mine.yaml")
-    own.parent.mkdir(parents=True)
-    own.write_text("# Equal weights for all tokens.\n_target_: mine.Mine\n")
+    path = Path("lra_options/attention/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# Equal weights for all tokens.\n_target_: mine.Mine\n")
     assert "  mine            Equal weights for all tokens\n" in cli(start.main)[1]
 
 

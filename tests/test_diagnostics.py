@@ -37,11 +37,11 @@ def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
 
 def builders() -> dict[str, TaskBuilder]:
     """Every task of conf/ that classifies."""
-    found = {}
+    by_task = {}
     for name in options("task"):
         values = configure.plain(composed(f"task={name}", *OVERRIDES.get(name, [])))["task"]
-        found[name] = configure.build(values, "task", [])()
-    return {name: builder for name, builder in found.items() if builder.facts.objective == "classify"}
+        by_task[name] = configure.build(values, "task", [])()
+    return {name: builder for name, builder in by_task.items() if builder.facts.objective == "classify"}
 
 
 # ---------------------------------------------------------------- groups
@@ -76,9 +76,9 @@ def test_every_example_has_one_value_in_each_group(tmp_path: Path) -> None:
     ],
 )
 def test_ranges_are_fifths_that_never_part_equals(sizes: list[int], groups: dict[str, int]) -> None:
-    found = by_size(np.array(sizes))
-    assert list(found) == list(groups)  # ascending as numbers
-    assert {value: len(examples) for value, examples in found.items()} == groups
+    ranges = by_size(np.array(sizes))
+    assert list(ranges) == list(groups)  # ascending as numbers
+    assert {value: len(examples) for value, examples in ranges.items()} == groups
 
 
 def test_ranges_of_different_sizes_are_even() -> None:
@@ -128,8 +128,8 @@ def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
         (tmp_path / f"basic_{split}.tsv").write_text(text)
     builder = ListOpsFiles(folder=str(tmp_path), max_length=100)
     groups = builder.groups(builder.build(place(tmp_path / "cache")).test)
-    found = {name: {value: list(rows) for value, rows in group.items()} for name, group in groups.items()}
-    assert found == {
+    indices = {name: {value: list(rows) for value, rows in group.items()} for name, group in groups.items()}
+    assert indices == {
         "root operator": {"7": [1], "MAX": [3], "SM": [0, 2]},
         "depth": {"1": [1], "3": [0, 2], "4": [3]},
         "length": {"1": [1], "7": [0, 2], "14": [3]},
@@ -172,13 +172,13 @@ def test_overlap_of_pairs_of_few_words() -> None:
         index=np.concatenate([np.arange(150), [0, 150, 3, 3]]),
         labels=np.zeros(77, dtype=np.uint8),
     )
-    found = Overlap(split)(split, np.arange(77))
-    np.testing.assert_allclose(found, tf_idf_cosines(split), atol=1e-6)
-    assert found[-3] == 0  # the last of the 149 and one without words
-    assert found[-2:] == pytest.approx([1, 1])
+    overlaps = Overlap(split)(split, np.arange(77))
+    np.testing.assert_allclose(overlaps, tf_idf_cosines(split), atol=1e-6)
+    assert overlaps[-3] == 0  # the last of the 149 and one without words
+    assert overlaps[-2:] == pytest.approx([1, 1])
     again = AclMatching(max_length=999, limit=None).groups(split)["overlap (%)"]
     assert {value: list(rows) for value, rows in again.items()} == {
-        value: list(rows) for value, rows in by_size(np.rint(100 * found).astype(int)).items()
+        value: list(rows) for value, rows in by_size(np.rint(100 * overlaps).astype(int)).items()
     }
 
 
@@ -186,9 +186,9 @@ def test_overlap_of_the_real_pairs(tmp_path: Path, real_data: Path) -> None:
     builder = AclMatching(max_length=4_000, limit=503)
     split = builder.build(place(tmp_path, real_data)).test
     cosines = tf_idf_cosines(split)
-    found = Overlap(split)(split, np.arange(len(split)))
-    np.testing.assert_allclose(found, cosines, atol=0.02)  # words that share a bucket
-    assert np.median(np.abs(found - cosines)) < 1e-3
+    overlaps = Overlap(split)(split, np.arange(len(split)))
+    np.testing.assert_allclose(overlaps, cosines, atol=0.02)  # words that share a bucket
+    assert np.median(np.abs(overlaps - cosines)) < 1e-3
     groups = builder.groups(split)
     assert list(groups) == ["overlap (%)", "length", "class"]
     assert len(groups["overlap (%)"]) > 3
@@ -209,8 +209,8 @@ def test_counts_by_hand() -> None:
         "class": by_value(np.array([0, 0, 1, 1, 10]), "c{}".format),
     }
     predicted, labels, guessed = np.array([0, 1, 1, 1, 2]), np.array([0, 0, 1, 1, 10]), np.array([1, 1, 1, 1, 1])
-    found = diagnose(groups, predicted, labels, guessed)
-    assert json.dumps(found) == json.dumps(
+    diagnosis = diagnose(groups, predicted, labels, guessed)
+    assert json.dumps(diagnosis) == json.dumps(
         {
             "operator": {
                 "1": {"examples": 2, "correct": 1, "baseline": 1},
@@ -231,8 +231,8 @@ def test_each_group_adds_up_and_the_order_of_the_examples_is_nothing(tmp_path: P
     split, rng = task.test, np.random.default_rng(2)
     predicted = np.where(rng.random(len(split)) < 0.4, split.labels, rng.integers(0, 10, len(split)))
     guessed = builder.guesses(task)
-    found = diagnose(builder.groups(split), predicted, split.labels, guessed)
-    for group in found.values():
+    diagnosis = diagnose(builder.groups(split), predicted, split.labels, guessed)
+    for group in diagnosis.values():
         assert sum(counts["examples"] for counts in group.values()) == len(split)
         assert sum(counts["correct"] for counts in group.values()) == np.sum(predicted == split.labels)
         baseline = sum(counts["baseline"] for counts in group.values())
@@ -240,7 +240,7 @@ def test_each_group_adds_up_and_the_order_of_the_examples_is_nothing(tmp_path: P
     order = rng.permutation(len(split))
     moved = Split(tokens=split.tokens, offsets=split.offsets, index=split.index[order], labels=split.labels[order])
     again = diagnose(builder.groups(moved), predicted[order], moved.labels, guessed[order])
-    assert json.dumps(again) == json.dumps(found)
+    assert json.dumps(again) == json.dumps(diagnosis)
 
 
 def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) -> None:
@@ -266,12 +266,12 @@ def test_other_tasks_compare_with_nothing() -> None:
 def test_calibration_by_hand() -> None:
     confidence = np.array([0.95, 0.3, 0.21, 0.99, 1.0, 0.2, 0.25, 0.0])
     correct = np.array([True, True, False, True, False, False, True, False])
-    found = calibration(confidence, correct)
-    assert [line["examples"] for line in found] == [1, 1, 3, 3]  # 0.2 ends its bin, 0.3 ends its own
-    assert [line["confidence"] for line in found] == pytest.approx([0.0, 0.2, 0.76 / 3, 2.94 / 3])
-    assert [line["accuracy"] for line in found] == pytest.approx([0, 0, 200 / 3, 200 / 3])
-    assert calibration_error(found) == pytest.approx((0 + 20 + (200 - 76) + (294 - 200)) / 8)
-    json.dumps(found, allow_nan=False)
+    lines = calibration(confidence, correct)
+    assert [line["examples"] for line in lines] == [1, 1, 3, 3]  # 0.2 ends its bin, 0.3 ends its own
+    assert [line["confidence"] for line in lines] == pytest.approx([0.0, 0.2, 0.76 / 3, 2.94 / 3])
+    assert [line["accuracy"] for line in lines] == pytest.approx([0, 0, 200 / 3, 200 / 3])
+    assert calibration_error(lines) == pytest.approx((0 + 20 + (200 - 76) + (294 - 200)) / 8)
+    json.dumps(lines, allow_nan=False)
 
 
 @pytest.mark.parametrize("bins", [7, 10, 15])
@@ -279,15 +279,15 @@ def test_calibration_is_that_of_scikit_learn(bins: int) -> None:
     rng = np.random.default_rng(bins)
     confidence = rng.beta(5, 2, 5_003).astype(np.float32)
     correct = rng.random(5_003) < confidence**2
-    found = calibration(confidence, correct, bins)
+    lines = calibration(confidence, correct, bins)
     accuracy, mean = calibration_curve(correct, confidence.astype(np.float64), n_bins=bins)
-    np.testing.assert_allclose([line["accuracy"] for line in found], 100 * accuracy)
-    np.testing.assert_allclose([line["confidence"] for line in found], mean)
-    assert sum(line["examples"] for line in found) == 5_003
-    hits = sum(line["accuracy"] / 100 * line["examples"] for line in found)
+    np.testing.assert_allclose([line["accuracy"] for line in lines], 100 * accuracy)
+    np.testing.assert_allclose([line["confidence"] for line in lines], mean)
+    assert sum(line["examples"] for line in lines) == 5_003
+    hits = sum(line["accuracy"] / 100 * line["examples"] for line in lines)
     assert hits == pytest.approx(correct.sum())
     order = rng.permutation(5_003)
-    assert calibration(confidence[order], correct[order], bins) == found
+    assert calibration(confidence[order], correct[order], bins) == lines
 
 
 def test_calibration_error_of_known_models() -> None:
@@ -308,6 +308,6 @@ def test_calibration_error_of_known_models() -> None:
 
 @pytest.mark.parametrize(("most", "dtype"), [(2, np.uint8), (255, np.uint8), (256, np.uint16)])
 def test_predictions_are_kept_in_few_bytes(most: int, dtype: type) -> None:
-    found = packed(np.array([0, most, 1], dtype=np.int64), np.array([0, 1, 1], dtype=np.uint16))
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, [[0, most, 1], [0, 1, 1]])
+    predictions = packed(np.array([0, most, 1], dtype=np.int64), np.array([0, 1, 1], dtype=np.uint16))
+    assert predictions.dtype == dtype
+    np.testing.assert_array_equal(predictions, [[0, most, 1], [0, 1, 1]])

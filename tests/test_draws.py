@@ -27,11 +27,11 @@ def agrees(values: Tensor, law) -> None:
 def redrawn(name: str, buffer: str, *options: str) -> Tensor:
     """What `redraw` leaves in a buffer at the steps 0, 1, ..., [DRAWS, ...]."""
     mixer = mixer_of(name, "attention.redraw_every=1", *options)
-    found = []
+    buffers = []
     for step in range(DRAWS):
         mixer.redraw(1, step)
-        found.append(mixer.get_buffer(buffer).clone())
-    return torch.stack(found)
+        buffers.append(mixer.get_buffer(buffer).clone())
+    return torch.stack(buffers)
 
 
 @pytest.mark.parametrize("name", ["gmm_rks", "gmm_prf", "generative_rks", "generative_prf"])
@@ -115,16 +115,16 @@ def test_the_kernel_of_generated_frequencies(kind: str) -> None:
 
     nodes, shares = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(120))
     expected = kernel((weight * nodes + bias[:, None]).tanh()) @ shares / math.sqrt(2 * math.pi)
-    found = []
+    estimates = []
     for step in range(DRAWS):
         mixer.redraw(1, step)
         if kind == "rks":
             mixer.smoothing = 0.0
             phi_x, phi_y = mixer.features(x * 5**0.25, y * 5**0.25, None)
-            found.append((phi_x * phi_y).sum(dim=-1).detach())
+            estimates.append((phi_x * phi_y).sum(dim=-1).detach())
         else:
-            found.append(kernel(generator.frequencies().detach()).mean(dim=-1))
-    drawn = torch.stack(found)
+            estimates.append(kernel(generator.frequencies().detach()).mean(dim=-1))
+    drawn = torch.stack(estimates)
     error = drawn.std(dim=0) / math.sqrt(DRAWS)
     assert error.max() < 0.02
     assert ((drawn.mean(dim=0) - expected).abs() < 3.5 * error).all()

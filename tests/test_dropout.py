@@ -63,10 +63,10 @@ def test_drops_are_independent_at_the_rate(p: float) -> None:
 def test_padding_does_not_move_the_noise(p: float, numbers: Numbers, short: tuple, long: tuple, device: str) -> None:
     """Whatever the caller says of the axes of [L, F], or of a head's [n, m], the shorter is a corner of the longer."""
     key = NoiseKey(words=streams.key(1, "dropout"), step=3, layer=5, rows=[4, 0, 1, 3, 2])
-    one, two = (kept(key, torch.Size((5, *shape)), p, numbers, device) for shape in (short, long))
-    corner = two[tuple(slice(size) for size in (5, *short))]
-    assert torch.equal(one, corner)
-    assert not two.all()
+    shorter, longer = (kept(key, torch.Size((5, *shape)), p, numbers, device) for shape in (short, long))
+    corner = longer[tuple(slice(size) for size in (5, *short))]
+    assert torch.equal(shorter, corner)
+    assert not longer.all()
 
 
 def kept(key: NoiseKey, shape: torch.Size, p: float, numbers: Numbers, device: str) -> torch.Tensor:
@@ -196,10 +196,10 @@ def test_without_keys_training_is_refused() -> None:
 
 
 def test_streams_are_a_function_of_their_names() -> None:
-    one = streams.generator(5, "order", 2).random(3)
-    np.testing.assert_array_equal(one, streams.generator(5, "order", 2).random(3))
+    draws = streams.generator(5, "order", 2).random(3)
+    np.testing.assert_array_equal(draws, streams.generator(5, "order", 2).random(3))
     for other in ((6, "order", 2), (5, "init", 2), (5, "order", 3), (5, "order")):
-        assert (streams.generator(*other).random(3) != one).all()
+        assert (streams.generator(*other).random(3) != draws).all()
     assert streams.key(7, "dropout").tolist() == [17559002276220262541, 3147876876828449332]
 
 

@@ -53,9 +53,9 @@ def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
         OmegaConf.update(cfg, key, value, merge=False)
         try:
             settings = settings_of(cfg)
-            found = describe(assemble(settings)) if settings.describe else {}
+            description = describe(assemble(settings)) if settings.describe else {}
             assert value != float("inf"), f"{key} is accepted"
-            assert found.get("parameters", 1) > 0
+            assert description.get("parameters", 1) > 0
         except UserError as error:
             message = str(error)
             assert "\n" not in message
@@ -113,10 +113,10 @@ def test_lists_groups_and_long_texts_have_folders_of_their_own(
     code, _, err = cli(train.main, *SWEEP, "out=runs", *arguments, "max_hours=null")
     assert code == 0, err
     assert "2 of 2 runs finished" in err
-    found = sorted(path.parents[1].name for path in Path("runs").rglob(record.NAME))
-    assert names is None or found == names
-    assert len(set(found)) == 2
-    assert all(len(name) <= 200 for name in found)
+    folders = sorted(path.parents[1].name for path in Path("runs").rglob(record.NAME))
+    assert names is None or folders == names
+    assert len(set(folders)) == 2
+    assert all(len(name) <= 200 for name in folders)
     assert "2 runs, " not in cli(train.main, *SWEEP, "out=runs", *arguments)[2], "the names are the same again"
 
 

@@ -42,9 +42,9 @@ def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, norm: str,
     outputs = []
     for block in model.blocks:
         block.mixer.register_forward_hook(lambda _, inputs, output: outputs.append(output[:, 0]))
-    found, logits = readings(model, tokens(documents))
-    assert (len(found), {len(blocks) for blocks in found}) == (documents, {3})
-    for place, blocks in enumerate(found):
+    by_document, logits = readings(model, tokens(documents))
+    assert (len(by_document), {len(blocks) for blocks in by_document}) == (documents, {3})
+    for place, blocks in enumerate(by_document):
         for reading, output in zip(blocks, outputs, strict=True):
             assert reading.parts.shape == (3, 12, 6)
             gap = reading.parts.sum(dim=(0, 1)) + reading.bias - output[place]

@@ -31,15 +31,15 @@ def extractor(form: str, side: str, *options: str, **shape: object) -> Mixer:
 def matrices(mixer: Mixer) -> dict[int, torch.Tensor]:
     """lag -> W [D, D] of x W."""
     width, block, taps = mixer.weight.shape
-    found = {}
+    by_lag = {}
     for tap in range(taps):
         cut = mixer.weight[:, :, tap].split(block)
         w = torch.block_diag(*[part.t() for part in cut])
         assert w.shape == (width, width)
         if mixer.rank:
             w = mixer.down.weight.t() @ w @ mixer.up.weight.t()
-        found[mixer.lags - 1 - tap] = w
-    return found
+        by_lag[mixer.lags - 1 - tap] = w
+    return by_lag
 
 
 def by_loops(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
@@ -71,10 +71,10 @@ def test_both_ways_are_the_double_sum(form: str, side: str, length: int) -> None
     slopes = gradients(expected, mixer, x)
     for evaluate in ("direct", "fft"):
         mixer.evaluate = evaluate
-        found = mixer(x)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-        for one, two in zip(gradients(found, mixer, x), slopes, strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+        actual = mixer(x)
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+        for gradient, slope in zip(gradients(actual, mixer, x), slopes, strict=True):
+            torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-12)
 
 
 def test_the_sides_have_the_lags_of_the_paper_and_their_mirror_images() -> None:
@@ -178,12 +178,12 @@ def test_language_models_see_nothing_later() -> None:
 def test_auto_chooses(side: str, lags: int, length: int, expected: str) -> None:
     """Each way of summing has its own last bits."""
     mixer, x = extractor("bases", side, f"lags={lags}", "evaluate=auto"), noise(2, length, 6)
-    found, values = mixer(x), {}
+    actual, values = mixer(x), {}
     for evaluate in ("direct", "fft"):
         mixer.evaluate = evaluate
         values[evaluate] = mixer(x)
     assert not torch.equal(values["direct"], values["fft"])
-    torch.testing.assert_close(found, values[expected], rtol=0, atol=0)
+    torch.testing.assert_close(actual, values[expected], rtol=0, atol=0)
 
 
 @every_side

@@ -52,8 +52,8 @@ def total(values: list) -> Number:
     return result
 
 
-def add(one: Vector, two: Vector) -> Vector:
-    return [a + b for a, b in zip(one, two, strict=True)]
+def add(first: Vector, second: Vector) -> Vector:
+    return [a + b for a, b in zip(first, second, strict=True)]
 
 
 def times(x: Vector, matrix: list[Vector]) -> Vector:
@@ -191,8 +191,8 @@ def test_the_paper_s_sizes() -> None:
     assert complexity.extractor_training(128, 1, 128)["parameters"] == 2_129_920
     assert complexity.attention_training(128, 8, 128)["parameters"] == 65_536
     for d, length in ((128, 128), (7, 11)):
-        found = complexity.extractor_training(d, 1, length)
-        assert 2 * found["multiplications"] == length**2 * d**2 + 5 * length * d**2 + 2 * length * d
-        assert 2 * found["additions"] == length**2 * d**2 + 5 * length * d**2 - 6 * length * d
+        counts = complexity.extractor_training(d, 1, length)
+        assert 2 * counts["multiplications"] == length**2 * d**2 + 5 * length * d**2 + 2 * length * d
+        assert 2 * counts["additions"] == length**2 * d**2 + 5 * length * d**2 - 6 * length * d
     page = subprocess.run([sys.executable, "-m", "lra.tools.complexity"], capture_output=True, text=True, check=True)
     assert "| parameters | 65,536 | 65,536 | 2,129,920 |" in page.stdout

@@ -305,14 +305,14 @@ def test_killed_while_preparing(record_property, cli: Commands) -> None:
     assert list(Path("own").rglob("*.tmp"))
     ended = command(*DATA, "cache=own", "json=true", main=prepare.main)
     left = list(Path("own").rglob("*.tmp"))
-    one, other = (json.loads(text.out) for text in (whole, ended))
-    same = all(one[key] == other[key] for key in ("source", "rows", "digest", "baselines"))
+    expected, actual = (json.loads(text.out) for text in (whole, ended))
+    same = all(expected[key] == actual[key] for key in ("source", "rows", "digest", "baselines"))
     observe(
         record_property,
         "killed while preparing",
         "SIGKILL at 3 points",
         "[-9, -9, -9]; then 0, the same data, [] left",
-        f"{killed}; then {ended.code}, {'the same' if same else 'other'} data, {left} left",
+        f"{killed}; then {ended.code}, {'the same' if same else 'actual'} data, {left} left",
     )
 
 
@@ -426,13 +426,13 @@ def test_the_clock_goes_backwards(record_property, cli: Commands, whole) -> None
 
 def faketime() -> Path:
     """The library that lies about the time; the test is skipped where it is not installed."""
-    found = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
+    libraries = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
     package = find_spec("libfaketime")
     if package:
-        found += Path(package.origin).parent.rglob("libfaketime.so.1")
-    if not found:
+        libraries += Path(package.origin).parent.rglob("libfaketime.so.1")
+    if not libraries:
         pytest.skip("libfaketime is not installed")
-    return found[0]
+    return libraries[0]
 
 
 def test_other_data_are_refused(record_property, cli: Commands) -> None:
@@ -485,11 +485,11 @@ def test_numbers_that_are_not_finite(record_property, cli: Commands, break_it: C
         when(lra.training.update, "accumulate", 11, break_it)()
 
     ended = command("--multirun", *TINY, "out=runs", inside=broken)
-    found = record.read(run_folder() / record.NAME)
-    assert found["steps"] == 10
-    assert "step 10 is" in found["reason"]
-    assert "learning rate" in found["reason"]
-    assert ("micro-batch 0" if break_it is nan_weight else "the gradient of") in found["reason"]
+    run = record.read(run_folder() / record.NAME)
+    assert run["steps"] == 10
+    assert "step 10 is" in run["reason"]
+    assert "learning rate" in run["reason"]
+    assert ("micro-batch 0" if break_it is nan_weight else "the gradient of") in run["reason"]
     assert "0/1, 1 diverged" in Path("runs/README.md").read_text()
     kept = checkpoint.read(run_folder())
     finite = kept is not None and all(value.isfinite().all() for value in kept.tensors.values())
@@ -498,7 +498,7 @@ def test_numbers_that_are_not_finite(record_property, cli: Commands, break_it: C
         break_it.__name__.replace("_", " "),
         "in step 10",
         "1, diverged, last good checkpoint kept",
-        f"{ended.code}, {found['status']}, {'last good checkpoint kept' if finite else 'no good checkpoint'}",
+        f"{ended.code}, {run['status']}, {'last good checkpoint kept' if finite else 'no good checkpoint'}",
     )
 
 

@@ -45,8 +45,10 @@ def test_one_function_gives_the_numbers_of_its_layers(options: tuple[str, bool, 
     activation, bias, dropout, over = options
     made = net(dropout, over=over, activation=activation, bias=bias).train(training)
     x, weights = inputs()
-    for one, other in zip(passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+    for actual, expected in zip(
+        passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
     if training and dropout:
         assert (made(x) == 0).any()
 
@@ -99,7 +101,7 @@ def test_the_backward_pass_changes_nothing_that_is_kept() -> None:
     before = weights.clone()
     once = torch.autograd.grad(y, [x, *made.parameters()], weights, retain_graph=True)
     again = torch.autograd.grad(y, [x, *made.parameters()], weights)
-    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(once, again, strict=True))
     assert torch.equal(weights, before)
 
 
@@ -120,26 +122,28 @@ def test_bf16_rounds_as_the_layers_do() -> None:
     made, x = made.float(), x.detach().float().requires_grad_()
     for layers in (True, False):
         with torch.autocast("cpu", torch.bfloat16):
-            found = passes(made, x, weights, layers=layers)
-        assert [value.dtype for value in found] == [torch.bfloat16] + 5 * [torch.float32]
-        errors[layers] = [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, exact, strict=True)]
-    for own, other in zip(errors[False], errors[True], strict=True):
-        assert 1e-4 < own < 2 * other
+            rounded = passes(made, x, weights, layers=layers)
+        assert [value.dtype for value in rounded] == [torch.bfloat16] + 5 * [torch.float32]
+        errors[layers] = [((a.double() - b).norm() / b.norm()).item() for a, b in zip(rounded, exact, strict=True)]
+    for error, other in zip(errors[False], errors[True], strict=True):
+        assert 1e-4 < error < 2 * other
 
 
 def test_the_second_activation_keeps_the_layers() -> None:
     made = net(0.3, output_gelu=True).train()
     x, weights = inputs()
-    for one, other in zip(passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True):
-        assert torch.equal(one, other)
+    for actual, expected in zip(
+        passes(made, x, weights, layers=False), passes(made, x, weights, layers=True), strict=True
+    ):
+        assert torch.equal(actual, expected)
     assert not torch.allclose(made(x), net(0.3).train()(x))
 
 
 def test_its_dropout_is_told_apart_in_a_profile() -> None:
     made = net(0.3).train()
     x, weights = inputs()
-    found = profile(Workload(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
-    assert found[DROPOUT] > 0
+    seconds = profile(Workload(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
+    assert seconds[DROPOUT] > 0
     assert "draw" not in vars(made[2])
 
 

@@ -239,17 +239,17 @@ def test_accuracy_over_difficulty_has_a_panel_for_each_system(folder: Path) -> N
     figure = figures.over_difficulty(column, shown)
     assert [panel.get_title() for panel in figure.axes] == [system.title for system in shown]
     for loss, (system, panel) in enumerate(zip(shown, figure.axes, strict=True)):
-        [own] = [line for line in panel.lines if line.get_color() == system.colour]
-        np.testing.assert_allclose(own.get_ydata(), [100 - 2 * loss, 100 - 8 * loss])
+        [coloured] = [line for line in panel.lines if line.get_color() == system.colour]
+        np.testing.assert_allclose(coloured.get_ydata(), [100 - 2 * loss, 100 - 8 * loss])
         assert [text.get_text() for text in panel.get_xticklabels()] == ["2", "8"]
         assert len(panel.lines) == 3
     assert figures.over_difficulty(column, systems) is None
 
 
 def test_accuracy_by_group_pools_the_counts() -> None:
-    found = columns.accuracy_by([results(1), results(3), {}])
-    assert found["root operator"]["MIN"] == {"accuracy": 100 * (201 + 203) / 1000, "baseline": 30.0}
-    assert found["length"] == {"500-999": {"accuracy": 100 * 500 / 1200}, "1000-1999": {"accuracy": 30.0}}
+    accuracies = columns.accuracy_by([results(1), results(3), {}])
+    assert accuracies["root operator"]["MIN"] == {"accuracy": 100 * (201 + 203) / 1000, "baseline": 30.0}
+    assert accuracies["length"] == {"500-999": {"accuracy": 100 * 500 / 1200}, "1000-1999": {"accuracy": 30.0}}
     assert columns.accuracy_by([{}]) == {}
 
 
@@ -262,9 +262,9 @@ def test_reliability_by_hand() -> None:
 
 
 def test_seeds_are_taken_together_where_all_of_them_were_measured() -> None:
-    one = {"step": [10, 20, 30], "val_loss": [3.0, None, 1.0]}
-    two = {"step": [10, 20, 30, 40], "val_loss": [5.0, 4.0, 3.0, 2.0]}
-    steps, values = records.over_seeds([one, two, {"step": [5]}], "val_loss")
+    first = {"step": [10, 20, 30], "val_loss": [3.0, None, 1.0]}
+    second = {"step": [10, 20, 30, 40], "val_loss": [5.0, 4.0, 3.0, 2.0]}
+    steps, values = records.over_seeds([first, second, {"step": [5]}], "val_loss")
     assert steps.tolist() == [10, 30]
     assert values.tolist() == [[3.0, 1.0], [5.0, 3.0]]
     assert [part.size for part in records.over_seeds([], "val_loss")] == [0, 0]
@@ -316,7 +316,7 @@ def test_colours_can_be_told_apart_without_one_kind_of_cone(kind: str) -> None:
         return list(np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1))
 
     def nearest(colours: list) -> float:
-        return min(float(np.linalg.norm(one - two)) for one, two in itertools.combinations(seen(colours), 2))
+        return min(float(np.linalg.norm(first - second)) for first, second in itertools.combinations(seen(colours), 2))
 
     assert nearest(list(figures.COLOURS)) > 10
     if kind == "deuteranopia":

@@ -12,8 +12,8 @@ from lra.core.files import JSON_DEPTH, open_to_write, parse_json, read_json, rea
 
 
 def socket_at(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(path.name)
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(path.name)
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -88,9 +88,9 @@ def test_two_writers_of_one_file_have_names_of_their_own(tmp_path: Path, monkeyp
     partial = []
     replace = os.replace
 
-    def note(one: Path, other: Path) -> None:
-        partial.append(one.name)
-        replace(one, other)
+    def note(source: Path, target: Path) -> None:
+        partial.append(source.name)
+        replace(source, target)
 
     monkeypatch.setattr(os, "replace", note)
     for _ in range(2):

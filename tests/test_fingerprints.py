@@ -124,8 +124,8 @@ def test_what_is_remembered_of_another_file_is_not_taken(tmp_path: Path, raw: Pa
     fingerprints.stamps(place(tmp_path), [tmp_path / "other"])
     [other] = set((tmp_path / "cache" / "raw").iterdir()) - {known}
     other.write_bytes(known.read_bytes())
-    [found] = fingerprints.stamps(place(tmp_path), [tmp_path / "other"])
-    assert found["sha256"] == sha256(b"other data of 23 bytes!").hexdigest()
+    [stamp] = fingerprints.stamps(place(tmp_path), [tmp_path / "other"])
+    assert stamp["sha256"] == sha256(b"other data of 23 bytes!").hexdigest()
 
 
 def test_verify_reads_anew_and_corrects(tmp_path: Path, raw: Path, capfd: pytest.CaptureFixture, monkeypatch) -> None:

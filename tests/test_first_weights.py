@@ -26,13 +26,13 @@ def released(name: str, *overrides: str, **changes: object) -> Mixer:
     return first(name, f"attention.init={RELEASED[name]}", *overrides, **changes)
 
 
-def is_normal(found: Tensor, deviation: float, mean: float = 0.0) -> None:
+def is_normal(weights: Tensor, deviation: float, mean: float = 0.0) -> None:
     """To five standard errors of the mean and of the deviation, and with as many beyond two deviations."""
-    count = found.numel()
+    count = weights.numel()
     assert count > 300
-    assert found.mean().item() == pytest.approx(mean, abs=5 * deviation / math.sqrt(count))
-    assert found.std().item() == pytest.approx(deviation, rel=5 / math.sqrt(2 * count))
-    beyond = ((found - mean).abs() > 2 * deviation).double().mean()
+    assert weights.mean().item() == pytest.approx(mean, abs=5 * deviation / math.sqrt(count))
+    assert weights.std().item() == pytest.approx(deviation, rel=5 / math.sqrt(2 * count))
+    beyond = ((weights - mean).abs() > 2 * deviation).double().mean()
     assert beyond == pytest.approx(math.erfc(2**0.5), abs=5 * math.sqrt(0.0455 / count))
 
 
@@ -149,9 +149,9 @@ def test_real_c_has_half_the_mean_square() -> None:
 
 def test_a_truncated_normal_has_the_deviation_asked_for() -> None:
     torch.manual_seed(1)
-    found = draw_truncated(torch.empty(199, 211), 0.3)
-    assert found.std().item() == pytest.approx(0.3, rel=0.01)
-    assert 0.99 < found.abs().max() / (2 * 0.3 / 0.87962566) <= 1
+    weights = draw_truncated(torch.empty(199, 211), 0.3)
+    assert weights.std().item() == pytest.approx(0.3, rel=0.01)
+    assert 0.99 < weights.abs().max() / (2 * 0.3 / 0.87962566) <= 1
 
 
 @pytest.mark.parametrize("name", ["mega", "mlstm", "rwkv7"])

@@ -161,8 +161,8 @@ def test_every_cut_gives_the_same_gradient(documents: int, dropout: float, syste
     for micro_batch in (1, 3, 5, 7):
         other, cut = gradients(model, task, micro_batch)
         assert other == pytest.approx(loss, rel=1e-12)
-        for one, two in zip(whole, cut, strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+        for of_whole, of_cut in zip(whole, cut, strict=True):
+            torch.testing.assert_close(of_whole, of_cut, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("most", [13, 40, 100])
@@ -182,11 +182,11 @@ def test_no_cut_is_cheaper(most: int, overhead: int) -> None:
             bounds = [0, *(place + 1 for place, cut in enumerate(chosen) if cut), 10]
             yield [slice(*pair) for pair in pairwise(bounds)]
 
-    found = cheapest(lengths, most, overhead)
-    assert [place for part in found for place in range(part.start, part.stop)] == list(range(10))
-    assert cost(found) == min(map(cost, all_cuts()))
+    best = cheapest(lengths, most, overhead)
+    assert [place for part in best for place in range(part.start, part.stop)] == list(range(10))
+    assert cost(best) == min(map(cost, all_cuts()))
     if overhead == 0:
-        assert cost(found) == lengths.sum()
+        assert cost(best) == lengths.sum()
 
 
 def test_masked_documents_are_hardly_padded() -> None:
@@ -225,7 +225,7 @@ def test_few_lengths_are_a_little_longer() -> None:
 def test_the_gradient_is_that_of_the_mean_loss() -> None:
     task = stub_task()
     model = model_for(task, "protocol=strict")
-    loss, found = gradients(model, task, 3)
+    loss, grads = gradients(model, task, 3)
     model.zero_grad()
     losses = []
     for example in [3, 19, 4, 0, 11, 7, 22, 13]:
@@ -236,8 +236,8 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
     mean = torch.stack(losses).mean()
     mean.backward()
     assert loss == pytest.approx(mean.item(), rel=1e-12)
-    for one, parameter in zip(found, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, rtol=1e-10, atol=1e-12)
+    for grad, parameter in zip(grads, model.parameters(), strict=True):
+        torch.testing.assert_close(grad, parameter.grad, rtol=1e-10, atol=1e-12)
 
 
 def test_other_steps_have_other_masks() -> None:
@@ -435,8 +435,8 @@ def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
         assert list(model.state_dict()) == names
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
         assert not model.few_lengths
-    for one, other in zip(*losses, strict=True):
-        assert one == pytest.approx(other, rel=1e-9)
+    for first, second in zip(*losses, strict=True):
+        assert first == pytest.approx(second, rel=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
@@ -471,15 +471,15 @@ except UserError as error:
 """
     missing = {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     path = os.pathsep.join([str(PACKAGE.parent), str(PACKAGE.parent / "tests")])
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **missing, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout.startswith("train.compile=true: torch.compile does not work here")
-    assert len(found.stdout.splitlines()) == 1
+    assert completed.stdout.startswith("train.compile=true: torch.compile does not work here")
+    assert len(completed.stdout.splitlines()) == 1
 
 
 @pytest.mark.gpu
@@ -504,8 +504,8 @@ def test_rates_decay_from_layer_to_layer() -> None:
         list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
         return {name: value - start[name] for name, value in model.state_dict().items()}
 
-    found, plain = moved(layer_decay=0.5), moved()
-    for name, change in found.items():
+    decayed, plain = moved(layer_decay=0.5), moved()
+    for name, change in decayed.items():
         factor = {"embedding": 1 / 8, "blocks.0": 1 / 4, "blocks.1": 1 / 2, "final_norm": 1, "head": 1}
         [share] = [value for part, value in factor.items() if name.startswith(part)]
         torch.testing.assert_close(change, share * plain[name], rtol=1e-9, atol=1e-15)

@@ -13,8 +13,8 @@ from lra.records import record
 
 
 def keys(path: Path) -> dict[str, set[str]]:
-    found = record.read(path)
-    return {"record": {*found}, "provenance": {*found["provenance"]}}
+    content = record.read(path)
+    return {"record": {*content}, "provenance": {*content["provenance"]}}
 
 
 def burn(*_: object, **__: object) -> None:

@@ -68,8 +68,8 @@ def passes(layer: nn.Module, x: Tensor, *arguments: object, bf16: bool = False) 
     return [y, *torch.autograd.grad(y, [x, *layer.parameters()], weights)]
 
 
-def error(found: Tensor, exact: Tensor) -> float:
-    return ((found.double().cpu() - exact.cpu()).norm() / exact.cpu().norm()).item()
+def error(actual: Tensor, exact: Tensor) -> float:
+    return ((actual.double().cpu() - exact.cpu()).norm() / exact.cpu().norm()).item()
 
 
 def check_errors(layer: nn.Module, x: Tensor, *arguments: object, device: str = "cpu") -> None:
@@ -79,12 +79,12 @@ def check_errors(layer: nn.Module, x: Tensor, *arguments: object, device: str = 
         exact = passes(layer, x, *arguments)
     layer, x = layer.float().to(device), x.float().to(device)
     for bf16 in (False, True):
-        found = passes(layer, x, *arguments, bf16=bf16)
+        actual = passes(layer, x, *arguments, bf16=bf16)
         with plainly():
             plain = passes(layer, x, *arguments, bf16=bf16)
-        assert [value.dtype for value in found] == [value.dtype for value in plain]
-        own, other = (sum(map(error, values, exact)) for values in (found, plain))
-        assert 1e-8 < own < 2 * other
+        assert [value.dtype for value in actual] == [value.dtype for value in plain]
+        actual_error, plain_error = (sum(map(error, values, exact)) for values in (actual, plain))
+        assert 1e-8 < actual_error < 2 * plain_error
 
 
 FEED_FORWARD = list(product([0.3, 0.0], ["gelu", "relu"], [True, False]))
@@ -94,12 +94,12 @@ FEED_FORWARD = list(product([0.3, 0.0], ["gelu", "relu"], [True, False]))
 @pytest.mark.parametrize(("dropout", "activation", "bias"), FEED_FORWARD)
 def test_a_feed_forward_net_is_its_plain_form(dropout: float, activation: str, bias: bool) -> None:
     layer, x = net(dropout, activation, bias), noise(B, N, D)
-    found = passes(layer, x)
+    actual = passes(layer, x)
     with plainly():
         expected = passes(layer, x)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
-        assert torch.equal(one == 0, other == 0)
+    for tensor, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(tensor, reference, rtol=1e-12, atol=1e-13)
+        assert torch.equal(tensor == 0, reference == 0)
     check_errors(layer, x)
 
 
@@ -109,11 +109,11 @@ def test_a_feed_forward_net_is_its_plain_form(dropout: float, activation: str, b
 def test_a_block_is_its_plain_form(overrides: tuple[str, ...], reads: int | None) -> None:
     layer, x = block(*overrides), noise(B, N, 14)
     layer.train(reads is None)
-    found = passes(layer, x, None, reads)
+    actual = passes(layer, x, None, reads)
     with plainly():
         expected = passes(layer, x, None, reads)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    for tensor, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(tensor, reference, rtol=1e-11, atol=1e-12)
     check_errors(layer, x, None, reads)
 
 
@@ -126,11 +126,11 @@ def test_an_activation_in_many_tiles() -> None:
         .train()
     )
     x = noise(5, 19, 2)
-    found = passes(made, x)
+    actual = passes(made, x)
     with plainly():
         expected = passes(made, x)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    for tensor, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(tensor, reference, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.usefixtures("fused")
@@ -144,16 +144,16 @@ def test_each_result_of_a_join_has_a_gradient(columns: int, wanted: tuple[int, .
     given = [noise(6, 23, columns, seed=seed).requires_grad_() for seed in range(3)]
 
     def gradients() -> list[Tensor]:
-        found = fused.join(given[0], given[1], drop, norm, extra=given[2])
-        value = sum((found[number] * noise(6, 23, columns, seed=5 + number)).sum() for number in wanted)
+        outputs = fused.join(given[0], given[1], drop, norm, extra=given[2])
+        value = sum((outputs[number] * noise(6, 23, columns, seed=5 + number)).sum() for number in wanted)
         weights = list(norm.parameters()) if 1 in wanted else []
-        return [*found, *torch.autograd.grad(value, [*given, *weights])]
+        return [*outputs, *torch.autograd.grad(value, [*given, *weights])]
 
-    found = gradients()
+    actual = gradients()
     with plainly():
         expected = gradients()
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    for tensor, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(tensor, reference, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.usefixtures("fused")
@@ -162,9 +162,9 @@ def test_what_is_no_number_stays_none() -> None:
     x = torch.tensor([[torch.nan, -1e30, 1e30, 0.0, 7.0]])
     for name, function in (("gelu", nn.functional.gelu), ("relu", torch.relu)):
         with np.errstate(all="ignore"):  # the interpreter computes the derivative, too
-            found = fused.kernels().activate(x, None, None, name)
-        assert torch.equal(found.isnan(), function(x).isnan())
-        torch.testing.assert_close(found[:, 1:], function(x)[:, 1:])
+            activated = fused.kernels().activate(x, None, None, name)
+        assert torch.equal(activated.isnan(), function(x).isnan())
+        torch.testing.assert_close(activated[:, 1:], function(x)[:, 1:])
 
 
 @pytest.mark.usefixtures("fused")

@@ -58,11 +58,11 @@ def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
 def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
     """Against torch's own AdamW, one for each group, whose rates are set by hand."""
     recipe = small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant", clip_norm=None)
-    found, model, task = stepped(s4d(), recipe), s4d(), stub_task()
-    own = {"log_dt": (0.002, 0.0), "log_decay": (0.05, 0.3), "frequency": (0.05, 0.3)}
+    actual, model, task = stepped(s4d(), recipe), s4d(), stub_task()
+    rates = {"log_dt": (0.002, 0.0), "log_decay": (0.05, 0.3), "frequency": (0.05, 0.3)}
     optimizers = []
     for name, parameter in model.named_parameters():
-        rate, decay = own.get(name.split(".")[-1], (0.05, 0.1))
+        rate, decay = rates.get(name.split(".")[-1], (0.05, 0.1))
         kind = torch.optim.AdamW([parameter], betas=tuple(recipe.betas), eps=recipe.eps, weight_decay=decay)
         optimizers.append((rate, kind))
     for step in range(3):
@@ -72,13 +72,13 @@ def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
             optimizer.param_groups[0]["lr"] = rate * recipe.learning_rate(step) / recipe.lr
             optimizer.step()
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(actual[name], value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"])
 def test_a_rate_of_its_own_is_the_peak_of_a_group(schedule: str) -> None:
-    own = {"step": {"rate": 0.002, "weight_decay": None}}
-    recipe = small_recipe(lr=0.05, schedule=schedule, warmup=7, steps=31, groups=own)
+    groups = {"step": {"rate": 0.002, "weight_decay": None}}
+    recipe = small_recipe(lr=0.05, schedule=schedule, warmup=7, steps=31, groups=groups)
     factor, _ = recipe.own("blocks.0.mixer.log_dt", "step")
     rates = [recipe.learning_rate(step) for step in range(31)]
     assert max(rates) == pytest.approx(recipe.peak, rel=1e-12)
@@ -94,8 +94,10 @@ def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
 def test_a_rate_may_be_a_multiple_of_the_rest() -> None:
     twice = {"step": {"rate": "2x", "weight_decay": 0.0}, "state": {"rate": "0.5x", "weight_decay": None}}
     given = {"step": {"rate": 0.1, "weight_decay": 0.0}, "state": {"rate": 0.025, "weight_decay": None}}
-    one, two = (stepped(s4d(), small_recipe(groups=groups, lr=0.05, schedule="constant")) for groups in (twice, given))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    relative, absolute = (
+        stepped(s4d(), small_recipe(groups=groups, lr=0.05, schedule="constant")) for groups in (twice, given)
+    )
+    assert all(torch.equal(relative[name], absolute[name]) for name in relative)
 
 
 def test_what_is_not_finite_moves_no_group() -> None:
@@ -111,7 +113,7 @@ def test_what_is_not_finite_moves_no_group() -> None:
 @pytest.mark.parametrize("attention", sorted({name for name, _ in cases()}))
 def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
     """Every entry is there in some setting of the tests, and case=own_rates says what the source gives to it."""
-    found: set[str] = set()
+    grouped: set[str] = set()
     for name, extra in cases():
         if name == attention:
             mixer = mixer_of(name, *extra)
@@ -119,8 +121,8 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
             for parameter, _ in mixer.named_parameters():
                 holding = [place for place in places if f"{parameter}.".startswith(f"{place}.")]
                 assert len(holding) <= 1, (parameter, holding)
-                found.update(holding)
-    assert found == set(places)
+                grouped.update(holding)
+    assert grouped == set(places)
     assert bool(places) == (attention in OF_SOURCES)
 
 

@@ -70,10 +70,10 @@ def slowed(call: Callable[..., object]) -> Callable[..., object]:
 def test_a_part_has_what_its_calls_take(monkeypatch: pytest.MonkeyPatch, part: str, call: str) -> None:
     """But that the first batch of a round may be read before it, and that a checkpoint takes what its disk does."""
     monkeypatch.setattr(call, slowed(resolve_name(call)))
-    found = {result["part"]: result["cpu"][0] for result in host.run(settings("rounds=1"))}
-    assert found.keys() == SLOWED.keys()
-    assert max(found.keys() - ({host.SAVE} - {part}), key=found.__getitem__) == part
-    assert found[part] >= SLOW * (STEPS - 1) / STEPS
+    seconds = {result["part"]: result["cpu"][0] for result in host.run(settings("rounds=1"))}
+    assert seconds.keys() == SLOWED.keys()
+    assert max(seconds.keys() - ({host.SAVE} - {part}), key=seconds.__getitem__) == part
+    assert seconds[part] >= SLOW * (STEPS - 1) / STEPS
 
 
 def test_the_parts_are_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +142,13 @@ def test_documents_that_are_predicted_position_by_position_are_not_shortened() -
 def test_host_end_to_end(cli: Commands) -> None:
     code, _, err = cli(main, "what=host", *TINY, "rounds=2", "out=host")
     assert code == 0, err
-    found, text = json.loads(Path("host", page.NAME).read_text()), Path("host", page.PAGE).read_text()
-    assert [result["part"] for result in found["results"]] == [host.CHOOSE, *host.CALLS, host.WAIT, host.REST]
-    for result in found["results"]:
+    record, text = json.loads(Path("host", page.NAME).read_text()), Path("host", page.PAGE).read_text()
+    assert [result["part"] for result in record["results"]] == [host.CHOOSE, *host.CALLS, host.WAIT, host.REST]
+    for result in record["results"]:
         assert f"| {result['part']} |" in text
         for kind in ("cpu", "wall"):
             assert len(result[kind]) == 2
             assert min(result[kind]) > 0
-    besides = [result for result in found["results"] if result["part"] not in host.MODEL]
+    besides = [result for result in record["results"] if result["part"] not in host.MODEL]
     sums = [sum(result["cpu"][turn] * result["in_a_step"] for result in besides) for turn in range(2)]
     assert f"**{1e3 * sum(sums) / 2:.2f} ms of a processor besides the model; the goal is 2 ms.**" in text

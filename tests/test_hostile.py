@@ -70,9 +70,11 @@ def test_every_text_stands_in_reports_as_text(tmp_path: Path) -> None:
         changes = {"attention": text, "variant": "transformer", "settings": {text[:40]: text[:40]}}
         path = put(folder, number, 30.0, attention=f"a{number}")
         rewrite(path, **changes, row={"name": text, "complexity": text}, diagnostics={"kind": group})
-        found = record.read(path)["provenance"]
+        provenance = record.read(path)["provenance"]
         rewrite(
-            path, provenance=found | dict.fromkeys(("cpu", "precision", "commit"), text[:99]), baselines={text: 5.0}
+            path,
+            provenance=provenance | dict.fromkeys(("cpu", "precision", "commit"), text[:99]),
+            baselines={text: 5.0},
         )
         (tmp_path / f"own{number}").mkdir()
     report_of = Report(folder)
@@ -167,8 +169,8 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path, small: Path) -> None:
     strange = small / os.fsdecode(b"caf\xe9")
     put(strange, 7, 30.0)
     faults: list[str] = []
-    found = Report(small, tell=faults.append)
-    assert len(found.cells) == len(Report(small, tell=lambda _: None).cells) == 4
+    report = Report(small, tell=faults.append)
+    assert len(report.cells) == len(Report(small, tell=lambda _: None).cells) == 4
     assert [fault.endswith("expected a path in UTF-8; rename its folder") for fault in faults] == [True]
     place = small / "all" / os.fsdecode(b"\xff<b>\x1b")
     put(place, 1, 30.0)

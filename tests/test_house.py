@@ -55,13 +55,13 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> set[str]:
-    found = set()
+    names = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def floor(package: str) -> int:
@@ -125,17 +125,17 @@ def module_of(name: str) -> str | None:
 
 def at_import(path: Path) -> set[str]:
     """The libraries that importing a module imports: not those that a function, or only a type checker, asks for."""
-    found = set()
+    libraries = set()
     nodes = list(tree(path).body)
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            libraries |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module.split(".")[0])
+            libraries.add(node.module.split(".")[0])
         elif not isinstance(node, ast.FunctionDef) and ast.unparse(getattr(node, "test", node)) != "TYPE_CHECKING":
             nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
-    return found
+    return libraries
 
 
 def file_of(module: str) -> Path | None:
@@ -184,7 +184,7 @@ def test_functions_import_only_what_is_slow() -> None:
 def test_files_and_functions_are_short() -> None:
     assert [path for path in FILES if len(path.read_text().splitlines()) > LINES_OF_A_FILE] == []
     lengths = [(path, node.name, node.end_lineno - node.lineno) for path, node in functions()]
-    assert [one for one in lengths if one[2] >= LINES_OF_A_FUNCTION] == []
+    assert [function for function in lengths if function[2] >= LINES_OF_A_FUNCTION] == []
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -209,7 +209,10 @@ def test_yaml_owns_the_defaults_of_tasks_whose_options_are_fields(name: str) -> 
     target = re.search(r"_target_: (lra\.tasks\.\S+)\.(\w+)", (conf_dir() / "task" / f"{name}.yaml").read_text())
     if target:
         parameters = signature(getattr(import_module(target[1]), target[2])).parameters.values()
-        assert all(one.default is Parameter.empty and one.kind is Parameter.KEYWORD_ONLY for one in parameters)
+        assert all(
+            parameter.default is Parameter.empty and parameter.kind is Parameter.KEYWORD_ONLY
+            for parameter in parameters
+        )
 
 
 def rooms(package: str) -> set[str]:
@@ -230,10 +233,10 @@ def modules_of(group: str, package: str) -> dict[str, str]:
 
 
 def test_every_attention_has_a_file_of_its_own_and_nothing_else_is_there() -> None:
-    found = modules_of("attention", "attention")
-    assert {option for option in options("attention") if not option.endswith("_lra_released")} == found.keys()
-    assert all(option == module for option, module in found.items())
-    assert found.keys() == rooms("attention")
+    targets = modules_of("attention", "attention")
+    assert {option for option in options("attention") if not option.endswith("_lra_released")} == targets.keys()
+    assert all(option == module for option, module in targets.items())
+    assert targets.keys() == rooms("attention")
 
 
 def test_every_task_has_a_file_or_a_folder_of_its_own_and_nothing_else_is_there() -> None:

@@ -15,12 +15,12 @@ from lra.ops.scan import CHUNK
 LONG = 4 * CHUNK + 3  # three lengths of blocks meet there
 
 
-def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+def same(output: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
     """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*found.shape, seed=9)
-    one = [found, *torch.autograd.grad((found * weights).sum(), inputs)]
-    two = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
-    for mine, theirs in zip(one, two, strict=True):
+    weights = noise(*output.shape, seed=9)
+    actual = [output, *torch.autograd.grad((output * weights).sum(), inputs)]
+    wanted = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
+    for mine, theirs in zip(actual, wanted, strict=True):
         assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
 
 

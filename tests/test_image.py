@@ -90,12 +90,12 @@ def stored(split: Split) -> list[tuple[list[int], int]]:
 
 def expected(rows: list[tuple[int, np.ndarray]]) -> list[tuple[list[int], int]]:
     """Pixel by pixel in plain integers: luma as TensorFlow rounds it, plus one."""
-    found = []
+    documents = []
     for label, colours in rows:
         red, green, blue = (channel.ravel().tolist() for channel in colours)
         pixels = zip(red, green, blue, strict=True)
-        found.append(([(2989 * r + 5870 * g + 1140 * b) * 511 // 5_100_000 + 1 for r, g, b in pixels], label))
-    return found
+        documents.append(([(2989 * r + 5870 * g + 1140 * b) * 511 // 5_100_000 + 1 for r, g, b in pixels], label))
+    return documents
 
 
 def files_in(cache: Path) -> list[Path]:
@@ -388,10 +388,10 @@ def test_real_copies_are_read_as_plain_python_reads_them(
     for split, count in (("train", 4500), ("val", 500), ("test", 1000)):
         assert Counter(label for _, label in divided[split]) == dict.fromkeys(range(10), count)
         rows = [divided[split][row] for row in limited(10 * count, limit, split)]
-        found = getattr(task, split)
-        assert found.labels.tolist() == [label for _, label in rows]
+        dataset = getattr(task, split)
+        assert dataset.labels.tolist() == [label for _, label in rows]
         for row in [0, len(rows) - 1, *np.random.default_rng(3).choice(len(rows), size=200, replace=False).tolist()]:
-            assert found.document(row).tolist() == [value + 1 for value in rows[row][0]]
+            assert dataset.document(row).tolist() == [value + 1 for value in rows[row][0]]
 
 
 @pytest.mark.slow

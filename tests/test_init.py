@@ -54,10 +54,10 @@ def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> No
 def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
     """q, k, v alone, and everything, in both directions."""
     pair = ("system=simple_resl", "system=transformer")
-    for one, other in (pair, pair[::-1]):
-        source = tiny(one, seed=1)
+    for from_system, to_system in (pair, pair[::-1]):
+        source = tiny(from_system, seed=1)
         for take, groups in ((["qkv"], ["qkv"]), (None, list(GROUPS))):
-            target = tiny(other, seed=2)
+            target = tiny(to_system, seed=2)
             drawn = train_state(target)
             report = start_from(source, tmp_path, take).load(target, stub_task())
             for name, value in target.state_dict().items():
@@ -155,11 +155,11 @@ def test_transfer_from_the_command_line(cli: Commands) -> None:
     code, _, err = cli(train.main, *SMALL, *TRANSFER, "init.take=[qkv]", "train.freeze=[qkv]")
     assert code == 0, err
     assert "12 tensors from" in err
-    found = record.read(TARGET / record.NAME)
-    assert found["parameters"] - found["trainable_parameters"] == 2 * 3 * (16 * 16 + 16)
-    assert found["config"]["init"]["sha256"] == found["init"]["sha256"]
-    assert "folder" not in found["config"]["init"]
-    assert "runs" not in json.dumps(found["config"])
+    run = record.read(TARGET / record.NAME)
+    assert run["parameters"] - run["trainable_parameters"] == 2 * 3 * (16 * 16 + 16)
+    assert run["config"]["init"]["sha256"] == run["init"]["sha256"]
+    assert "folder" not in run["config"]["init"]
+    assert "runs" not in json.dumps(run["config"])
     source, target = (load_file(folder / "weights.safetensors") for folder in (SOURCE, TARGET))
     for name, value in target.items():
         assert torch.equal(value, source[name]) == belongs(name, ["qkv"]), name
@@ -192,12 +192,12 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
     assert len({row for row in rows if row.endswith(")")}) == 5
     records = {case: [] for case in ("qkv", "all", "random", "none", "source")}
     for path in Path("runs").rglob(record.NAME):
-        found = record.read(path)
-        records[found["settings"]["case"].removeprefix("transfer_")].append(found)
-    assert {case: len(found) for case, found in records.items()} == dict.fromkeys(records, 2)
-    digests = {found["init"]["sha256"] for case in ("qkv", "all") for found in records[case]}
+        recorded = record.read(path)
+        records[recorded["settings"]["case"].removeprefix("transfer_")].append(recorded)
+    assert {case: len(recorded) for case, recorded in records.items()} == dict.fromkeys(records, 2)
+    digests = {recorded["init"]["sha256"] for case in ("qkv", "all") for recorded in records[case]}
     assert len(digests) == 2  # one for each seed
-    assert not any("init" in found for case in ("random", "none", "source") for found in records[case])
+    assert not any("init" in recorded for case in ("random", "none", "source") for recorded in records[case])
 
 
 def first_of(experiment: str) -> DictConfig:
@@ -213,9 +213,9 @@ def test_every_small_experiment_is_its_experiment() -> None:
     experiments = [name for name in options("experiment") if name.endswith("_small")]
     assert experiments
     for small in experiments:
-        one, other = (first_of(name) for name in (small, small.removesuffix("_small")))
+        reduced, full = (first_of(name) for name in (small, small.removesuffix("_small")))
         rows = ("case", "system", "variant")
-        params = [cfg.hydra.sweeper.params for cfg in (one, other)]
+        params = [cfg.hydra.sweeper.params for cfg in (reduced, full)]
         assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}
-        assert one.train.steps < other.train.steps
-        assert one.train.steps <= 1500 < other.train.steps
+        assert reduced.train.steps < full.train.steps
+        assert reduced.train.steps <= 1500 < full.train.steps

@@ -94,11 +94,11 @@ def test_gradients_of_the_causal_product(decays: bool) -> None:
     cumulated = torch.zeros(2, 3, length) if decay is None else decay.cumsum(dim=-1)
     between = (cumulated.unsqueeze(-1) - cumulated.unsqueeze(-2)).exp().tril()
     inputs = [x.requires_grad_() for x in heads(length)]
-    found = torch.autograd.grad(causal_product(*inputs, decay).square().sum(), inputs)
+    gradients = torch.autograd.grad(causal_product(*inputs, decay).square().sum(), inputs)
     q, k, v = inputs
     expected = torch.autograd.grad((((q @ k.mT) * between) @ v).square().sum(), inputs)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("decays", [False, True])
@@ -144,12 +144,12 @@ def test_the_weights_are_the_normalised_kernel(name, extra, phi, length, masked,
     expected = normalised(kernel, mask, causal)
     weights = weights_of(mixer, q, k, mask)
     every = torch.ones(2, length, dtype=torch.bool) if mask is None else mask
-    found, sums = real(weights, every, causal), real(weights.sum(dim=-1), every, causal)
-    torch.testing.assert_close(found, real(expected, every, causal), rtol=1e-5, atol=1e-6)
+    actual, sums = real(weights, every, causal), real(weights.sum(dim=-1), every, causal)
+    torch.testing.assert_close(actual, real(expected, every, causal), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
     assert (weights >= 0).all()
     if name == "linear":
-        assert ((found > 0) == (real(expected, every, causal) > 0)).all()
+        assert ((actual > 0) == (real(expected, every, causal) > 0)).all()
     torch.testing.assert_close(mixer.attend(q, k, v, mask), weights @ v, rtol=1e-10, atol=1e-10)
 
 
@@ -164,9 +164,9 @@ def test_linear_keeps_the_digits_of_very_negative_inputs(causal: bool) -> None:
     expected = normalised(phi_q @ phi_k.mT, None, causal) @ in_float64[2]
     expected = [expected, *torch.autograd.grad(expected.square().sum(), in_float64)]
     in_float32 = [part.requires_grad_() for part in (q, k, v)]
-    found = mixer.attend(*in_float32, None)
-    found = [found, *torch.autograd.grad(found.square().sum(), in_float32)]
-    for mine, theirs in zip(found, expected, strict=True):
+    actual = mixer.attend(*in_float32, None)
+    actual = [actual, *torch.autograd.grad(actual.square().sum(), in_float32)]
+    for mine, theirs in zip(actual, expected, strict=True):
         assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     torch.testing.assert_close(mixer.features(q, k, None)[0].double(), phi_q, rtol=1e-6, atol=1e-37)
 
@@ -222,9 +222,9 @@ def test_favor_is_unbiased(orthogonal: bool) -> None:
     scale = 5**-0.5
     w = draws(20_000, 7, 5, orthogonal).flatten(0, 1)
     log_q, log_k = (log_features(x[None, None] * scale**0.5, w, None)[0, 0] for x in (q, k))
-    found = (log_q + log_k).exp().unflatten(-1, (-1, 7)).mean(dim=-1)  # [pairs, draws]
-    error = found.std(dim=1) / math.sqrt(found.shape[1])
-    assert ((found.mean(dim=1) - ((q * k).sum(dim=-1) * scale).exp()).abs() < 3 * error).all()
+    estimates = (log_q + log_k).exp().unflatten(-1, (-1, 7)).mean(dim=-1)  # [pairs, draws]
+    error = estimates.std(dim=1) / math.sqrt(estimates.shape[1])
+    assert ((estimates.mean(dim=1) - ((q * k).sum(dim=-1) * scale).exp()).abs() < 3 * error).all()
     assert (error < 0.005).all()
 
 
@@ -234,19 +234,19 @@ def test_more_features_come_closer_to_softmax() -> None:
     expected = (q @ k.mT).exp()
     errors = []
     for features in (64, 1024):
-        found = torch.stack([kernel_of(q.unsqueeze(1), k, w) for w in draws(8, features, 16)])
-        errors.append(((found - expected) / expected).square().mean().sqrt())
+        estimates = torch.stack([kernel_of(q.unsqueeze(1), k, w) for w in draws(8, features, 16)])
+        errors.append(((estimates - expected) / expected).square().mean().sqrt())
     assert errors[1] / errors[0] < 0.5
     assert errors[1] < 0.2
 
 
 def test_performer_with_many_features_is_softmax_attention() -> None:
     q, k, v = heads(11, 0.5)
-    found = mixer_of("performer", "attention.features=20000").attend(q, k, v, None)
+    actual = mixer_of("performer", "attention.features=20000").attend(q, k, v, None)
     expected = mixer_of("softmax").attend(q, k, v, None)
     plain = v.mean(dim=-2, keepdim=True)
-    assert (found - expected).norm() < 0.02 * expected.norm()
-    assert (expected - plain).norm() > 5 * (found - expected).norm()  # and it is not just the mean
+    assert (actual - expected).norm() < 0.02 * expected.norm()
+    assert (expected - plain).norm() > 5 * (actual - expected).norm()  # and it is not just the mean
 
 
 def favor_weights(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -272,8 +272,8 @@ def test_nothing_flattens_performer(length: int, spread: float, masked: bool, ca
     q, k, _ = heads(length, spread)
     mask = holes(length) if masked else torch.ones(2, length, dtype=torch.bool)
     expected = favor_weights(mixer, q, k, mask, causal)
-    found = weights_of(mixer, q, k, mask if masked else None)
-    torch.testing.assert_close(real(found, mask, causal), real(expected, mask, causal), rtol=1e-9, atol=1e-12)
+    actual = weights_of(mixer, q, k, mask if masked else None)
+    torch.testing.assert_close(real(actual, mask, causal), real(expected, mask, causal), rtol=1e-9, atol=1e-12)
     single = weights_of(mixer.float(), q.float(), k.float(), mask if masked else None).double()
     torch.testing.assert_close(real(single, mask, causal), real(expected, mask, causal), rtol=1e-3, atol=1e-4)
 
@@ -293,11 +293,11 @@ def test_the_maxima_of_performer_carry_no_gradient_and_need_none(causal: bool) -
     q, k, v = (x.requires_grad_() for x in heads(CHUNK + 3))
     mask = holes(CHUNK + 3)
     some = mask.cumsum(dim=1) > 0
-    found = torch.autograd.grad(mixer.attend(q, k, v, mask).transpose(1, 2)[some].square().sum(), (q, k, v))
+    gradients = torch.autograd.grad(mixer.attend(q, k, v, mask).transpose(1, 2)[some].square().sum(), (q, k, v))
     reference = favor_weights(mixer, q, k, mask, causal) @ v
     expected = torch.autograd.grad(reference.transpose(1, 2)[some].square().sum(), (q, k, v))
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("place", [5, CHUNK + 7])
@@ -325,7 +325,7 @@ def test_performer_draws_at_its_schedule_and_only_there() -> None:
         mixer.eval()(noise(2, 7, 15))
         mixer.train()(noise(2, 7, 15))
         seen.append(mixer.projection.clone())
-    changed = [not torch.equal(one, two) for one, two in zip(seen[:-1], seen[1:], strict=True)]
+    changed = [not torch.equal(before, after) for before, after in zip(seen[:-1], seen[1:], strict=True)]
     assert changed == [True, False, False, True, False, False, True, False, False]
 
 
@@ -336,11 +336,11 @@ def test_a_draw_is_a_function_of_seed_step_and_layer() -> None:
             mixer.redraw(seed, step)
         return mixer.projection
 
-    one = drawn(1, *range(5))
-    assert torch.equal(drawn(1, 4), one)  # as a run that goes on after an interruption
-    assert torch.equal(drawn(1, 9, 3), one)
+    first = drawn(1, *range(5))
+    assert torch.equal(drawn(1, 4), first)  # as a run that goes on after an interruption
+    assert torch.equal(drawn(1, 9, 3), first)
     for other in (drawn(2, 4), drawn(1, 2), drawn(1, 4, layer=1)):
-        assert not torch.allclose(other, one)
+        assert not torch.allclose(other, first)
     mixer = mixer_of("performer")
     state = torch.get_rng_state()
     mixer.redraw(1, 0)
@@ -382,8 +382,8 @@ def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, rotary: bo
 def test_retention_by_loops(masked: bool, rotary: bool, causal: bool) -> None:
     q, k, v = heads(13)
     mask = holes(13) if masked else None
-    found = mixer_of("retention", f"attention.rotary={rotary}", causal=causal).attend(q, k, v, mask)
-    torch.testing.assert_close(found, retained(q, k, v, mask, rotary=rotary, causal=causal), rtol=1e-9, atol=1e-9)
+    actual = mixer_of("retention", f"attention.rotary={rotary}", causal=causal).attend(q, k, v, mask)
+    torch.testing.assert_close(actual, retained(q, k, v, mask, rotary=rotary, causal=causal), rtol=1e-9, atol=1e-9)
 
 
 @causal_or_not
@@ -393,8 +393,8 @@ def test_retention_in_chunks(length: int, causal: bool) -> None:
     distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
     decay = (1 - 2.0 ** -torch.arange(5.0, 8.0, dtype=torch.float64))[:, None, None] ** distance
     scores = (q @ k.mT) * (decay.tril() if causal else decay)
-    found = mixer_of("retention", max_positions=length, causal=causal).retain(q, k, v)
-    torch.testing.assert_close(found, scores @ v, rtol=1e-11, atol=1e-11)
+    actual = mixer_of("retention", max_positions=length, causal=causal).retain(q, k, v)
+    torch.testing.assert_close(actual, scores @ v, rtol=1e-11, atol=1e-11)
 
 
 @causal_or_not
@@ -403,8 +403,8 @@ def test_retention_is_stable_in_fp32_at_full_length(causal: bool) -> None:
     mixer = mixer_of("retention", max_positions=4001, causal=causal)
     inputs = [noise(1, 3, 4001, 5, seed=seed) for seed in range(3)]
     expected = mixer.retain(*inputs)
-    found = mixer.float().retain(*(x.float() for x in inputs))
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    actual = mixer.float().retain(*(x.float() for x in inputs))
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_turn_of_retention_knows_only_distances() -> None:

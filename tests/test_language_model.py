@@ -44,11 +44,11 @@ def test_predicts_every_position_from_what_came_before(system: str) -> None:
     model = model_for(stream(), f"system={system}").eval()
     row = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     other = torch.tensor([[3, 1, 4, 1, 8, 8, 8]])
-    one, two = model(row), model(other)
-    assert one.shape == (1, 7, 13)
-    torch.testing.assert_close(one[:, :4], two[:, :4])
-    assert (one[:, 4:] != two[:, 4:]).all()
-    torch.testing.assert_close(model(row[:, :4]), one[:, :4])
+    logits, other_logits = model(row), model(other)
+    assert logits.shape == (1, 7, 13)
+    torch.testing.assert_close(logits[:, :4], other_logits[:, :4])
+    assert (logits[:, 4:] != other_logits[:, 4:]).all()
+    torch.testing.assert_close(model(row[:, :4]), logits[:, :4])
 
 
 def test_without_norms_and_biases_there_are_none() -> None:
@@ -77,8 +77,8 @@ def test_the_loss_is_the_mean_over_every_token() -> None:
         assert tokens == [5 * 7, 5 * 7]
         gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
     for other in gradients[1:]:
-        for one, two in zip(gradients[0], other, strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+        for first, second in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-13)
 
 
 def test_perplexity_counts_every_token_once() -> None:

@@ -58,15 +58,15 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def session(leader: int) -> list[str]:
     """The command lines of the processes that still belong to a session."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, number = path.read_text().rsplit(")", 1)[1].split()[:4]
             if int(number) == leader and state != "Z":
-                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+                lines.append((path.parent / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return lines
 
 
 @pytest.mark.parametrize("name", PLUGINS)
@@ -194,10 +194,10 @@ def undisturbed(cli: Commands) -> dict[str, tuple]:
     return without_resumes(left(Path("expected")))
 
 
-def without_resumes(found: dict[str, tuple]) -> dict[str, tuple]:
+def without_resumes(runs: dict[str, tuple]) -> dict[str, tuple]:
     return {
         path: ({key: value for key, value in run.items() if key != "resumes"}, lines)
-        for path, (run, lines) in found.items()
+        for path, (run, lines) in runs.items()
     }
 
 

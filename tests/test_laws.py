@@ -225,8 +225,8 @@ def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
 def theirs_of(model: Model, forward: Callable | None = None) -> Model:
     """The model with a first mixer of a class that is not of lra."""
     mixer = model.blocks[0].mixer
-    own = {"__module__": "elsewhere"} | ({"forward": forward} if forward else {})
-    mixer.__class__ = type("Theirs", (type(mixer),), own)
+    namespace = {"__module__": "elsewhere"} | ({"forward": forward} if forward else {})
+    mixer.__class__ = type("Theirs", (type(mixer),), namespace)
     return model
 
 

@@ -120,7 +120,7 @@ def test_features_are_drawn_anew_every_few_training_calls() -> None:
         layer.train()(x)
         layer.eval()(x)
         drawn.append(torch.cat([value.flatten().clone() for value in layer.buffers()]))
-    same = [torch.equal(one, other) for one, other in zip(drawn, drawn[1:], strict=False)]
+    same = [torch.equal(earlier, later) for earlier, later in zip(drawn, drawn[1:], strict=False)]
     assert same == [True, False, True]
 
 

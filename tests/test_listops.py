@@ -170,10 +170,10 @@ def test_trivial_baselines_of_full_length_data(lra_sample: tuple[np.ndarray, ...
     index = np.arange(5_000)
     train = Split(tokens=tokens, offsets=offsets, index=index, labels=labels[:5_000])
     test = Split(tokens=tokens, offsets=offsets, index=index + 5_000, labels=labels[5_000:])
-    found = small().baselines({"train": train, "test": test})
+    baselines = small().baselines({"train": train, "test": test})
     error = 100 * (0.36 * 0.64 / 5_000) ** 0.5
-    assert abs(found["majority class"] - 17.0) < 4 * error
-    assert abs(found["root operator"] - 36.2) < 4 * error
+    assert abs(baselines["majority class"] - 17.0) < 4 * error
+    assert abs(baselines["root operator"] - 36.2) < 4 * error
 
 
 def expressions(rows: list[tuple[str, int]]) -> Split:
@@ -205,9 +205,11 @@ def test_the_end_of_an_expression_is_a_token_of_its_start() -> None:
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
     """Of two chunks of candidates."""
     sizes = {"train_size": 6_007, "val_size": 503, "test_size": 499}
-    one, two = (ListOps(**sizes, **SMALL, seed=7).build(place(tmp_path / str(workers), workers)) for workers in (1, 2))
-    assert one.digest == two.digest
-    np.testing.assert_array_equal(one.test.tokens, two.test.tokens)
+    serial, parallel = (
+        ListOps(**sizes, **SMALL, seed=7).build(place(tmp_path / str(workers), workers)) for workers in (1, 2)
+    )
+    assert serial.digest == parallel.digest
+    np.testing.assert_array_equal(serial.test.tokens, parallel.test.tokens)
 
 
 def test_the_bytes_of_a_seed_are_known() -> None:
@@ -216,13 +218,13 @@ def test_the_bytes_of_a_seed_are_known() -> None:
 
     tokens, offsets, labels = generate(500, **SMALL, seed=11, workers=1, progress=quiet)
     parts = (tokens, offsets.astype("<i8"), labels)
-    found = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
-    assert found == "2e2ffe1c2d45d1cc05e43e1c585112e5f6a6d9194854f9804a2ec53715de52b0"
+    digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+    assert digest == "2e2ffe1c2d45d1cc05e43e1c585112e5f6a6d9194854f9804a2ec53715de52b0"
 
 
 def test_seeds_differ() -> None:
-    one, two = (generate(100, **SMALL, seed=seed, workers=1, progress=quiet)[0] for seed in (1, 2))
-    assert one.tobytes() != two.tobytes()
+    first, second = (generate(100, **SMALL, seed=seed, workers=1, progress=quiet)[0] for seed in (1, 2))
+    assert first.tobytes() != second.tobytes()
 
 
 def test_more_expressions_than_exist_are_refused() -> None:

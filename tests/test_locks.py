@@ -43,15 +43,15 @@ def other(path: Path):
 
 def test_it_says_who_holds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.holder(path) is None
-    own = f"{platform.node()}, process {os.getpid()}"
+    holder = f"{platform.node()}, process {os.getpid()}"
     with locks.hold(path, 0):
-        assert locks.holder(path) == own
-        with pytest.raises(locks.Held, match=f"^{own}$"), locks.hold(path, 0):
+        assert locks.holder(path) == holder
+        with pytest.raises(locks.Held, match=f"^{holder}$"), locks.hold(path, 0):
             pass
     assert locks.holder(path) is None
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     with locks.hold(path, 0):
-        assert locks.holder(path) == f"{own}, SLURM job 17"
+        assert locks.holder(path) == f"{holder}, SLURM job 17"
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -68,15 +68,15 @@ def test_wandb_is_offline_unless_the_environment_or_an_option_says_so(monkeypatc
 
 def digest() -> tuple:
     """What a run leaves, times left out."""
-    found = record.read(FOLDER / record.NAME)
-    del found["files"][record.METRICS]  # whose lines hold times
+    run = record.read(FOLDER / record.NAME)
+    del run["files"][record.METRICS]  # whose lines hold times
     for key in ("seconds", "tokens_per_second", "peak_memory_bytes", "resumes"):
-        del found[key]
+        del run[key]
     for key in ("started", "finished"):
-        del found["provenance"][key]
+        del run["provenance"][key]
     lines = [strip_times(line) for line in metrics()]
     config = json.loads((FOLDER / CONFIG).read_text())
-    return found, lines, config, (FOLDER / "weights.safetensors").read_bytes()
+    return run, lines, config, (FOLDER / "weights.safetensors").read_bytes()
 
 
 @pytest.fixture
@@ -119,14 +119,14 @@ def hang():
 
 
 def test_results_do_not_depend_on_loggers(wandb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = []
+    digests = []
     for number, (option, stand_in) in enumerate([("none", ()), ("all", ()), ("all", ("log", raising))]):
         wandb(*stand_in)
         (tmp_path / str(number)).mkdir()
         monkeypatch.chdir(tmp_path / str(number))
         assert perform(f"logger={option}") == "finished"
-        found.append(digest())
-    assert found[0] == found[1] == found[2]
+        digests.append(digest())
+    assert digests[0] == digests[1] == digests[2]
 
 
 # ---------------------------------------------------------------- loggers that fail

@@ -73,7 +73,7 @@ def by_loops(mixer: Mixer, scores: list, x: Tensor, real: int) -> Tensor:
 @torch.no_grad()
 def test_synthesizer_by_loops(kind: str, dot_product: bool) -> None:
     mixer, x = synthesizer(f"kind={kind}", "rank=2", f"dot_product={dot_product}"), noise(2, 7, 15)
-    found = mixer(x, mask_of([7, 4], 7))
+    output = mixer(x, mask_of([7, 4], 7))
     for row, real in ((0, 7), (1, 4)):
         scores = [[[0.0] * 7 for _ in range(7)] for _ in range(3)]
         for head in range(3):
@@ -91,7 +91,7 @@ def test_synthesizer_by_loops(kind: str, dot_product: bool) -> None:
                         q, k = (heads(project(x))[row, head] for project in (mixer.query, mixer.key))
                         score = score + q[i] @ k[j] / math.sqrt(15)  # protocol=paper: of all heads
                     scores[head][i][j] = score
-        torch.testing.assert_close(found[row], by_loops(mixer, scores, x[row], real))
+        torch.testing.assert_close(output[row], by_loops(mixer, scores, x[row], real))
 
 
 def test_synthesizer_with_the_scores_of_softmax_is_softmax() -> None:
@@ -111,9 +111,9 @@ def test_synthesizer_with_the_scores_of_softmax_is_softmax() -> None:
 @pytest.mark.parametrize("kind", ["factorized", "random"])
 def test_a_table_of_synthesizer_does_not_look_at_the_text(kind: str) -> None:
     mixer = synthesizer(f"kind={kind}")
-    one, two = (weights_of(mixer, noise(1, 7, 15, seed=seed)) for seed in (1, 2))
-    torch.testing.assert_close(one, two, rtol=0, atol=0)
-    torch.testing.assert_close(one.sum(dim=-1), torch.ones(3, 7, dtype=torch.float64))
+    first, second = (weights_of(mixer, noise(1, 7, 15, seed=seed)) for seed in (1, 2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    torch.testing.assert_close(first.sum(dim=-1), torch.ones(3, 7, dtype=torch.float64))
     mixed = synthesizer(f"kind={kind}", "dot_product=true")
     assert not torch.allclose(*(weights_of(mixed, noise(1, 7, 15, seed=seed)) for seed in (1, 2)))
 
@@ -126,10 +126,10 @@ def test_factorized_scores_have_rank_k() -> None:
 
 
 def test_a_dense_row_depends_on_its_token_alone() -> None:
-    mixer, one = synthesizer("kind=dense"), noise(1, 7, 15)
-    two = one.clone()
-    two[:, 3] = noise(15, seed=1)
-    same = (weights_of(mixer, one) == weights_of(mixer, two)).all(dim=-1)
+    mixer, x = synthesizer("kind=dense"), noise(1, 7, 15)
+    changed = x.clone()
+    changed[:, 3] = noise(15, seed=1)
+    same = (weights_of(mixer, x) == weights_of(mixer, changed)).all(dim=-1)
     assert same.all(dim=0).tolist() == [True, True, True, False, True, True, True]
     assert not same[:, 3].any()
 
@@ -160,19 +160,19 @@ def test_linformer_of_full_rank_is_softmax() -> None:
 def test_linformer_by_loops(share: str) -> None:
     mixer = mixer_of("linformer", "attention.rank=2", f"attention.share={share}")
     x, lengths = noise(2, 7, 15), [7, 4]
-    found = mixer(x, mask_of(lengths, 7))
+    output = mixer(x, mask_of(lengths, 7))
     q, k, v = (heads(project(x)) for project in (mixer.query, mixer.key, mixer.value))
-    own = share == "none"
+    per_head = share == "none"
     for row, real in enumerate(lengths):
         for head in range(3):
-            e = mixer.project_keys[head if own else 0]
-            f = e if share == "key_value" else mixer.project_values[head if own else 0]
+            e = mixer.project_keys[head if per_head else 0]
+            f = e if share == "key_value" else mixer.project_values[head if per_head else 0]
             keys = [sum(e[j, r] * k[row, head, j] for j in range(real)) for r in range(2)]
             values = [sum(f[j, r] * v[row, head, j] for j in range(real)) for r in range(2)]
             for i in range(7):
                 weights = [math.exp(float(q[row, head, i] @ key) / math.sqrt(15)) for key in keys]
                 expected = sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
-                torch.testing.assert_close(found[row, i, 5 * head : 5 * head + 5], expected)
+                torch.testing.assert_close(output[row, i, 5 * head : 5 * head + 5], expected)
 
 
 def test_linformer_keeps_the_size_of_keys() -> None:
@@ -198,11 +198,11 @@ def test_nystromformer_with_every_token_a_landmark_is_softmax(iterations: int, t
     q = 4 * noise(3, 3, 13, 5)
     v, mask = noise(3, 3, 13, 5, seed=2), mask_of(lengths, 13)
     k = q / q.norm(dim=-1, keepdim=True) * 4
-    found = mixer.attend(q, k, v, mask)
+    output = mixer.attend(q, k, v, mask)
     for row, real in enumerate(lengths):
         keys = k[row, :, :real], v[row, :, :real]
         expected = softmax_attention(q[row], *keys, 15**-0.5)
-        assert (found - expected)[row, :, :real].abs().max() < tolerance
+        assert (output - expected)[row, :, :real].abs().max() < tolerance
 
 
 def test_landmarks_by_hand() -> None:
@@ -230,19 +230,19 @@ def test_nystromformer_is_its_three_matrices() -> None:
     mixer = nystromformer(3, iterations=16, conv_kernel=5)
     x = 3 * noise(1, 7, 15)
     q, k, v = (heads(project(x))[0] for project in (mixer.query, mixer.key, mixer.value))
-    found = heads(mixer(x))[0]
+    output = heads(mixer(x))[0]
     parts = (slice(0, 3), slice(3, 5), slice(5, 7))
     for head in range(3):
         lq, lk = (torch.stack([y[head, part].mean(dim=0) for part in parts]) for y in (q, k))
-        one, two, three = (
+        first, second, third = (
             (a @ b.T / math.sqrt(15)).softmax(dim=-1) for a, b in ((q[head], lk), (lq, lk), (lq, k[head]))
         )
-        expected = one @ torch.linalg.pinv(two) @ three @ v[head]
+        expected = first @ torch.linalg.pinv(second) @ third @ v[head]
         for i in range(7):
             for offset in range(-2, 3):
                 if 0 <= i + offset < 7:
                     expected[i] = expected[i] + mixer.conv.weight[head, 0, offset + 2, 0] * v[head, i + offset]
-        torch.testing.assert_close(found[head], expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(output[head], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_pseudo_inverse() -> None:
@@ -347,8 +347,8 @@ def test_the_memory_of_luna_goes_through_the_model() -> None:
 def test_the_two_attentions_of_luna_drop_independently() -> None:
     mixer = mixer_of("luna", "attention.memory=7", dropout=0.5).train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
-    one, two = (dropout(torch.ones(1, 3, 7, 7)) for dropout in (mixer.pack_dropout, mixer.dropout))
-    assert not torch.equal(one, two)
+    first, second = (dropout(torch.ones(1, 3, 7, 7)) for dropout in (mixer.pack_dropout, mixer.dropout))
+    assert not torch.equal(first, second)
 
 
 # ---------------------------------------------------------------- fnet
@@ -356,7 +356,7 @@ def test_the_two_attentions_of_luna_drop_independently() -> None:
 
 def test_fnet_by_sums() -> None:
     x = noise(2, 5, 3)
-    found = mixer_of("fnet", dim=3, qkv_dim=3)(x)
+    output = mixer_of("fnet", dim=3, qkv_dim=3)(x)
     for row in range(2):
         for n in range(5):
             for m in range(3):
@@ -365,7 +365,7 @@ def test_fnet_by_sums() -> None:
                     for i in range(5)
                     for j in range(3)
                 )
-                assert math.isclose(found[row, n, m], total.real, abs_tol=1e-12)
+                assert math.isclose(output[row, n, m], total.real, abs_tol=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 2, 11, 13])
@@ -391,7 +391,7 @@ def test_fnet_has_no_parameters_and_bf16_does_not_spoil_it() -> None:
 def test_mixer_by_loops(bias: bool) -> None:
     """On texts shorter than the longest, padded or not."""
     mixer, x, lengths = mixer_of("mixer", "attention.hidden=2", bias=bias), noise(2, 7, 15), [7, 4]
-    found = mixer(x, mask_of(lengths, 7))
+    output = mixer(x, mask_of(lengths, 7))
     for row, real in enumerate(lengths):
         for channel in range(15):
             hidden = []
@@ -402,4 +402,4 @@ def test_mixer_by_loops(bias: bool) -> None:
             for i in range(7):
                 expected = sum(float(mixer.out.weight[i, r]) * hidden[r] for r in range(2))
                 expected += float(mixer.out.bias[i]) if bias else 0.0
-                assert math.isclose(found[row, i, channel], expected, abs_tol=1e-12)
+                assert math.isclose(output[row, i, channel], expected, abs_tol=1e-12)

@@ -294,9 +294,9 @@ def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
     drawn = matching(tmp_path, data, limit=19)
 
     def numbers(split: Split) -> list[int]:
-        found = [int(text_of(split.document(row)).split()[1]) for row in range(len(split))]
-        assert split.labels.tolist() == [number % 2 for number in found]
-        return found
+        row_numbers = [int(text_of(split.document(row)).split()[1]) for row in range(len(split))]
+        assert split.labels.tolist() == [number % 2 for number in row_numbers]
+        return row_numbers
 
     train, test = numbers(drawn.train), numbers(drawn.test)
     assert len(train) == len(test) == len(drawn.val) == 19
@@ -393,7 +393,7 @@ def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) 
     for split, part in NAMES.items():
         with lzma.open(raw / f"pairs.{part}.tsv.xz", "rt") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
-        drawn = [(label, papers[one], papers[two]) for label, one, two in sampled(rows, limit, split)]
+        drawn = [(label, papers[first], papers[second]) for label, first, second in sampled(rows, limit, split)]
         assert_reads(getattr(task, split), drawn, 4000)
     assert task.source["papers"] == {"train": 4806, "val": 2818, "test": 2841}
     assert task.source["papers in train and test"] == 2798
@@ -415,11 +415,11 @@ def pairs_of(rng: random.Random, count: int) -> tuple[Split, list[tuple[str, str
 
     texts, labels = [], []
     for _ in range(count):
-        one, two = words_of(), words_of()
+        first, second = words_of(), words_of()
         labels.append(rng.randint(0, 1))
         if labels[-1] and rng.random() < 0.8:
-            two[:2] = one[:2]
-        texts.append((" ".join(one), " ".join(two)))
+            second[:2] = first[:2]
+        texts.append((" ".join(first), " ".join(second)))
     flat = [text.encode() for pair in texts for text in pair]
     split = Split(
         tokens=np.frombuffer(b"".join(flat), dtype=np.uint8).astype(np.uint16) + 1,
@@ -441,10 +441,10 @@ def test_cosine_is_that_of_plain_python() -> None:
         if 2 <= count <= len(bags) / 5
     }
 
-    def cosine(one: str, two: str) -> float:
+    def cosine(first: str, second: str) -> float:
         vectors = [
             {word: (1 + math.log(n)) * rarity[word] for word, n in Counter(text.split()).items() if word in rarity}
-            for text in (one, two)
+            for text in (first, second)
         ]
         norms = math.prod(math.sqrt(sum(value**2 for value in vector.values())) for vector in vectors)
         return sum(value * vectors[1].get(word, 0) for word, value in vectors[0].items()) / norms if norms else 0.0
@@ -456,9 +456,9 @@ def test_cosine_is_that_of_plain_python() -> None:
     }
     threshold = min(cut for cut, count in right.items() if count == max(right.values()))
     expected = [(score >= threshold - 1e-6) == label for score, label in zip(test_scores, test.labels, strict=True)]
-    found = pair_cosine(train, test)
-    assert found == pytest.approx(100 * sum(expected) / len(expected))
-    assert found > 60
+    accuracy = pair_cosine(train, test)
+    assert accuracy == pytest.approx(100 * sum(expected) / len(expected))
+    assert accuracy > 60
 
 
 @pytest.mark.parametrize(
@@ -541,8 +541,8 @@ def test_memory_of_an_aan_shaped_file(tmp_path: Path, distinct: int, size: int) 
         with open(data / f"new_aan_pairs.{part}.tsv", "wb") as file:
             for row in range(count):
                 places = (2 * row, 2 * row + 1)
-                one, two = (known[(7 * at) % 3_001] if known else content(at) for at in places)
-                file.write(b"%d.0\tA\tB\t%s\t%s\n" % (row % 2, one, two))
+                first, second = (known[(7 * at) % 3_001] if known else content(at) for at in places)
+                file.write(b"%d.0\tA\tB\t%s\t%s\n" % (row % 2, first, second))
     command = [sys.executable, "-c", PREPARE, str(tmp_path / "cache"), str(tmp_path / "data")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     examples, documents, peak = map(int, done.stdout.split())

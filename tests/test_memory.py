@@ -110,21 +110,21 @@ def test_softmax_without_dropout_is_linear() -> None:
 def test_the_largest_micro_batch_fits_and_no_larger_one(freeze: str) -> None:
     """16 bytes for a weight that is trained, 4 for another."""
     system = system_of("attention=conv", f"train.freeze={freeze}")
-    found = memory(system, "fp32")
+    estimate = memory(system, "fp32")
     trainable = sum(
         weight.numel() for weight in system.model(system.builder.facts).parameters() if weight.requires_grad
     )
     assert (trainable == system.parameters) == (freeze == "null")
-    for size, examples in found["micro_batch_that_fits"].items():
+    for size, examples in estimate["micro_batch_that_fits"].items():
         room = int(size.removesuffix(" GB")) * 1e9 - 4 * system.parameters - 12 * trainable
-        assert examples == pytest.approx(room / (found["saved_bytes_per_token"] * LENGTH), rel=1e-3)
+        assert examples == pytest.approx(room / (estimate["saved_bytes_per_token"] * LENGTH), rel=1e-3)
 
 
 def test_a_model_that_is_too_large_fits_nowhere() -> None:
     """6 x 12 x 30,011² weights of 16 bytes."""
     wide = ("model.dim=30011", "model.qkv_dim=30011", "model.heads=1", "model.mlp_dim=120044", "model.depth=6")
-    found = memory(system_of("attention=simple", *wide), "fp32")
-    assert set(found["micro_batch_that_fits"].values()) == {0}
+    estimate = memory(system_of("attention=simple", *wide), "fp32")
+    assert set(estimate["micro_batch_that_fits"].values()) == {0}
 
 
 def test_what_was_freed_is_not_kept() -> None:

@@ -171,11 +171,11 @@ def test_padding_is_invisible_with_a_mask(attention: str, pooling: str) -> None:
 @pytest.mark.parametrize("attention", options("attention"))
 def test_where_all_documents_have_one_length_a_mask_says_nothing(attention: str) -> None:
     model = tiny(f"attention={attention}", "protocol=lra", max_len=11, fixed_length=True)
-    found = model(tokens(11, 11, 11))
+    unmasked = model(tokens(11, 11, 11))
     assert not model.masks_padding
     if mixer_of(attention).maskable:
         model.masks_padding = True
-        torch.testing.assert_close(model(tokens(11, 11, 11)), found)
+        torch.testing.assert_close(model(tokens(11, 11, 11)), unmasked)
 
 
 def test_padding_takes_part_without_a_mask() -> None:
@@ -215,8 +215,8 @@ def test_pair_interaction_features() -> None:
     seen = {}
     model.head.register_forward_hook(lambda module, inputs, output: seen.update(x=inputs[0]))
     model(tokens(11, 7))
-    one, two = seen["x"][0, :6], seen["x"][0, 6:12]
-    torch.testing.assert_close(seen["x"][0, 12:], torch.cat([one * two, one - two]))
+    first, second = seen["x"][0, :6], seen["x"][0, 6:12]
+    torch.testing.assert_close(seen["x"][0, 12:], torch.cat([first * second, first - second]))
 
 
 def test_lra_protocol_model() -> None:

@@ -63,7 +63,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
     worst = {}
     for label, micro_batch, processes in [*((f"cut {size}", size, 1) for size in (3, 5)), ("2 ranks", 8, 2)]:
         pairs = zip(gradient(micro_batch, processes), whole, strict=True)
-        worst[label] = max(((one - two).norm() / torch.maximum(two.norm(), least)).item() for one, two in pairs)
+        worst[label] = max(((split - full).norm() / torch.maximum(full.norm(), least)).item() for split, full in pairs)
     return worst
 
 
@@ -102,14 +102,14 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
             build.keywords["dropout_on"] = "output"  # the causal form has no one state
         mixer = build(Shape(**sizes, dropout=0.3, causal=causal)).double().train()
         for lengths, paddings in (([2, 1], (2, 3, 7)), ([40, 17], (40, 61, 67))):
-            found = []
+            outputs = []
             for padded in paddings:
                 mixer.redraw(1, 3)
                 set_keys(mixer, seed=1, step=3, rows=[4, 0])
                 mask = mask_of(lengths, padded)
-                found.append(mixer(noise(2, 67, 6)[:, :padded], mask)[mask])
-            for other in found[1:]:
-                torch.testing.assert_close(other, found[0], rtol=1e-10, atol=1e-12)
+                outputs.append(mixer(noise(2, 67, 6)[:, :padded], mask)[mask])
+            for other in outputs[1:]:
+                torch.testing.assert_close(other, outputs[0], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -80,8 +80,8 @@ def test_a_value_whose_hash_is_as_large_as_the_level_is_kept(kernel: ModuleType)
     shape, words = (2, 100_003), torch.tensor([3, 5])
     mixed = _mix(_mix(torch.arange(shape[1])) ^ words[:, None]) & (LEVELS - 1)
     assert (mixed == _level(0.1)).any()
-    found = kernel.drop(torch.ones(shape), noise.rule_of(words, shape[1:], _level(0.1), "order"), 1.0)
-    assert torch.equal(found, (mixed >= _level(0.1)).float())
+    dropped = kernel.drop(torch.ones(shape), noise.rule_of(words, shape[1:], _level(0.1), "order"), 1.0)
+    assert torch.equal(dropped, (mixed >= _level(0.1)).float())
 
 
 @pytest.mark.usefixtures("fused")
@@ -91,10 +91,10 @@ def test_the_backward_pass_finds_the_same_noise(
 ) -> None:
     """In the first batch, where it is not known how many heads there are, and in the second."""
     layer, x = Dropout(0.3).train(), values(prod(shape)).view(shape)
-    found = [gradients(layer, x, numbers=numbers) for _ in range(2)]
+    actual = [gradients(layer, x, numbers=numbers) for _ in range(2)]
     monkeypatch.setattr(Dropout, "draw", masked)
     expected = gradients(layer, x, numbers=numbers)
-    for of_batch in found:
+    for of_batch in actual:
         assert all(map(torch.equal, of_batch, expected))
 
 

@@ -31,10 +31,10 @@ def passes(mixer: Mixer, x: Tensor, mask: Tensor | None = None, *, bf16: bool = 
     return {part: value.detach().double() for part, value in zip(PARTS, (y, gradients[0], flat), strict=True)}
 
 
-def errors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+def errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
     """Relative to the norm of what is expected."""
     return {
-        part: ((found[part] - expected[part]).norm() / expected[part].norm().clamp(min=1e-9)).item() for part in PARTS
+        part: ((actual[part] - expected[part]).norm() / expected[part].norm().clamp(min=1e-9)).item() for part in PARTS
     }
 
 
@@ -138,8 +138,8 @@ def test_a_padding_row_that_is_not_finite_changes_nothing(name: str, extra: list
         results.append([logits, *(parameter.grad for parameter in model.parameters())])
     assert results[0][0].isfinite().all()
     for other in results[1:]:
-        for one, two in zip(results[0], other, strict=True):
-            assert (one is None and two is None) or torch.equal(one, two)
+        for expected, actual in zip(results[0], other, strict=True):
+            assert (expected is None and actual is None) or torch.equal(expected, actual)
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, -torch.inf])
@@ -170,11 +170,11 @@ def test_bf16_is_off_by_what_its_operands_are(name: str, extra: list[str]) -> No
     mixer, x = mixer_of(name, *extra, max_positions=67), noise(2, 67, 15)
     fix_hashes(mixer, x)
     exact = passes(mixer, x)
-    found = passes(mixer.float(), x, bf16=True)
+    in_bf16 = passes(mixer.float(), x, bf16=True)
     with torch.no_grad():
         for parameter in mixer.double().parameters():
             parameter.copy_(parameter.bfloat16())
-    inherent, off = errors(passes(mixer, x.bfloat16().double()), exact), errors(found, exact)
+    inherent, off = errors(passes(mixer, x.bfloat16().double()), exact), errors(in_bf16, exact)
     for part in PARTS:
         assert off[part] < 2 * inherent[part] + 5e-3, (part, off, inherent)
 

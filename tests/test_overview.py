@@ -38,7 +38,7 @@ def test_an_overview_links_to_the_findings_and_has_a_row_for_each_folder(tmp_pat
     assert "What we saw." not in text
     assert text.count("/README.md) | ") == 2
     records = {path.parent: record.read(path) for path in (tmp_path / "one").rglob(record.NAME)}
-    finished = sum(one["status"] == "finished" for one in records.values())
+    finished = sum(run["status"] == "finished" for run in records.values())
     cells = RunFiles(tmp_path / "one").declared("sweep.json")
     expected = {tmp_path / "one" / cell["folder"] / f"seed{seed}" for cell in cells for seed in cell["seeds"]}
     row = next(line for line in text.splitlines() if line.startswith("| [one]"))
@@ -84,8 +84,8 @@ def test_a_folder_without_results_folders_has_no_overview(tmp_path: Path) -> Non
 
 def entries(page: Path) -> dict[str, str]:
     """The studies of a page, folders or files, by name, with all that stands there of each."""
-    found = re.findall(r'<article id="([^"]+)">(.*?)</article>', page.read_text(), re.DOTALL)
-    return {name: re.sub(r"<[^>]+>", " ", text) for name, text in found}
+    articles = re.findall(r'<article id="([^"]+)">(.*?)</article>', page.read_text(), re.DOTALL)
+    return {name: re.sub(r"<[^>]+>", " ", text) for name, text in articles}
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def test_index_html_has_every_folder_its_numbers_and_whether_it_verifies(three: 
     change(three / "third/listops/paper/simple/simple/seed1" / record.NAME, steps=1)
     assert cli(command.main, "--overview", str(three))[0] == 0
     page = three / "index.html"
-    found = entries(page)
-    assert list(found) == ["first", "second", "third"]
-    assert ["verified" in text and "not verified" not in text for text in found.values()] == [True, True, False]
+    texts = entries(page)
+    assert list(texts) == ["first", "second", "third"]
+    assert ["verified" in text and "not verified" not in text for text in texts.values()] == [True, True, False]
     for name, mean in (("first", "38.50"), ("second", "42.50"), ("third", "40.50")):
-        assert f"Simple has {mean} ± 0.71; nothing is compared." in found[name]
+        assert f"Simple has {mean} ± 0.71; nothing is compared." in texts[name]
         assert f'<a href="{name}/index.html">{name}</a>' in page.read_text()
         assert '<a href="../index.html"' in (three / name / "index.html").read_text()
 
@@ -336,9 +336,9 @@ def test_a_board_has_the_files_that_verify_and_says_why_another_does_not(three: 
     assert refusals == [f"lra-report: error: refused: third: {cell}/record.json: {reason}"]
     rows = lines_of(Path("board.csv").read_text())
     assert [(row["submission"], row["mean"]) for row in rows] == [("first", "38.5"), ("second", "42.5")]
-    found = entries(Path("index.html"))
-    assert ["verified" in text and "not verified" not in text for text in found.values()] == [True, True, False]
-    assert "its predictions have 800" in found["third"]
+    texts = entries(Path("index.html"))
+    assert ["verified" in text and "not verified" not in text for text in texts.values()] == [True, True, False]
+    assert "its predictions have 800" in texts["third"]
     assert tree(three / "first") == before
     page = Path("index.html").read_bytes()
     cli(command.main, "--board", ".")

@@ -63,10 +63,10 @@ def texts(task: Task, split: str) -> list[str]:
 @pytest.mark.parametrize("end", [".csv", ".tsv", ".jsonl.xz", ".parquet"])
 def test_the_format_changes_nothing(end: str, tmp_path: Path) -> None:
     tasks = [task_of(tmp_path, str(written(tmp_path / f"fruit{kind}", ROWS))) for kind in (".jsonl", end)]
-    one, other = tasks
-    assert one.digest == other.digest
-    assert one.name == other.name == "fruit (1000 bytes)"
-    assert sorted(text for split in ("train", "val", "test") for text in texts(one, split)) == sorted(
+    first, other = tasks
+    assert first.digest == other.digest
+    assert first.name == other.name == "fruit (1000 bytes)"
+    assert sorted(text for split in ("train", "val", "test") for text in texts(first, split)) == sorted(
         row["text"] for row in ROWS
     )
     assert other.source["labels"] == sorted(LABELS)
@@ -96,18 +96,18 @@ def test_files_of_a_folder_are_the_splits(tmp_path: Path) -> None:
 
 def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     rows = [{"text": f"one\ntwo, {number}\n", "label": number % 2} for number in range(29)]
-    found = list(tables.examples(written(tmp_path / "lines.csv", rows), None))
-    assert [example.texts[0] for example in found] == [row["text"].replace("\r", "") for row in rows]
-    assert [example.where for example in found[:2]] == [f"{tmp_path}/lines.csv:2", f"{tmp_path}/lines.csv:5"]
+    examples = list(tables.examples(written(tmp_path / "lines.csv", rows), None))
+    assert [example.texts[0] for example in examples] == [row["text"].replace("\r", "") for row in rows]
+    assert [example.where for example in examples[:2]] == [f"{tmp_path}/lines.csv:2", f"{tmp_path}/lines.csv:5"]
 
 
 def test_pairs_by_text_and_by_id_are_one_task(tmp_path: Path) -> None:
     library = [{"id": name, "text": name * 2} for name in ("a", "b", "c")]
     rows = [("a", "b", 1), ("b", "c", 0), ("c", "a", 1), ("a", "c", 0)] * 7
-    ids = [{"text": one, "text2": other, "label": label} for one, other, label in rows]
-    plain = [{"text": 2 * one, "text2": 2 * other, "label": label} for one, other, label in rows]
+    ids = [{"text": left, "text2": right, "label": label} for left, right, label in rows]
+    plain = [{"text": 2 * left, "text2": 2 * right, "label": label} for left, right, label in rows]
     headless = tmp_path / "headless.tsv"
-    headless.write_text("\n".join(f"{label}\t{one}\t{other}" for one, other, label in rows))
+    headless.write_text("\n".join(f"{label}\t{left}\t{right}" for left, right, label in rows))
     by_id = {"columns": ["label", "text", "text2"], "documents": str(written(tmp_path / "library.jsonl", library))}
     tasks = [
         task_of(tmp_path, str(written(tmp_path / "plain.csv", plain))),
@@ -145,8 +145,8 @@ def test_the_convolution_finds_what_stands_anywhere(places: int, tmp_path: Path)
 def test_groups_have_the_names_of_the_labels(tmp_path: Path) -> None:
     path = str(written(tmp_path / "fruit.jsonl", ROWS))
     place = Place(cache=tmp_path / "cache", data_dir=None, workers=1, progress=unheard)
-    own = builder(path).at(place)
-    groups = own.groups(own.build(place).test)
+    files = builder(path).at(place)
+    groups = files.groups(files.build(place).test)
     assert groups["class"].keys() == set(LABELS)
     assert "length" in groups
 

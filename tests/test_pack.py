@@ -88,9 +88,9 @@ def test_other_programs_unpack_and_check_it(done: Path, tmp_path: Path) -> None:
     pack(done)
     subprocess.run(["unzip", "-q", str(done / RECEIPTS), "-d", str(tmp_path / "out")], check=True)
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", DIGESTS], cwd=tmp_path / "out", check=True)
-    found = tree(tmp_path / "out")
-    del found[DIGESTS]
-    assert found == before
+    unpacked = tree(tmp_path / "out")
+    del unpacked[DIGESTS]
+    assert unpacked == before
 
 
 def test_a_packed_folder_says_what_it_said(done: Path) -> None:
@@ -346,8 +346,8 @@ def test_a_damaged_member_is_named_and_left_out(done: Path, cli: Commands) -> No
     path.write_bytes(zipped(data))
     code, _, err = cli(command.main, str(done))
     assert code == 2
-    found = lines(err)
-    assert found == [
+    errors = lines(err)
+    assert errors == [
         f"lra-report: error: {path}: {SEED1}/record.json: not a readable record: its SHA-256 is not that of SHA256SUMS",
         f"lra-report: error: {path}: {SEED1.replace('1', '2')}/{PREDICTIONS}: its SHA-256 is not that of SHA256SUMS",
     ]

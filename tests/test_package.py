@@ -65,8 +65,8 @@ def test_the_version_is_the_tag(tag: str | None, tmp_path: Path) -> None:
         call("git", "add", "pyproject.toml", cwd=tmp_path)
         call("git", *identity, "commit", "--quiet", "--message", "one", cwd=tmp_path)
         call("git", *identity, "tag", tag, cwd=tmp_path)
-    found = call(sys.executable, "-m", "hatchling", "version", cwd=tmp_path).strip()
-    assert found == ("0.1.dev0" if tag is None else tag.removeprefix("v"))
+    version = call(sys.executable, "-m", "hatchling", "version", cwd=tmp_path).strip()
+    assert version == ("0.1.dev0" if tag is None else tag.removeprefix("v"))
 
 
 @pytest.mark.parametrize(
@@ -114,19 +114,19 @@ def test_your_attention_in_ten_minutes(tmp_path: Path) -> None:
 
 def installed_with(requirements: list[str]) -> set[str]:
     """The distributions that pip installs for these requirements, as far as they are here."""
-    found: set[str] = set()
+    installed: set[str] = set()
     waiting = [(Requirement(each), "") for each in requirements]
     while waiting:
         wanted, extra = waiting.pop()
         name = canonicalize_name(wanted.name)
-        if (wanted.marker is None or wanted.marker.evaluate({"extra": extra})) and name not in found:
+        if (wanted.marker is None or wanted.marker.evaluate({"extra": extra})) and name not in installed:
             try:
                 inner = [Requirement(each) for each in requires(name) or []]
             except PackageNotFoundError:
                 continue
-            found.add(name)
+            installed.add(name)
             waiting += [(each, chosen) for each in inner for chosen in ("", *wanted.extras)]
-    return found
+    return installed
 
 
 def test_a_user_who_only_trains_needs_no_extra(tmp_path: Path) -> None:

@@ -87,12 +87,12 @@ def data_of(path: Path) -> dict:
 
 
 def cell_of(data: dict, task: str, name: str, protocol: str = "paper") -> dict:
-    [found] = [
+    [matching] = [
         cell
         for cell in data["cells"]
         if (cell["task"], cell["name"], cell["protocol"]) == (task, name, f"{protocol}, best_val")
     ]
-    return found
+    return matching
 
 
 def test_its_numbers_are_those_of_the_records(folder: Path, page: Path) -> None:
@@ -105,10 +105,10 @@ def test_its_numbers_are_those_of_the_records(folder: Path, page: Path) -> None:
         assert {run["seed"]: run["score"] for run in cell["runs"] if run.get("score") is not None} == row.cell.scores()
         for run in cell["runs"]:
             if "path" in run:
-                found = record.read(folder / run["path"])
-                assert {**cell["config"], "seed": run["seed"]} == found["config"]
-                assert cell["provenance"] | run["provenance"] == found["provenance"]
-                assert run["test"] == {rule: entry[cell["metric"]] for rule, entry in found.get("test", {}).items()}
+                stored = record.read(folder / run["path"])
+                assert {**cell["config"], "seed": run["seed"]} == stored["config"]
+                assert cell["provenance"] | run["provenance"] == stored["provenance"]
+                assert run["test"] == {rule: entry[cell["metric"]] for rule, entry in stored.get("test", {}).items()}
 
 
 @pytest.mark.parametrize("counts", [(96, 97, 100), (59, 61, 121), (2, 60, 200)])
@@ -180,10 +180,10 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
         run = record.read(path)
         record.write(path.parent, run | {"attention": run["attention"] + evil, "task": evil + run["task"]})
     plain, report = tmp_path / "golden", Report(tmp_path / "golden")
-    found = Parts(write_page(report, []))
-    assert len(found.scripts) == 3
-    assert "b" not in found.tags
-    assert evil in found.text
+    parts = Parts(write_page(report, []))
+    assert len(parts.scripts) == 3
+    assert "b" not in parts.tags
+    assert evil in parts.text
     assert data_of(plain / "index.html")["cells"][0]["attention"].endswith(evil)
 
 
@@ -295,12 +295,12 @@ def tick(visit: Visit, selector: str, count: int = 2) -> None:
 
 def test_two_systems_are_compared_by_seed(visit: Visit, page: Path) -> None:
     data = data_of(page)
-    one, two = cell_of(data, "text", "Transformer"), cell_of(data, "text", "Linear ELU")
-    for cell in (one, two):
+    first, second = cell_of(data, "text", "Transformer"), cell_of(data, "text", "Linear ELU")
+    for cell in (first, second):
         visit.click(f"#cells input[value='{data['cells'].index(cell)}']")
     visit.click("#tray button")
     shown = visit.texts("dialog")[0]
-    differences = [a["score"] - b["score"] for a, b in zip(one["runs"], two["runs"], strict=True)]
+    differences = [a["score"] - b["score"] for a, b in zip(first["runs"], second["runs"], strict=True)]
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     assert f"{fmean(differences):+.2f} ± {np.std(differences, ddof=1):.2f} (sd)" in shown
     assert f"95 % t-interval {low:+.2f} to {high:+.2f}, n = 5" in shown
@@ -405,15 +405,15 @@ def test_a_page_without_a_clipboard_copies_what_is_selected(visit: Visit) -> Non
 
 def test_the_matrix_has_every_cell_once_and_leads_to_it(page: Path) -> None:
     text = page.read_text()
-    found = re.search(r'<table class="matrix">(.*?)</table>', text, re.DOTALL)[1]
+    matrix = re.search(r'<table class="matrix">(.*?)</table>', text, re.DOTALL)[1]
     cells = data_of(page)["cells"]
-    links = re.findall(r'<a href="#cell/(\d+)">(?:<strong>)?([^<]*)', found)
+    links = re.findall(r'<a href="#cell/(\d+)">(?:<strong>)?([^<]*)', matrix)
     assert sorted(int(number) for number, _ in links) == list(range(len(cells)))
     for number, mean in links:
         shown = cells[int(number)]["facts"]["mean ± sd"]
         assert shown.startswith(mean) or shown == "missing"
     for cell in cells:
-        assert cell["name"] in found
+        assert cell["name"] in matrix
 
 
 def test_addresses_open_what_they_name(browser: object, page: Path) -> None:

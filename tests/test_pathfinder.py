@@ -75,13 +75,13 @@ def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
 
 def test_paddles_are_those_of_the_loops() -> None:
     """In every direction, also where floating point rounds 120 degrees up; and what a first one sees."""
-    one = loops.Loops(builder("pathfinder").design, 1, seed=1)
-    style = snakes.Design.paddles(one.design, 1)
+    generator = loops.Loops(builder("pathfinder").design, 1, seed=1)
+    style = snakes.Design.paddles(generator.design, 1)
     assert style.usable.sum() == 30
     for turn in range(0, 360, 4):
-        line, mask = one.paddle((4, 4), loops.radians(turn - 180), 9)
+        line, mask = generator.paddle((4, 4), loops.radians(turn - 180), 9)
         assert (style.line[turn] == np.rint(255 * line)).all() and (style.mask[turn] == np.rint(255 * mask)).all(), turn
-        assert set(map(tuple, style.seen[turn].tolist())) == set(one.seen(loops.radians(turn - 180))), turn
+        assert set(map(tuple, style.seen[turn].tolist())) == set(generator.seen(loops.radians(turn - 180))), turn
 
 
 def test_walks_end_where_those_of_the_loops_do() -> None:
@@ -113,8 +113,8 @@ def test_walks_end_where_those_of_the_loops_do() -> None:
 
 def test_a_block_is_a_function_of_seed_and_number() -> None:
     again, other = (snakes.block(number, 5, easy()) for number in (3, 4))
-    for one, two in zip(drawn(), again, strict=True):
-        assert (one == two).all()
+    for first, second in zip(drawn(), again, strict=True):
+        assert (first == second).all()
     assert (drawn().pixels != other.pixels).any(axis=(1, 2)).all()
 
 
@@ -260,8 +260,10 @@ def test_snakes_without_room_are_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 def test_two_workers_make_the_same_bytes(tmp_path: Path) -> None:
     sizes = {"train_size": 1_601, "val_size": 211, "test_size": 199}
-    one, two = (builder("pathfinder", **sizes).build(place(tmp_path / str(workers), workers)) for workers in (1, 2))
-    assert one.digest == two.digest
+    first, second = (
+        builder("pathfinder", **sizes).build(place(tmp_path / str(workers), workers)) for workers in (1, 2)
+    )
+    assert first.digest == second.digest
 
 
 @pytest.mark.slow
@@ -272,8 +274,8 @@ def test_the_distribution_is_that_of_one_image_after_the_other() -> None:
     """
     design, n = builder("pathfinder").design, 1_000
     start = time.process_time()
-    one = loops.Loops(design, 1, seed=7)
-    pictures = [one.picture() for _ in range(n)]
+    generator = loops.Loops(design, 1, seed=7)
+    pictures = [generator.picture() for _ in range(n)]
     slow = (time.process_time() - start) / n
     design.paddles(1)
     start = time.process_time()

@@ -50,7 +50,10 @@ def test_lines_are_as_bright_as_those_of_the_loops() -> None:
     for option, contrasts in CONTRASTS.items():
         design = builder(option).design
         assert design.contrasts == contrasts
-        style, one = design.paddles(design.paddle_margins[-1]), loops.Loops(design, design.paddle_margins[-1], seed=1)
+        style, reference = (
+            design.paddles(design.paddle_margins[-1]),
+            loops.Loops(design, design.paddle_margins[-1], seed=1),
+        )
         degrees = np.arange(0, 360, 7)
         n, rim, side = len(degrees), style.rim, design.window
         place, short, end = (11, 13), (19, 7), (side - 3, side - 5)
@@ -62,9 +65,9 @@ def test_lines_are_as_bright_as_those_of_the_loops() -> None:
         pixels = painting.marked(inside, np.full((n, 2, 2), end), design.marker_radius, exact=False)
         for picture, turn in zip(pixels, degrees.tolist(), strict=True):
             angle = loops.radians(turn - 180)
-            long = one.lit(one.paddle(place, angle, side)[0], contrasts[0])
-            faint = one.lit(one.paddle(short, angle, side)[0], contrasts[1])
-            expected = loops.scaled(np.maximum(np.maximum(long, faint), one.marker(end)))
+            long = reference.lit(reference.paddle(place, angle, side)[0], contrasts[0])
+            faint = reference.lit(reference.paddle(short, angle, side)[0], contrasts[1])
+            expected = loops.scaled(np.maximum(np.maximum(long, faint), reference.marker(end)))
             assert (picture == expected).all(), (option, turn)
 
 
@@ -84,12 +87,12 @@ def test_markers_are_those_of_the_loops(where: tuple[int, int]) -> None:
 def test_second_snakes_begin_where_those_of_the_loops_do(option: str, others: int) -> None:
     """Also where 7 sin 30 is no half in floating point; exact ones differ there, in `others` rows and columns of 32."""
     design = builder(option).design
-    one = loops.Loops(design, design.paddle_margins[0], seed=1)
+    reference = loops.Loops(design, design.paddle_margins[0], seed=1)
     style, mended = (replace(design, mended=on).paddles(design.paddle_margins[0]) for on in (False, True))
     places = np.stack([np.arange(32)] * 2, axis=1)
     turns = np.repeat(np.arange(360)[:, None], 32, axis=1)
     ends, exact = (which.walked(which.second, turns, places) for which in (style, mended))
-    for turn, found in enumerate(ends):
+    for turn, points in enumerate(ends):
         around = loops.radians((turn + 180) % 360)
-        assert found.tolist() == [list(one.second((place, place), around)) for place in range(32)], turn
+        assert points.tolist() == [list(reference.second((place, place), around)) for place in range(32)], turn
     assert (ends != exact).sum() == others

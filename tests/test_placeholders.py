@@ -32,7 +32,7 @@ def accuracies(system: str, protocol: str = "strict", task: str = "listops") -> 
 
 def test_quantities_are_those_of_the_records(folder: Path) -> None:
     luna, vanilla = accuracies("luna"), accuracies("transformer")
-    differences = [one - other for one, other in zip(luna, vanilla, strict=True)]
+    differences = [accuracy - reference for accuracy, reference in zip(luna, vanilla, strict=True)]
     expected = {
         "sweep/listops strict/Luna/mean ± sd": f"{fmean(luna):.2f} ± {stdev(luna):.2f}",
         "sweep/listops strict/Luna/mean:.1f": f"{fmean(luna):.1f}",

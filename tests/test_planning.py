@@ -54,9 +54,9 @@ def test_a_mistake_is_found_after_a_cell_without_it(loader: Loader, wrong: str) 
     loader.load_configuration("train", ["task=text"], RunMode.RUN)
     with pytest.raises(ConfigCompositionException) as expected:
         by_hydra(loader, ["task=text", wrong], RunMode.RUN)
-    with pytest.raises(type(expected.value)) as found:
+    with pytest.raises(type(expected.value)) as actual:
         loader.load_configuration("train", ["task=text", wrong], RunMode.RUN)
-    assert str(found.value) == str(expected.value)
+    assert str(actual.value) == str(expected.value)
 
 
 def test_a_file_that_changes_between_two_cells_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -65,13 +65,13 @@ def test_a_file_that_changes_between_two_cells_is_read_anew(monkeypatch: pytest.
     path.parent.mkdir(parents=True)
     path.write_text("# @package _global_\nseed: 3\n")
     start("train")
-    own = GlobalHydra.instance().config_loader()
+    loader = GlobalHydra.instance().config_loader()
     for seed in (3, 5, 5, 7):
         path.write_text(f"# @package _global_\nseed: {seed}\n")
-        assert own.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN).seed == seed
+        assert loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN).seed == seed
     path.unlink()
     with pytest.raises(ConfigCompositionException):
-        own.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN)
+        loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN)
 
 
 def test_a_mistake_in_the_last_cell_is_found_before_anything_trains(cli: Commands) -> None:

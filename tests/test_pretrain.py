@@ -154,7 +154,9 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
     model = model_of(*TINY, "protocol=strict", f"model.pooling={pooling}", "model.dropout=0", task=task).double()
     split, examples = task.train.of_step(2), np.arange(7)
     accumulate(model, split, examples, 3, seed=1, step=2, precision="fp32")
-    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    gradients = {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
     model.zero_grad()
     total, count = 0.0, 0
     for example in examples:
@@ -169,9 +171,9 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
         assert (logits.grad.abs().sum(dim=1) > 0).nonzero().flatten().tolist() == hidden
         total, count = total + loss.item(), count + len(hidden)
     for name, parameter in model.named_parameters():
-        if name in found:
-            assert torch.allclose(parameter.grad / count, found[name], atol=1e-12), name
-    assert ("embedding.cls" in found) == (pooling == "cls")
+        if name in gradients:
+            assert torch.allclose(parameter.grad / count, gradients[name], atol=1e-12), name
+    assert ("embedding.cls" in gradients) == (pooling == "cls")
     logits, _ = predict(model, read(split, examples, np.arange(7), 11), "fp32")
     assert logits.shape == (count, 17)
 
@@ -385,7 +387,7 @@ def test_reports_hold_what_is_pretrained_against_itself_from_scratch(tmp_path: P
             )
             line = {"step": 50, "val_accuracy": 3.0, "val_loss": 9.0}
             lines = [{"phase": "pretrain", **line}, {**line, "val_loss": 2.0}]
-            path.with_name("metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+            path.with_name("metrics.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in lines))
     [section] = Report(tmp_path).sections
     [column] = section.columns
     rows = {row.name: row for row in column.rows}

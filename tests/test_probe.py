@@ -34,7 +34,7 @@ def test_the_numbers_by_their_definitions(system: str, protocol: str, norm: str)
     """With A formed, of unpadded examples one by one, by hooks of our own on the mixers."""
     task = stub_task()
     model = tiny(f"system={system}", f"protocol={protocol}", f"model.norm={norm}")
-    found = probe(model, task.val, 1, precision="fp32")
+    measured = probe(model, task.val, 1, precision="fp32")
     length = int(task.val.lengths(np.array([0]))[0, 0]) if protocol == "strict" else 11
     tokens = torch.from_numpy(task.val.pad(np.array([0]), length).astype(np.int64))
     inputs, streams = [], []
@@ -58,7 +58,7 @@ def test_the_numbers_by_their_definitions(system: str, protocol: str, norm: str)
             "score_asymmetry": gap.mean(),
         }
         for name, value in expected.items():
-            assert found[name][place] == pytest.approx(value.item(), rel=1e-9), (name, place)
+            assert measured[name][place] == pytest.approx(value.item(), rel=1e-9), (name, place)
 
 
 def test_padding_is_left_out_where_it_is_masked() -> None:
@@ -71,8 +71,8 @@ def test_padding_is_left_out_where_it_is_masked() -> None:
         score_statistics(q[i : i + 1, :, :n], k[i : i + 1, :, :n], real[i : i + 1, :n], 0.7)
         for i, n in ((0, 4), (1, 9))
     ]
-    for one, two, mean in zip(*alone, together, strict=True):
-        assert mean == pytest.approx((one + two) / 2, rel=1e-12)
+    for first, second, mean in zip(*alone, together, strict=True):
+        assert mean == pytest.approx((first + second) / 2, rel=1e-12)
 
 
 def test_symmetric_scores_and_antisymmetric_ones() -> None:
@@ -85,9 +85,9 @@ def test_symmetric_scores_and_antisymmetric_ones() -> None:
 @pytest.mark.parametrize("attention", options("attention"))
 def test_every_mixer_has_its_numbers(attention: str) -> None:
     model = tiny(f"attention={attention}", "variant=transformer")
-    found = probe(model, stub_task().val, 3, precision="fp32")
-    assert found.keys() == NAMES
-    for name, values in found.items():
+    measured = probe(model, stub_task().val, 3, precision="fp32")
+    assert measured.keys() == NAMES
+    for name, values in measured.items():
         known = [value is not None for value in values]
         assert len(values) == 3
         expected = not name.startswith("score") or attention in ("simple", "softmax")
@@ -125,8 +125,8 @@ def test_the_lines_of_a_run_have_them(cli: Commands) -> None:
     assert cli(train.main, *command, "out=with", "probe=2")[0] == 0
     assert cli(train.main, *command, "out=without")[0] == 0
     folders = [next(Path(out).rglob("seed1")) for out in ("with", "without")]
-    one, other = ((folder / "weights.safetensors").read_bytes() for folder in folders)
-    assert one == other
+    with_probe, without_probe = ((folder / "weights.safetensors").read_bytes() for folder in folders)
+    assert with_probe == without_probe
     lines = [json.loads(line) for line in (folders[0] / record.METRICS).read_text().splitlines()]
     assert all(len(line[name]) == 2 for line in lines for name in NAMES)
     assert not NAMES & json.loads((folders[1] / record.METRICS).read_text().splitlines()[0]).keys()

@@ -100,12 +100,12 @@ def word_problem(tokens: list[int]) -> dict[int, int]:
 
 def rows(split: PositionLabels) -> list[tuple[list[int], dict[int, int]]]:
     """The tokens of each example, and its answers by their places."""
-    found = []
+    examples = []
     for example in range(len(split)):
-        own = slice(split.ends[example], split.ends[example + 1])
-        answers = dict(zip(split.places[own].tolist(), split.labels[own].tolist(), strict=True))
-        found.append((split.document(example).tolist(), answers))
-    return found
+        span = slice(split.ends[example], split.ends[example + 1])
+        answers = dict(zip(split.places[span].tolist(), split.labels[span].tolist(), strict=True))
+        examples.append((split.document(example).tolist(), answers))
+    return examples
 
 
 def test_mqar_asks_for_every_pair_once(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_draws_are_even_and_in_range() -> None:
 
 
 def test_subsets_have_no_repeats_and_every_order() -> None:
-    found = Draws(3, 0).subsets(4, 24_000, 3)
-    orders, counts = np.unique(found, axis=0, return_counts=True)
+    subsets = Draws(3, 0).subsets(4, 24_000, 3)
+    orders, counts = np.unique(subsets, axis=0, return_counts=True)
     assert sorted(map(tuple, orders.tolist())) == sorted(permutations(range(4), 3))
     assert abs(counts - 1_000).max() < 5 * 1_000**0.5
 
@@ -321,29 +321,31 @@ def test_baselines_by_loops(built: tuple[Probe, Task]) -> None:
     builder, task = built
     counts = np.bincount(task.train.labels)
     expected = {"most frequent answer": np.mean(task.test.labels == counts.argmax())}
-    found = rows(task.test)
+    examples = rows(task.test)
     if builder.name == "mqar":
         expected["a value of the context at random"] = np.mean(
-            [1 / len(answers) for _, answers in found for _ in answers]
+            [1 / len(answers) for _, answers in examples for _ in answers]
         )
     if builder.name == "selective_copy":
-        shown = [[token for token in tokens if token < 12] for tokens, _ in found]
+        shown = [[token for token in tokens if token < 12] for tokens, _ in examples]
         hits = [
-            own.count(answer) / 7 for own, (_, answers) in zip(shown, found, strict=True) for answer in answers.values()
+            symbols.count(answer) / 7
+            for symbols, (_, answers) in zip(shown, examples, strict=True)
+            for answer in answers.values()
         ]
         expected["a token of the context at random"] = np.mean(hits)
     if builder.name.endswith("recall"):
         first, stop = {"fuzzy_recall": (5, 10), "noisy_recall": (7, 13)}[builder.name]
         hits = []
-        for tokens, answers in found:
+        for tokens, answers in examples:
             for at, answer in answers.items():
                 values = [token for token in tokens[: at + 1] if first <= token < stop]
                 hits.append(values.count(answer) / len(values))
         expected["a value of the context at random"] = np.mean(hits)
     if builder.name == "word_problem":
-        own = [answer == tokens[at] - 1 for tokens, answers in found for at, answer in answers.items()]
-        expected["the element itself"] = np.mean(own)
-        assert np.mean(builder.guesses(task) == task.test.labels) == np.mean(own)
+        hits = [answer == tokens[at] - 1 for tokens, answers in examples for at, answer in answers.items()]
+        expected["the element itself"] = np.mean(hits)
+        assert np.mean(builder.guesses(task) == task.test.labels) == np.mean(hits)
     assert task.baselines == pytest.approx({name: 100 * share for name, share in expected.items()})
 
 
@@ -488,10 +490,10 @@ def test_the_gradient_does_not_depend_on_the_cuts(name: str, tmp_path: Path) -> 
         loss = accumulate(model, task.train, examples, micro_batch, seed=1, step=0, precision="fp32")[0].item()
         losses.append(loss)
         gradients.append(model.head.weight.grad.clone())
-    own = torch.from_numpy(task.train.targets(examples))
+    targets = torch.from_numpy(task.train.targets(examples))
     tokens = torch.from_numpy(task.train.pad(examples, task.max_len)).long()
     logits = model(tokens).flatten(0, 1)[torch.from_numpy(task.train.scored(examples, task.max_len))]
-    assert losses == pytest.approx([cross_entropy(logits, own).item()] * 3, rel=1e-12)
+    assert losses == pytest.approx([cross_entropy(logits, targets).item()] * 3, rel=1e-12)
     for gradient in gradients[1:]:
         torch.testing.assert_close(gradient, gradients[0])
 

@@ -60,16 +60,16 @@ def test_one_that_fails_hides_none_and_comes_last_the_next_time(
     )
     monkeypatch.setattr(gpu_queue, "ITEMS", items)
     assert run(asked) == PAUSED
-    found = answers(asked)
-    assert {name: answer["status"] for name, answer in found.items()} == {
+    by_name = answers(asked)
+    assert {name: answer["status"] for name, answer in by_name.items()} == {
         "broken": FAILED, "endless": FAILED, "fine": ANSWERED, "large": NEEDS, "paused": UNDER_WAY,
     }  # fmt: skip
-    assert found["broken"]["text"].splitlines()[0] == "before"
-    assert found["broken"]["text"].splitlines()[-1] == "ValueError: how sad"
-    told = found["endless"]["text"].splitlines()
+    assert by_name["broken"]["text"].splitlines()[0] == "before"
+    assert by_name["broken"]["text"].splitlines()[-1] == "ValueError: how sad"
+    told = by_name["endless"]["text"].splitlines()
     assert told[0] == "begun" and told[-1].startswith("stopped after")
     assert "KeyboardInterrupt" in told  # it could tell what it had seen so far
-    assert found["fine"]["text"] == "seen"
+    assert by_name["fine"]["text"] == "seen"
     assert "told ['cpu', 'small']" in (asked / "work" / "fine.log").read_text()
     page = (asked / "out" / "answers.md").read_text()
     assert "how sad" in page
@@ -123,10 +123,10 @@ def test_what_comes_back_is_small(asked: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dry", [False, True])
 def test_every_command_composes(dry: bool) -> None:
-    for one in gpu_queue.ITEMS:
-        words = gpu_queue.words_of(one, Path("runs/gpu"), 3.0, dry)
+    for entry in gpu_queue.ITEMS:
+        words = gpu_queue.words_of(entry, Path("runs/gpu"), 3.0, dry)
         assert words[:2] == [sys.executable, "-m"]
-        if words[2] == "lra" and not (dry and one.tiny is None):
+        if words[2] == "lra" and not (dry and entry.tiny is None):
             overrides = [word for word in words[4:] if word != "--multirun"]
             cfg = composed(
                 *(word.replace(",", "") if "," not in word else _first(word) for word in overrides), config=words[3]
@@ -140,16 +140,16 @@ def _first(override: str) -> str:
 
 def test_the_page_has_the_queue() -> None:
     assert "\n".join(gpu_queue.table()) in PAGE.read_text()
-    assert len({one.name for one in gpu_queue.ITEMS}) == len(gpu_queue.ITEMS)
+    assert len({entry.name for entry in gpu_queue.ITEMS}) == len(gpu_queue.ITEMS)
 
 
 def test_first_contact_sees_what_differs() -> None:
     assert gpu_smoke.verdict([1e-7, 1e-6, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "agrees"
     assert gpu_smoke.verdict([1e-7, 1e-3, 1e-5], [1e-7, 1e-6, 1e-5], "fp32") == "DIFFERS: gradient"
     assert gpu_smoke.verdict([float("nan"), 0, 0], [1e-7, 1e-6, 1e-5], "bf16") == "DIFFERS: loss"
-    found = {precision: errors for precision, errors, _ in gpu_smoke.compared("linear", "paper", "cpu")}
-    assert all(1e-9 < error < 1e-4 for error in found["fp32"][:2])
-    assert all(1e-5 < error < 0.1 for error in found["bf16"][:2])
+    by_precision = {precision: errors for precision, errors, _ in gpu_smoke.compared("linear", "paper", "cpu")}
+    assert all(1e-9 < error < 1e-4 for error in by_precision["fp32"][:2])
+    assert all(1e-5 < error < 0.1 for error in by_precision["bf16"][:2])
 
 
 def test_noise_moves_less_than_two_bytes_a_value() -> None:
@@ -182,8 +182,8 @@ def test_a_pass_reads_and_writes_each_value_once() -> None:
 def test_shell_words_of_the_page_are_those_that_run() -> None:
     lines = [line for line in gpu_queue.table() if "`python -m " in line]
     assert len(lines) == len(gpu_queue.ITEMS)
-    for one, line in zip(gpu_queue.ITEMS, lines, strict=True):
-        assert len(shlex.split(line.split("`")[1])) == len(one.command) + 2
+    for entry, line in zip(gpu_queue.ITEMS, lines, strict=True):
+        assert len(shlex.split(line.split("`")[1])) == len(entry.command) + 2
 
 
 def test_the_server_for_several_processes_ends_with_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

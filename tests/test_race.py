@@ -95,8 +95,8 @@ def test_false_alarms_of_the_log_rank_test(seeds: int, alarms: float) -> None:
     """All ways in which runs of no difference can fall into two groups, as docs/numbers.md says."""
     steps = range(100, 100 * (2 * seeds + 1), 100)
     splits = [(first, [step for step in steps if step not in first]) for first in combinations(steps, seeds)]
-    found = [inference.log_rank((first, ()), (other, ()))[1] < inference.ALPHA for first, other in splits]
-    assert np.mean(found) == pytest.approx(alarms)
+    significant = [inference.log_rank((first, ()), (other, ()))[1] < inference.ALPHA for first, other in splits]
+    assert np.mean(significant) == pytest.approx(alarms)
 
 
 def test_seeds_are_groups_where_a_gap_lies_between_them() -> None:
@@ -112,8 +112,8 @@ def test_a_race_is_read_from_records_of_one_goal(tmp_path: Path) -> None:
         put(tmp_path, seed, 37.5, ended=ended, steps=100 * seed, config={**config, "seed": seed})
     put(tmp_path, 4, None, config={**config, "seed": 4})
     [cell] = load(RunFiles(tmp_path))
-    found = race_of(cell)
-    assert found == Race(
+    actual = race_of(cell)
+    assert actual == Race(
         99.0, BUDGET, 4, {1: 100, 2: 200, 3: 300}, frozenset({1, 3}), frozenset({2}), {1: 66.0, 3: 66.0}
     )
     for seed, accuracy in ((2, 99.0), (3, 98.9)):  # what is there at its end, whyever it ends, has learned the task

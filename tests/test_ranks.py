@@ -80,13 +80,13 @@ def test_any_number_of_ranks_trains_as_one(tmp_path: Path, system: tuple[str, ..
 
     losses, tokens, counts, weights = work()
     for processes in (2, 3):
-        found = together(processes, tmp_path, work)
-        for one in found:
-            np.testing.assert_allclose(one[0], losses, rtol=0, atol=1e-9)
-            assert [seen.real for seen in one[1]] == [seen.real for seen in tokens]
-            assert one[2] == counts
-            np.testing.assert_allclose(one[3], weights, rtol=1e-6, atol=1e-9)
-            assert (one[3] == found[0][3]).all(), "ranks hold the same weights to the bit"
+        by_rank = together(processes, tmp_path, work)
+        for of_rank in by_rank:
+            np.testing.assert_allclose(of_rank[0], losses, rtol=0, atol=1e-9)
+            assert [seen.real for seen in of_rank[1]] == [seen.real for seen in tokens]
+            assert of_rank[2] == counts
+            np.testing.assert_allclose(of_rank[3], weights, rtol=1e-6, atol=1e-9)
+            assert (of_rank[3] == by_rank[0][3]).all(), "ranks hold the same weights to the bit"
 
 
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
@@ -142,10 +142,10 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
             list(fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=poison))
         return str(stop.value)
 
-    one, two = together(2, tmp_path, work)
-    assert one == two
-    assert "the loss of step 2 is nan" in one
-    assert "in micro-batch 0, head.0 gives values up to nan" in one
+    first, second = together(2, tmp_path, work)
+    assert first == second
+    assert "the loss of step 2 is nan" in first
+    assert "in micro-batch 0, head.0 gives values up to nan" in first
 
 
 @pytest.mark.parametrize("variables", [distributed.NAMES, distributed.SLURM], ids=["torchrun", "srun"])
@@ -197,11 +197,11 @@ def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bo
     parent = os.fork()
     if parent == 0:
         os.setpgid(0, 0)
-        own = os.getpid()
+        pid = os.getpid()
         if os.fork() == 0:
-            while early and os.getppid() == own:
+            while early and os.getppid() == pid:
                 time.sleep(0.01)
-            end_with(own)
+            end_with(pid)
             (tmp_path / "asked").touch()
             time.sleep(60)
             os._exit(0)
@@ -239,7 +239,7 @@ def wait_for(path: Path) -> None:
 
 
 def children(parent: int) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rsplit(")", 1)[1].split()
@@ -247,8 +247,8 @@ def children(parent: int) -> list[int]:
         except OSError:
             continue
         if int(fields[1]) == parent and "spawn_main" in command:
-            found.append(int(path.parent.name))
-    return sorted(found)
+            pids.append(int(path.parent.name))
+    return sorted(pids)
 
 
 def measured(folder: Path) -> list[dict]:
@@ -259,22 +259,22 @@ def measured(folder: Path) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killing_a_rank_ends_the_run_and_the_same_command_goes_on(cli: Commands, victim: int) -> None:
-    one = start("train.processes=3")
+    launcher = start("train.processes=3")
     wait_for(FOLDER / "checkpoint.json")
-    os.kill(children(one.pid)[victim], signal.SIGKILL)
-    _, err = one.communicate(timeout=300)
-    assert one.returncode == 1
+    os.kill(children(launcher.pid)[victim], signal.SIGKILL)
+    _, err = launcher.communicate(timeout=300)
+    assert launcher.returncode == 1
     assert f"failed: rank {victim} of 3 ended with SIGKILL; the same command goes on" in err
     assert "Traceback" not in err
     if victim:
-        found = record.read(FOLDER / record.NAME)
-        assert (found["status"], found["reason"]) == ("failed", "Lost: another rank was lost")
+        run = record.read(FOLDER / record.NAME)
+        assert (run["status"], run["reason"]) == ("failed", "Lost: another rank was lost")
     again = start("train.processes=3")
     _, err = again.communicate(timeout=300)
     assert again.returncode == 0, err
     assert "goes on from step" in err
-    found = record.read(FOLDER / record.NAME)
-    assert (found["status"], found["processes"], found["resumes"]) == ("finished", 3, 1)
+    run = record.read(FOLDER / record.NAME)
+    assert (run["status"], run["processes"], run["resumes"]) == ("finished", 3, 1)
     assert [line["step"] for line in measured(FOLDER)] == list(range(150, 901, 150))
     assert {path.name for path in FOLDER.iterdir()} <= {
         "config.json",
@@ -289,18 +289,18 @@ def test_killing_a_rank_ends_the_run_and_the_same_command_goes_on(cli: Commands,
 @pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
 def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals, code: int) -> None:
     """SIGINT as a terminal sends it, to the whole group; nothing is left behind."""
-    one = start("train.processes=2")
+    launcher = start("train.processes=2")
     wait_for(FOLDER / "checkpoint.json")
-    theirs = children(one.pid)
-    for process in [*(theirs if asked == signal.SIGINT else []), one.pid]:
+    theirs = children(launcher.pid)
+    for process in [*(theirs if asked == signal.SIGINT else []), launcher.pid]:
         os.kill(process, asked)
     wait_for(FOLDER / record.NAME)
-    _, err = one.communicate(timeout=25)  # torch's launcher gives ranks 30 s to end, and waits for all of them
-    assert one.returncode == code, err
+    _, err = launcher.communicate(timeout=25)  # torch's launcher gives ranks 30 s to end, and waits for all of them
+    assert launcher.returncode == code, err
     assert "Traceback" not in err
     assert "torch/distributed" not in err
-    found = record.read(FOLDER / record.NAME)
-    assert (found["status"], found["reason"]) == ("paused", asked.name)
+    run = record.read(FOLDER / record.NAME)
+    assert (run["status"], run["reason"]) == ("paused", asked.name)
     assert not [process for process in theirs if Path(f"/proc/{process}").exists()]
     again = start("train.processes=2")
     again.communicate(timeout=300)
@@ -313,13 +313,13 @@ def test_nothing_outlives_the_process_that_started_the_ranks(cli: Commands, monk
     """Neither a process nor a folder for what is temporary."""
     Path("temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(Path("temporary").absolute()))
-    one = start("train.processes=2")
+    launcher = start("train.processes=2")
     wait_for(FOLDER / "checkpoint.json")
-    theirs = children(one.pid)
+    theirs = children(launcher.pid)
     assert len(theirs) == 2
-    one.kill()
-    one.wait()
-    one.stderr.close()
+    launcher.kill()
+    launcher.wait()
+    launcher.stderr.close()
     deadline = time.monotonic() + 120
     while any(Path(f"/proc/{process}").exists() for process in theirs) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -346,12 +346,12 @@ def test_every_rank_of_a_call_from_python_has_the_record(cli: Commands) -> None:
 @pytest.mark.slow
 def test_the_ranks_of_torchrun_are_those_of_launch(cli: Commands) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    found = []
+    runs = []
     for number, (module, extra) in enumerate([((), "train.processes=2"), (torchrun, "seed=1"), ((), "isolate=true")]):
-        one = start(extra, f"out=r{number}", "train.steps=100", "train.eval_every=10", module=module)
-        _, err = one.communicate(timeout=300)
-        assert one.returncode == 0, err
+        launcher = start(extra, f"out=r{number}", "train.steps=100", "train.eval_every=10", module=module)
+        _, err = launcher.communicate(timeout=300)
+        assert launcher.returncode == 0, err
         folder = Path(f"r{number}") / FOLDER.relative_to("runs")
-        found.append((measured(folder), record.read(folder / record.NAME)["processes"]))
-    assert found[0] == found[1]
-    assert found[2] == (found[0][0], 1)
+        runs.append((measured(folder), record.read(folder / record.NAME)["processes"]))
+    assert runs[0] == runs[1]
+    assert runs[2] == (runs[0][0], 1)

@@ -20,13 +20,13 @@ def run(
     last: float = 60.0,
     **ran: Any,
 ) -> None:
-    found = {"accuracy": accuracy, "correct": 0, "examples": 2000, "loss": loss, "perplexity": 1.0, "step": 50}
+    score = {"accuracy": accuracy, "correct": 0, "examples": 2000, "loss": loss, "perplexity": 1.0, "step": 50}
     put(
         root / "listops_short" / f"{rate}",
         seed,
         None if accuracy is None else 1.0,  # of the test, which does not choose
         attention=attention,
-        **({} if accuracy is None else {"validation": {"best": found, "last": {**found, "accuracy": last}}}),
+        **({} if accuracy is None else {"validation": {"best": score, "last": {**score, "accuracy": last}}}),
         config={"train": {"lr": rate, "goal": 99.0, "steps": 900}},
         **ran,
     )

@@ -32,10 +32,10 @@ def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_p
         rows = plain(real_data / "imdb" / f"{split}.jsonl.xz")
         assert len(rows) == 25_000
         rows = [rows[row] for row in limited(25_000, limit, split)]
-        found = getattr(task, split)
-        assert found.labels.tolist() == [label for _, label in rows]
+        reviews = getattr(task, split)
+        assert reviews.labels.tolist() == [label for _, label in rows]
         for row in [0, len(rows) - 1, *np.random.default_rng(3).choice(len(rows), size=200, replace=False).tolist()]:
-            assert found.document(row).tolist() == [byte + 1 for byte in rows[row][0][:4000]]
+            assert reviews.document(row).tolist() == [byte + 1 for byte in rows[row][0][:4000]]
     if limit is None:
         assert task.baselines["majority class"] == 50
         assert 88.5 < task.baselines["bag of words"] < 89.1

@@ -25,12 +25,15 @@ from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, de
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
 
 
-def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+def same(actual: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
     """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*found.shape, seed=9)
-    two = [expected, *torch.autograd.grad((expected * weights).sum(), inputs, retain_graph=True, allow_unused=True)]
-    one = [found, *torch.autograd.grad((found * weights).sum(), inputs, allow_unused=True)]
-    for mine, theirs in zip(one, two, strict=True):
+    weights = noise(*actual.shape, seed=9)
+    references = [
+        expected,
+        *torch.autograd.grad((expected * weights).sum(), inputs, retain_graph=True, allow_unused=True),
+    ]
+    outcomes = [actual, *torch.autograd.grad((actual * weights).sum(), inputs, allow_unused=True)]
+    for mine, theirs in zip(outcomes, references, strict=True):
         if mine is None or theirs is None:  # no gradient is a gradient of zeros
             assert all(part is None or not part.any() for part in (mine, theirs))
         else:
@@ -51,8 +54,8 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
     state, rows = torch.zeros(*v.shape[:2], q.shape[-1], v.shape[-1], dtype=torch.float64), []
     for i in range(q.shape[-2]):
         state = log_decay[:, :, i, None, None].exp() * state
-        found = (k[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
-        state = state + outer(strength[:, :, i, None] * k[:, :, i], v[:, :, i] - found * corrects)
+        held = (k[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
+        state = state + outer(strength[:, :, i, None] * k[:, :, i], v[:, :, i] - held * corrects)
         rows.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
     return torch.stack(rows, dim=2)
 
@@ -117,10 +120,10 @@ def test_a_memory_that_is_divided_by_its_mass(
             key = log_in[:, :, i, way, None].exp() * k[:, :, i]
             kept = log_decay[:, :, i, way, None].exp()
             memory, mass = kept.unsqueeze(-1) * memory + outer(key, v[:, :, i]), kept * mass + key
-            found, least = (mass * q[:, :, i]).sum(dim=-1).abs(), log_least[:, :, i, way].exp()
-            divided.append(found > least)
+            query_mass, least = (mass * q[:, :, i]).sum(dim=-1).abs(), log_least[:, :, i, way].exp()
+            divided.append(query_mass > least)
             rows.append(
-                torch.einsum("...mn,...m->...n", memory, q[:, :, i]) / torch.maximum(found, least).unsqueeze(-1)
+                torch.einsum("...mn,...m->...n", memory, q[:, :, i]) / torch.maximum(query_mass, least).unsqueeze(-1)
             )
         expected = expected + torch.stack(rows[:: -1 if way else 1], dim=2)
     assert length < 13 or 0.1 < torch.stack(divided).double().mean() < 0.9
@@ -156,12 +159,12 @@ def in_fp32_and_exactly(decays: Callable[[Tensor], Tensor], corrects: bool) -> l
     k, strength = k / k.norm(dim=-1, keepdim=True), strength.sigmoid() if corrects else torch.ones_like(strength)
     inputs = [x.requires_grad_() for x in (decays(g), q, k, v)]
     copies = [x.detach().double().requires_grad_() for x in inputs]
-    found = delta_rule(*inputs[1:], strength, inputs[0]) if corrects else causal_product(*inputs[1:], inputs[0])
+    output = delta_rule(*inputs[1:], strength, inputs[0]) if corrects else causal_product(*inputs[1:], inputs[0])
     expected = one_by_one(*copies[1:], strength.double(), copies[0], corrects)
     weights = noise(*expected.shape, seed=9)
-    mine = torch.autograd.grad((found * weights.float()).sum(), inputs)
+    mine = torch.autograd.grad((output * weights.float()).sum(), inputs)
     theirs = torch.autograd.grad((expected * weights).sum(), copies)
-    return [(found, expected), *zip(mine, theirs, strict=True)]
+    return [(output, expected), *zip(mine, theirs, strict=True)]
 
 
 @pytest.mark.parametrize("corrects", [False, True])
@@ -462,8 +465,8 @@ def test_an_average_that_keeps_nothing_is_finite_in_fp32(causal: bool) -> None:
         y = average(x)
         given = [x, each.keep, each.damp, each.expand, each.reduce]
         outcomes.append([y, *torch.autograd.grad(y.square().sum(), given)])
-    for found, expected in zip(*outcomes, strict=True):
-        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    for actual, expected in zip(*outcomes, strict=True):
+        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_where_states_begin() -> None:

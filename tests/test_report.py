@@ -76,8 +76,8 @@ def test_the_csv_carries_every_digit(small: Path) -> None:
     files = files_of(small)
     rows = {row["system"]: row for row in lines_of(files["table1.csv"])}
     simple = rows["Simple"]
-    found = [simple[name] for name in ("best", "mean", "sd", "minimum", "maximum", "done", "declared")]
-    assert found == ["38.0", "37.5", "0.5", "37.0", "38.0", "3", "4"]
+    values = [simple[name] for name in ("best", "mean", "sd", "minimum", "maximum", "done", "declared")]
+    assert values == ["38.0", "37.5", "0.5", "37.0", "38.0", "3", "4"]
     assert float(simple["low"]) == pytest.approx(37.5 - 4.302652730 * 0.5 / 3**0.5)
     assert float(simple["mean_minus_published"]) == pytest.approx(37.5 - 37.45)
     assert (simple["published_source"], simple["published_mean"]) == ("SimpleTRON v4", "37.15")
@@ -85,9 +85,9 @@ def test_the_csv_carries_every_digit(small: Path) -> None:
     seeds = lines_of(files["seeds.csv"])
     assert len(seeds) == 4 + 2 + 2 + 1
     assert {row["status"] for row in seeds} == {"finished", "failed", "missing"}
-    one = next(row for row in seeds if row["system"] == "Simple")
-    assert one["record"].endswith("seed1/record.json")
-    assert one["record_sha256"] == hashlib.sha256((small / one["record"]).read_bytes()).hexdigest()
+    run = next(row for row in seeds if row["system"] == "Simple")
+    assert run["record"].endswith("seed1/record.json")
+    assert run["record_sha256"] == hashlib.sha256((small / run["record"]).read_bytes()).hexdigest()
     pairs = lines_of(files["pairs.csv"])
     assert len(pairs) == 4 * 3 / 2
     assert [row["mean_difference"] for row in pairs if row["other"] == "Transformer"] == ["0.65"]
@@ -95,10 +95,10 @@ def test_the_csv_carries_every_digit(small: Path) -> None:
 
 def test_the_json_says_the_same_as_the_csv(whole: Path) -> None:
     files = files_of(whole)
-    found = json.loads(files["table1.json"])
+    table = json.loads(files["table1.json"])
     for lines, cells in (
-        (lines_of(files["table1.csv"]), found["cells"]),
-        (lines_of(files["pairs.csv"]), found["pairs"]),
+        (lines_of(files["table1.csv"]), table["cells"]),
+        (lines_of(files["pairs.csv"]), table["pairs"]),
     ):
         assert len(lines) == len(cells)
         for line, cell in zip(lines, cells, strict=True):

@@ -119,11 +119,11 @@ def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
     assert "listops-small [T n3 P W] |" in files["README.md"]
     assert "(3) − [B] |" in files["README.md"].replace("(3/3)", "(3)")
     assert f"| {', '.join(labels)} |" in files["details.md"]
-    every, own = "selected on test, n = 3, partial data, pretrained", "below baseline"
-    assert f"Every row: {every}." in files["table1.tex"]
-    assert rf"& {own} \\" in files["table1.tex"]
+    of_all, of_simple = "selected on test, n = 3, partial data, pretrained", "below baseline"
+    assert f"Every row: {of_all}." in files["table1.tex"]
+    assert rf"& {of_simple} \\" in files["table1.tex"]
     path = Path("figures", f"{stem('cost', 'listops-small')}.svg")
-    said = f"listops-small: score and cost. Every row: {every}. {own}: Simple."
+    said = f"listops-small: score and cost. Every row: {of_all}. {of_simple}: Simple."
     report = Report(tmp_path)
     assert f"({path})\n\n{said}\n" in report.files({path.as_posix(): ""})["details.md"]
     shown = re.sub("<[^>]+>", "", report.page([path.as_posix()]))
@@ -133,18 +133,18 @@ def test_caveats_stand_wherever_the_number_does(tmp_path: Path) -> None:
 
 def test_systems_over_tasks_by_hand(tmp_path: Path) -> None:
     """The Transformer's baseline is 36.2 in both tasks: (37.9 - 36.2) / 63.8 and (41.5 - 36.2) / 63.8."""
-    for task, (one, other) in {"text": (VANILLA, FAR), "listops": (FAR, VANILLA)}.items():
-        for attention, scores in {"softmax": one, "linear": other}.items():
+    for task, (softmax, linear) in {"text": (VANILLA, FAR), "listops": (FAR, VANILLA)}.items():
+        for attention, scores in {"softmax": softmax, "linear": linear}.items():
             for seed, accuracy in scores.items():
                 put(tmp_path / task, seed, accuracy, attention=attention, variant="transformer", task=task)
-    [found] = Report(tmp_path).across.values()
-    assert [known.system for known in found] == ["Transformer", "Linear ELU"]
-    for known in found:
+    [systems] = Report(tmp_path).across.values()
+    assert [known.system for known in systems] == ["Transformer", "Linear ELU"]
+    for known in systems:
         assert known.score[0] == pytest.approx(((37.9 + 41.5) / 2 - 36.2) / 63.8)
         assert known.rank[0] == 1.5
         assert known.score[1][0] < known.score[0] < known.score[1][1]
-    assert found[0].better is None
-    assert found[1].better[0] == 0.5  # all of its runs win one task, none the other
+    assert systems[0].better is None
+    assert systems[1].better[0] == 0.5  # all of its runs win one task, none the other
     assert "### Over the tasks" in page_of(tmp_path)
 
 

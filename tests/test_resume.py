@@ -467,9 +467,9 @@ def test_no_damage_is_loaded_silently(tmp_path: Path, damage: int, capfd: pytest
     """Twenty truncations and twenty flipped bits of the only generation, and of the index."""
     tensors = {"model/w": torch.arange(97.0), "model/n": torch.tensor(3)}
     checkpoint.write(tmp_path, checkpoint.Generation(step=5, tensors=tensors, state={"a": [1.5, None]}))
-    found = checkpoint.read(tmp_path)
-    assert (found.step, found.state) == (5, {"a": [1.5, None]})
-    assert all(torch.equal(found.tensors[name], value) for name, value in tensors.items())
+    generation = checkpoint.read(tmp_path)
+    assert (generation.step, generation.state) == (5, {"a": [1.5, None]})
+    assert all(torch.equal(generation.tensors[name], value) for name, value in tensors.items())
     path = tmp_path / "checkpoint-5.safetensors"
     data = bytearray(path.read_bytes())
     place = random.Random(damage).randrange(len(data))

@@ -190,9 +190,9 @@ def test_pixels_are_scaled_and_projected() -> None:
     """(x / 255 - mean) / deviation, by hand; ids begin with 1."""
     model = model_of(*S4, "model.pixels=[0.5,0.25]", task=facts(vocab_size=257)).double()
     pixels = model.embedding.tokens
-    found = pixels(torch.tensor([[1, 256, 52]]))
+    vectors = pixels(torch.tensor([[1, 256, 52]]))
     for place, value in enumerate((-2.0, 2.0, (51 / 255 - 0.5) / 0.25)):
-        torch.testing.assert_close(found[0, place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(vectors[0, place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
     with pytest.raises(UserError, match=r"model.pixels=\[0.5, 0.25\]: expected a task of 256 grey values, stub has 16"):
         model_of(*S4, "model.pixels=[0.5,0.25]", task=facts())
 
@@ -200,6 +200,6 @@ def test_pixels_are_scaled_and_projected() -> None:
 def test_a_hidden_pixel_is_zero_and_has_a_vector_of_its_own() -> None:
     task = facts(vocab_size=258, classes=1, objective="values")
     pixels = model_of(*S4, "model.pixels=[0.5,0.25]", "model.norm_over=null", task=task).double().embedding.tokens
-    found = pixels(torch.tensor([[256, 257]]))
-    torch.testing.assert_close(found[0, 0], 2 * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found[0, 1], pixels.hidden + pixels.bias, rtol=1e-12, atol=1e-12)
+    vectors = pixels(torch.tensor([[256, 257]]))
+    torch.testing.assert_close(vectors[0, 0], 2 * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(vectors[0, 1], pixels.hidden + pixels.bias, rtol=1e-12, atol=1e-12)

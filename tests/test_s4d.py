@@ -34,15 +34,15 @@ def test_the_kernel_is_the_response_of_the_recurrence(init: str, length: int) ->
     """s <- exp(dt A) s + B-bar u, y = 2 Re C s, for an impulse u."""
     mixer = s4d(f"init={init}")
     dt, a, c = modes_of(mixer)
-    found = mixer.kernel(length).detach().numpy()
-    assert found.shape == (2, 5, length)
+    kernel = mixer.kernel(length).detach().numpy()
+    assert kernel.shape == (2, 5, length)
     for direction in range(2):
         for channel in range(5):
             decay = np.exp(dt[channel] * a[channel])
             state = (decay - 1) / a[channel]
             for lag in range(length):
                 expected = 2 * (c[direction, channel] * state).sum().real
-                assert found[direction, channel, lag] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+                assert kernel[direction, channel, lag] == pytest.approx(expected, rel=1e-9, abs=1e-12)
                 state = decay * state
 
 
@@ -50,7 +50,7 @@ def test_the_causal_form_is_what_scipy_simulates() -> None:
     """The real system of size N, discretised and simulated by scipy, whose output is read before the update."""
     mixer, x = s4d(causal=True), noise(1, 151, 5)
     dt, a, c = modes_of(mixer)
-    found = mixer.convolve_causally(x)[0]
+    output = mixer.convolve_causally(x)[0]
     for channel in range(5):
         blocks = [[[z.real, -z.imag], [z.imag, z.real]] for z in a[channel]]
         system = torch.block_diag(*[torch.tensor(block, dtype=torch.float64) for block in blocks]).numpy()
@@ -58,7 +58,7 @@ def test_the_causal_form_is_what_scipy_simulates() -> None:
         read = np.stack([2 * c[0, channel].real, -2 * c[0, channel].imag], axis=1).reshape(1, 6)
         discrete = cont2discrete((system, put, read, np.zeros((1, 1))), dt[channel], method="zoh")
         _, y, _ = dlsim(discrete, np.append(x[0, :, channel].numpy(), 0))
-        np.testing.assert_allclose(found[:, channel].detach().numpy(), y[1:, 0], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(output[:, channel].detach().numpy(), y[1:, 0], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 2, 13, CHUNK, CHUNK + 1, 2 * CHUNK + 11])
@@ -72,16 +72,16 @@ def test_the_convolution_is_the_double_sum(causal: bool, length: int) -> None:
         later = 0 if causal else sum(kernel[1, :, j - i - 1] * x[:, j] for j in range(i + 1, length))
         expected.append(earlier + later)
     expected = torch.stack(expected, dim=1)
-    found = mixer.convolve_causally(x) if causal else mixer.convolve(x)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    actual = mixer.convolve_causally(x) if causal else mixer.convolve(x)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
     weights = noise(2, length, 5, seed=3)
     inputs = [x, mixer.c, mixer.log_dt, mixer.log_decay, mixer.frequency]
-    for one, two in zip(
-        torch.autograd.grad((found * weights).sum(), inputs),
+    for gradient, reference in zip(
+        torch.autograd.grad((actual * weights).sum(), inputs),
         torch.autograd.grad((expected * weights).sum(), inputs),
         strict=True,
     ):
-        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(gradient, reference, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -190,11 +190,11 @@ class Largest(TorchDispatchMode):
     numbers = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for value in found if isinstance(found, (list, tuple)) else [found]:
+        output = func(*args, **(kwargs or {}))
+        for value in output if isinstance(output, (list, tuple)) else [output]:
             if isinstance(value, torch.Tensor):
                 self.numbers = max(self.numbers, value.numel())
-        return found
+        return output
 
 
 @pytest.mark.parametrize("causal", [True, False])

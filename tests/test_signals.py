@@ -116,8 +116,8 @@ def test_a_signal_is_no_fault_of_the_library_that_it_came_through(
                 raise error
 
     monkeypatch.setattr("lra.cli.command._composed", composed)
-    found, _, err = cli(train.main)
-    assert (found, err) == (code, f"lra-train: paused ({signal.Signals(asked).name}); the same command goes on\n")
+    exit_code, _, err = cli(train.main)
+    assert (exit_code, err) == (code, f"lra-train: paused ({signal.Signals(asked).name}); the same command goes on\n")
 
 
 @pytest.fixture

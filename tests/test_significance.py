@@ -151,13 +151,13 @@ def false_bold(seeds: int, spread: float) -> float:
 def false_bold_rates(spreads: Sequence[float], seeds: int, tables: int) -> list[float]:
     """The same, by simulation."""
     rng = np.random.default_rng(17)
-    found = []
+    rates = []
     for spread in spreads:
         runs = rng.normal(0, 1, (tables, 3, 3, seeds))
         runs[:, :, 1] *= spread
         runs[:, :, 2] -= 100
-        found.append(is_bold(runs).any(axis=1).mean())
-    return found
+        rates.append(is_bold(runs).any(axis=1).mean())
+    return rates
 
 
 @pytest.mark.parametrize(("seeds", "least", "most"), [(3, 2.9, 7.3), (4, 3.6, 6.4), (5, 4.0, 5.9), (11, 4.7, 5.1)])
@@ -269,8 +269,8 @@ def test_mcnemar_counts_the_test_examples(small: Path) -> None:
     put_predictions(small / "listops/paper/simple/simple/seed1/record.json", range(740))
     put_predictions(small / "listops/paper/softmax/transformer/seed1/record.json", [*range(730), 800, 801, 802])
     files = files_of(small)
-    found = next(pair for pair in json.loads(files["table1.json"])["pairs"] if pair["other"] == "Transformer")
-    assert found["mcnemar"] == [
+    comparison = next(pair for pair in json.loads(files["table1.json"])["pairs"] if pair["other"] == "Transformer")
+    assert comparison["mcnemar"] == [
         {"seed": 1, "only_system": 10, "only_other": 3, "p": pytest.approx(378 / 4096)},
     ]
     assert "| Transformer | +0.35 |  |  | 1 |  | 0/1 |" in files["details.md"]

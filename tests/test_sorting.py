@@ -29,8 +29,8 @@ def holes() -> Tensor:
     return mask
 
 
-def exact(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+def exact(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
 
 # ---------------------------------------------------------------- sinkhorn
@@ -81,8 +81,8 @@ def test_the_matrix_is_doubly_stochastic_over_valid_blocks() -> None:
 @pytest.mark.parametrize("iterations", [1, 7])
 def test_the_matrix_by_loops(iterations: int) -> None:
     logits, valid = noise(7, 7), [True, False, True, True, True, False, True]
-    found = doubly_stochastic(logits, torch.tensor(valid), iterations)
-    exact(found, torch.from_numpy(sinkhorn_by_loops(logits.numpy(), valid, iterations)))
+    actual = doubly_stochastic(logits, torch.tensor(valid), iterations)
+    exact(actual, torch.from_numpy(sinkhorn_by_loops(logits.numpy(), valid, iterations)))
 
 
 def test_no_valid_block_gives_zeros_and_a_finite_gradient() -> None:
@@ -100,7 +100,7 @@ def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) ->
     mixer = sinkhorn_of(f"attention.temperature={temperature}", f"attention.iterations={iterations}")
     q, k, v = heads(1), heads(2), heads(3)
     mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
-    found = mixer.attend(q, k, v, mask if masked else None)
+    actual = mixer.attend(q, k, v, mask if masked else None)
     for row in range(2):
         blocks = [range(n, min(11, n + 3)) for n in range(0, 11, 3)]
         valid = [any(bool(mask[row, j]) for j in block) for block in blocks]
@@ -109,7 +109,7 @@ def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) ->
             logits = (sums @ mixer.sort[head, :, :4] / temperature).detach().numpy()
             order = sinkhorn_by_loops(logits, valid, iterations)
             expected = attend_by_loops(*(x[row, head] for x in (q, k, v)), order, mask[row], 3)
-            exact(found[row, head][mask[row]], expected[mask[row]])
+            exact(actual[row, head][mask[row]], expected[mask[row]])
 
 
 def test_huge_logits_reorder_the_blocks_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def test_huge_logits_reorder_the_blocks_exactly(monkeypatch: pytest.MonkeyPatch)
     mixer = sinkhorn_of()
     monkeypatch.setattr(mixer, "permutation", lambda k, real: order.expand(2, 3, 4, 4))
     q, k, v = heads(1), heads(2), heads(3)
-    found = mixer.attend(q, k, v, None)
+    output = mixer.attend(q, k, v, None)
     for i in range(11):
         places = [*range(i // 3 * 3, i // 3 * 3 + 3), *(3 * permutation[i // 3] + t for t in range(3))]
         places = [j for j in places if j < 11]
         weights = (q[:, :, i : i + 1] @ k[:, :, places].transpose(-2, -1) / math.sqrt(5)).softmax(dim=-1)
-        exact(found[:, :, i], (weights @ v[:, :, places])[:, :, 0])
+        exact(output[:, :, i], (weights @ v[:, :, places])[:, :, 0])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -144,9 +144,9 @@ def test_the_identity_is_local_attention(monkeypatch: pytest.MonkeyPatch, masked
 
 
 def test_one_block_is_softmax_attention() -> None:
-    one, two, x = mixer_of("sinkhorn").eval(), mixer_of("softmax"), noise(2, 11, 15)
-    two.load_state_dict({key: value for key, value in one.state_dict().items() if key != "sort"})
-    exact(one(x, holes())[holes()], two(x, holes())[holes()])
+    sinkhorn, softmax, x = mixer_of("sinkhorn").eval(), mixer_of("softmax"), noise(2, 11, 15)
+    softmax.load_state_dict({key: value for key, value in sinkhorn.state_dict().items() if key != "sort"})
+    exact(sinkhorn(x, holes())[holes()], softmax(x, holes())[holes()])
 
 
 def test_sorted_blocks_differ_and_the_sorting_network_learns() -> None:
@@ -221,7 +221,7 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
     mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
     q, v = heads(1).requires_grad_(), heads(2).requires_grad_()
     rows = mask[:, None].expand(2, 3, 11)
-    found = mixer.attend(q, v, mask if masked else None)[rows]
+    actual = mixer.attend(q, v, mask if masked else None)[rows]
     buckets = mixer.buckets(q, None).tolist()
     expected = torch.stack(
         [
@@ -238,11 +238,11 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
             for row in range(2)
         ]
     )[rows]
-    exact(found, expected)
-    weights = noise(*found.shape, seed=4)
-    one = torch.autograd.grad((found * weights).sum(), (q, v))
-    two = torch.autograd.grad((expected * weights).sum(), (q, v))
-    for a, b in zip(one, two, strict=True):
+    exact(actual, expected)
+    weights = noise(*actual.shape, seed=4)
+    gradients = torch.autograd.grad((actual * weights).sum(), (q, v))
+    wanted = torch.autograd.grad((expected * weights).sum(), (q, v))
+    for a, b in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
@@ -252,7 +252,7 @@ def test_one_chunk_is_full_attention_with_shared_keys_by_loops(hashes: int) -> N
     mask = holes()
     mask[1] = False
     mask[1, 4] = True  # alone: it attends to itself
-    found = mixer.attend(q, v, mask)
+    output = mixer.attend(q, v, mask)
     for row, head in [(0, 0), (0, 2), (1, 1)]:
         real = [j for j in range(11) if mask[row, j]]
         for i in real:
@@ -260,7 +260,7 @@ def test_one_chunk_is_full_attention_with_shared_keys_by_loops(hashes: int) -> N
             keys = [q[row, head, j] / math.sqrt(float(q[row, head, j] @ q[row, head, j])) for j in others]
             weights = [math.exp(float(q[row, head, i] @ key)) for key in keys]
             pairs = zip(weights, others, strict=True)
-            exact(found[row, head, i], sum(w * v[row, head, j] for w, j in pairs) / sum(weights))
+            exact(output[row, head, i], sum(w * v[row, head, j] for w, j in pairs) / sum(weights))
 
 
 def test_hashes_see_only_the_direction() -> None:

@@ -91,9 +91,9 @@ def test_the_kernel_is_the_dense_mask(case: str, causal: bool) -> None:
             real = torch.ones(2, length, dtype=torch.bool) if mask is None else mask
             seen = mixer.pattern(length) & real[:, None, None, :] | torch.eye(length, dtype=torch.bool)
             weight = noise(2, 3, length, 5, seed=4) * real[:, None, :, None]
-            found, expected = mixer.attend(q, k, v, mask), dense(q, k, v, seen, mixer.scale)
-            torch.testing.assert_close(found * weight, expected * weight, rtol=1e-12, atol=1e-12)
-            gradients = torch.autograd.grad((found * weight).sum(), (q, k, v))
+            actual, expected = mixer.attend(q, k, v, mask), dense(q, k, v, seen, mixer.scale)
+            torch.testing.assert_close(actual * weight, expected * weight, rtol=1e-12, atol=1e-12)
+            gradients = torch.autograd.grad((actual * weight).sum(), (q, k, v))
             wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
             torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
 
@@ -150,8 +150,8 @@ def test_noise_has_one_number_for_each_pair_that_is_read(case: str) -> None:
         while met:
             weights, numbers = met.pop()
             inner = weights.shape[2:]
-            found = torch.arange(count_of(inner, numbers))
-            places = torch.from_numpy(places_of(found.numpy(), inner, numbers))
+            all_numbers = torch.arange(count_of(inner, numbers))
+            places = torch.from_numpy(places_of(all_numbers.numpy(), inner, numbers))
             assert len(places.unique()) == len(places)
             assert len(numbers_of(inner, numbers, torch.device("cpu"))[places].unique()) == len(places)
             for seen in weights[0].flatten(1) > 0:
@@ -335,11 +335,15 @@ def test_small_presets_leave_out_most_pairs(preset: str, task: str) -> None:
 
 def test_full_sizes_are_those_of_the_sources() -> None:
     """Long Range Arena's, at its lengths."""
-    found = {name: composed(f"attention={name}", "task=text").attention for name in ("local", "sparse", "longformer")}
-    assert (found["local"].kind, found["local"].window) == ("block", 50)
-    assert (found["sparse"].stride, found["sparse"].summary, found["longformer"].window) == (50, 10, 512)
-    found = {name: composed(f"attention={name}", "task=text").attention for name in ("bigbird", "sinkhorn", "reformer")}
-    assert (found["bigbird"].block, found["sinkhorn"].block, found["reformer"].chunk) == (64, 50, 64)
+    settings = {
+        name: composed(f"attention={name}", "task=text").attention for name in ("local", "sparse", "longformer")
+    }
+    assert (settings["local"].kind, settings["local"].window) == ("block", 50)
+    assert (settings["sparse"].stride, settings["sparse"].summary, settings["longformer"].window) == (50, 10, 512)
+    settings = {
+        name: composed(f"attention={name}", "task=text").attention for name in ("bigbird", "sinkhorn", "reformer")
+    }
+    assert (settings["bigbird"].block, settings["sinkhorn"].block, settings["reformer"].chunk) == (64, 50, 64)
 
 
 @pytest.mark.parametrize("pattern", ["fixed", "strided"])
@@ -432,10 +436,10 @@ def test_global_positions_have_projections_of_their_own() -> None:
             return project(x).unflatten(-1, (3, 5)).transpose(1, 2)
 
         ordinary = [split(project) for project in (mixer.query, mixer.key, mixer.value)]
-        own = [split(project) for project in (mixer.global_query, mixer.global_key, mixer.global_value)]
+        global_heads = [split(project) for project in (mixer.global_query, mixer.global_key, mixer.global_value)]
         seen = mixer.pattern(length) & mask[:, None, None, :] | torch.eye(length, dtype=torch.bool)
         expected = dense(*ordinary, seen, mixer.scale)
-        expected[:, :, :2] = dense(*own, seen, mixer.scale)[:, :, :2]
+        expected[:, :, :2] = dense(*global_heads, seen, mixer.scale)[:, :, :2]
         expected = expected.transpose(1, 2).flatten(2)
         torch.testing.assert_close(mixer(x, mask)[mask], expected[mask], rtol=1e-12, atol=1e-12)
 
@@ -462,12 +466,12 @@ def test_the_random_blocks_belong_to_seed_layer_and_head() -> None:
         torch.manual_seed(seed)
         return [mixer_of("bigbird", "attention.block=1", max_positions=97, layer=layer).table for layer in range(2)]
 
-    (one, other), again, different = tables(5), tables(5), tables(7)
-    assert torch.equal(one, again[0])
+    (first, other), again, different = tables(5), tables(5), tables(7)
+    assert torch.equal(first, again[0])
     assert torch.equal(other, again[1])
-    assert not torch.equal(one, other)
-    assert not torch.equal(one, different[0])
-    assert not torch.equal(one[0], one[1])
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, different[0])
+    assert not torch.equal(first[0], first[1])
 
 
 def test_random_blocks_are_uniform() -> None:

@@ -150,29 +150,29 @@ def test_rks_kernels_are_bounded_even_and_invariant_to_shifts(name: str) -> None
         set_parameters(mixer, sigma=noise(3, 5, 5, seed=1), mu=noise(3, 5, seed=2))
     x, y, shift = 2 * noise(3, 2, 3, 7, 5, seed=3)
 
-    def kernel(one: Tensor, two: Tensor) -> Tensor:
-        phi_one, phi_two = mixer.features(one, two, None)
-        return phi_one @ phi_two.transpose(-2, -1)
+    def kernel(q: Tensor, k: Tensor) -> Tensor:
+        phi_q, phi_k = mixer.features(q, k, None)
+        return phi_q @ phi_k.transpose(-2, -1)
 
-    found = kernel(x, y)
-    assert ((found - s).abs() <= bound + 1e-12).all()
+    values = kernel(x, y)
+    assert ((values - s).abs() <= bound + 1e-12).all()
     torch.testing.assert_close(kernel(x, x).diagonal(dim1=-2, dim2=-1), torch.full((2, 3, 7), bound + s).double())
     constant = shift[..., :1, :]
-    torch.testing.assert_close(kernel(x + constant, y + constant), found)
-    torch.testing.assert_close(kernel(-x, -y), found)
-    assert not torch.allclose(kernel(x, y + constant), found)
+    torch.testing.assert_close(kernel(x + constant, y + constant), values)
+    torch.testing.assert_close(kernel(-x, -y), values)
+    assert not torch.allclose(kernel(x, y + constant), values)
 
 
 def test_gmm_rks_is_even_in_mu() -> None:
     mixer, q, k = mixer_of("gmm_rks"), noise(1, 3, 7, 5, seed=1), noise(1, 3, 7, 5, seed=2)
     mu = noise(3, 5, seed=3)
-    found = []
+    kernels = []
     for value in (mu, -mu, 2 * mu):
         set_parameters(mixer, mu=value)
         phi_q, phi_k = mixer.features(q, k, None)
-        found.append(phi_q @ phi_k.transpose(-2, -1))
-    torch.testing.assert_close(found[0], found[1])
-    assert not torch.allclose(found[0], found[2])
+        kernels.append(phi_q @ phi_k.transpose(-2, -1))
+    torch.testing.assert_close(kernels[0], kernels[1])
+    assert not torch.allclose(kernels[0], kernels[2])
 
 
 # ---------------------------------------------------------------- the attention
@@ -202,9 +202,9 @@ def test_prf_is_the_dense_weights(name: str, causal: bool) -> None:
     mixer, mask = mixer_of(name, causal=causal), torch.arange(13) < torch.tensor([[13], [7]])
     q, k, v = noise(3, 2, 3, 13, 5)
     seen = mask[:, None, None, :].expand(2, 1, 13, 13)
-    found = weights(mixer, q, k, seen.tril() if causal else seen)
-    torch.testing.assert_close(found.sum(dim=-1), torch.ones(2, 3, 13).double())
-    torch.testing.assert_close(mixer.attend(q, k, v, mask), found @ v)
+    dense = weights(mixer, q, k, seen.tril() if causal else seen)
+    torch.testing.assert_close(dense.sum(dim=-1), torch.ones(2, 3, 13).double())
+    torch.testing.assert_close(mixer.attend(q, k, v, mask), dense @ v)
 
 
 def gmm_kernel(mixer: Spectral, q: Tensor, k: Tensor, head: int) -> Tensor:
@@ -241,11 +241,11 @@ def test_gmm_is_its_frequencies_one_by_one(name: str, length: int, causal: bool)
         kernel = kernel.tril() if causal else kernel
         rows.append(kernel @ v[:, head] / (kernel.sum(dim=-1, keepdim=True) + mixer.eps))
     inputs, weights = [q, k, v, mixer.spectrum.sigma, mixer.spectrum.mu], noise(2, 3, length, 5, seed=6)
-    found, expected = mixer.attend(q, k, v, mask), torch.stack(rows, dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+    actual, expected = mixer.attend(q, k, v, mask), torch.stack(rows, dim=1)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10)
     slopes = torch.autograd.grad((expected * weights).sum(), inputs)
-    for one, two in zip(torch.autograd.grad((found * weights).sum(), inputs), slopes, strict=True):
-        assert (one - two).abs().max() <= 1e-9 * two.abs().max()
+    for slope, expected_slope in zip(torch.autograd.grad((actual * weights).sum(), inputs), slopes, strict=True):
+        assert (slope - expected_slope).abs().max() <= 1e-9 * expected_slope.abs().max()
 
 
 @pytest.mark.parametrize("name", PRF)
@@ -346,8 +346,8 @@ def test_a_layer_may_be_called_twice_before_its_backward_pass(name: str) -> None
         mixer.draw(np.random.default_rng(draw))
         mixer(x).square().sum().backward()
         grads = [parameter.grad for parameter in mixer.parameters()]
-    for found, expected in zip(together, grads, strict=True):
-        torch.testing.assert_close(found, expected)
+    for actual, expected in zip(together, grads, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_the_generator_layer_by_layer() -> None:

@@ -38,37 +38,37 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 def test_a_difference_by_hand() -> None:
     """Variances 13 and 7 of three runs each: a standard error of the root of 20/3, with 20^2 x 2 / (13^2 + 7^2) degrees
     of freedom."""
-    found = inference.difference([3.0, 5.0, 10.0], [2.0, 3.0, 7.0])
-    assert (found.seeds, found.mean) == (3, 2.0)
-    assert (found.error, found.sd) == (pytest.approx(math.sqrt(20 / 3)), pytest.approx(math.sqrt(10)))
-    assert found.freedom == pytest.approx(800 / 218)
-    assert found.interval == pytest.approx(
-        (2 - t.ppf(0.975, 800 / 218) * found.error, 2 - t.ppf(0.025, 800 / 218) * found.error)
+    difference = inference.difference([3.0, 5.0, 10.0], [2.0, 3.0, 7.0])
+    assert (difference.seeds, difference.mean) == (3, 2.0)
+    assert (difference.error, difference.sd) == (pytest.approx(math.sqrt(20 / 3)), pytest.approx(math.sqrt(10)))
+    assert difference.freedom == pytest.approx(800 / 218)
+    assert difference.interval == pytest.approx(
+        (2 - t.ppf(0.975, 800 / 218) * difference.error, 2 - t.ppf(0.025, 800 / 218) * difference.error)
     )
-    assert found.equivalence(5.0) == pytest.approx(t.sf(3 / found.error, 800 / 218))
+    assert difference.equivalence(5.0) == pytest.approx(t.sf(3 / difference.error, 800 / 218))
 
 
 def test_differences_are_welchs_and_turn_round() -> None:
     first, second = np.random.default_rng(3).normal(size=(2, 7)).tolist()
-    one, other = inference.difference(first, second), inference.difference(second, first)
+    difference, turned = inference.difference(first, second), inference.difference(second, first)
     expected = ttest_ind(first, second, equal_var=False)
-    assert (one.p, one.freedom) == (pytest.approx(expected.pvalue), pytest.approx(expected.df))
-    assert one.interval == pytest.approx(tuple(expected.confidence_interval()))
-    assert (one.p, one.mean) == (pytest.approx(other.p), pytest.approx(-other.mean))
+    assert (difference.p, difference.freedom) == (pytest.approx(expected.pvalue), pytest.approx(expected.df))
+    assert difference.interval == pytest.approx(tuple(expected.confidence_interval()))
+    assert (difference.p, difference.mean) == (pytest.approx(turned.p), pytest.approx(-turned.mean))
 
 
 def test_a_difference_to_a_constant_is_the_t_test_of_one_sample() -> None:
     runs = [3.0, 5.0, 10.0]
-    found = inference.difference(runs, [2.0] * 3)
-    assert found.p == pytest.approx(ttest_1samp(runs, 2.0).pvalue)
-    assert found.interval == pytest.approx(tuple(end - 2 for end in inference.mean_interval(runs)))
+    difference = inference.difference(runs, [2.0] * 3)
+    assert difference.p == pytest.approx(ttest_1samp(runs, 2.0).pvalue)
+    assert difference.interval == pytest.approx(tuple(end - 2 for end in inference.mean_interval(runs)))
 
 
 def test_runs_that_do_not_vary_have_no_p() -> None:
     for first, second in (([35.1, 35.1], [35.0, 35.0]), ([1.0], [2.0])):
-        found = inference.difference(first, second)
-        assert (found.p, found.interval, found.equivalence(1.0)) == (None, None, None)
-        assert found.mean == pytest.approx(first[0] - second[0])
+        difference = inference.difference(first, second)
+        assert (difference.p, difference.interval, difference.equivalence(1.0)) == (None, None, None)
+        assert difference.mean == pytest.approx(first[0] - second[0])
     assert inference.difference([], []).mean is None
     with pytest.raises(ValueError, match="the same seeds, found 1 and 2"):
         inference.difference([1.0], [1.0, 2.0])
@@ -85,9 +85,9 @@ def test_differences_are_covered_and_equivalence_is_rarely_wrong(seeds: int, spr
     """The true difference is the margin: at most 5 % may be called equivalent."""
     rng = np.random.default_rng(23)
     pairs = zip(rng.normal(1, 1, (3000, seeds)).tolist(), rng.normal(0, spread, (3000, seeds)).tolist(), strict=True)
-    found = [inference.difference(first, second) for first, second in pairs]
-    assert 0.93 < np.mean([one.interval[0] <= 1 <= one.interval[1] for one in found]) < 0.98
-    assert np.mean([one.equivalence(1.0) < 0.05 for one in found]) < 0.06
+    differences = [inference.difference(first, second) for first, second in pairs]
+    assert 0.93 < np.mean([difference.interval[0] <= 1 <= difference.interval[1] for difference in differences]) < 0.98
+    assert np.mean([difference.equivalence(1.0) < 0.05 for difference in differences]) < 0.06
 
 
 def right(rng: np.random.Generator, examples: np.ndarray, seeds: int, spread: float) -> np.ndarray:
@@ -157,10 +157,10 @@ def test_holm_keeps_the_error_of_a_family() -> None:
 def test_mcnemar_by_hand() -> None:
     first = np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0], dtype=bool)
     second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0], dtype=bool)
-    found = inference.mcnemar(first, second)
-    assert (found.only_first, found.only_second) == (1, 7)
-    assert found.p == pytest.approx(2 * (1 + 8) / 2**8)  # at most one of eight, either way
-    assert inference.mcnemar(second, first).p == pytest.approx(found.p)
+    comparison = inference.mcnemar(first, second)
+    assert (comparison.only_first, comparison.only_second) == (1, 7)
+    assert comparison.p == pytest.approx(2 * (1 + 8) / 2**8)  # at most one of eight, either way
+    assert inference.mcnemar(second, first).p == pytest.approx(comparison.p)
     assert inference.mcnemar(first, first).p == 1.0
 
 
@@ -213,8 +213,8 @@ def test_so_many_seeds_decide_in_a_simulation(sd: float) -> None:
         [inference.difference(*rng.normal([[shift], [0.0]], sd, (2, n)).tolist()) for _ in range(1000)]
         for shift in (0.0, 1.0)
     )
-    assert 0.77 < np.mean([found.equivalence(1.0) < 0.05 for found in equal]) < 0.9
-    assert np.mean([found.p < 0.05 for found in apart]) > 0.77
+    assert 0.77 < np.mean([difference.equivalence(1.0) < 0.05 for difference in equal]) < 0.9
+    assert np.mean([difference.p < 0.05 for difference in apart]) > 0.77
 
 
 def test_seeds_that_decide_a_difference_beyond_the_margin_show_that_difference() -> None:

@@ -36,12 +36,12 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
 
 
 def test_is_built_once_and_mapped(tmp_path: Path) -> None:
-    one, two = build(tmp_path, tmp_path / "log"), build(tmp_path, tmp_path / "log")
+    first, second = build(tmp_path, tmp_path / "log"), build(tmp_path, tmp_path / "log")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
-    assert isinstance(two.train.tokens, np.memmap)
-    assert (one.digest, two.baselines) == (two.digest, {"one": 5.0})
-    np.testing.assert_array_equal(two.train.pad(np.array([4, 0]), 5), [[13, 14, 15, 0, 0], [1, 2, 3, 0, 0]])
-    verify(two.folder)
+    assert isinstance(second.train.tokens, np.memmap)
+    assert (first.digest, second.baselines) == (second.digest, {"one": 5.0})
+    np.testing.assert_array_equal(second.train.pad(np.array([4, 0]), 5), [[13, 14, 15, 0, 0], [1, 2, 3, 0, 0]])
+    verify(second.folder)
 
 
 def test_documents_of_one_length_are_compared_with_what_the_task_says(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_many_examples_at_once_are_held_against_the_facts(tmp_path: Path) -> Non
 
 
 def test_another_identity_is_another_folder(tmp_path: Path) -> None:
-    one, two = (build(tmp_path, tmp_path / "log", examples) for examples in (5, 3))
-    assert one.folder != two.folder
-    assert one.digest != two.digest
+    first, second = (build(tmp_path, tmp_path / "log", examples) for examples in (5, 3))
+    assert first.folder != second.folder
+    assert first.digest != second.digest
 
 
 def test_parallel_jobs_build_once(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def stamp(name: str, sha: str) -> list[dict[str, str]]:
 
 
 def test_exchanged_caches_are_refused(tmp_path: Path) -> None:
-    one, other = (of_raw(tmp_path, stamp("a.gz", sha), token).folder for token, sha in ((1, "a"), (2, "b")))
-    one.rename(tmp_path / "between")
-    other.rename(one)
-    (tmp_path / "between").rename(other)
+    first, second = (of_raw(tmp_path, stamp("a.gz", sha), token).folder for token, sha in ((1, "a"), (2, "b")))
+    first.rename(tmp_path / "between")
+    second.rename(first)
+    (tmp_path / "between").rename(second)
     for sha in "ab":
         with pytest.raises(UserError, match=r"manifest.json: prepared from other data .*\(they differ in raw\)"):
             of_raw(tmp_path, stamp("a.gz", sha))
@@ -321,13 +321,13 @@ def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], Non
 
 def test_hosts_that_share_no_locks_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = build(tmp_path / "first", tmp_path / "log").folder.name
-    own, other = (tmp_path / "stub" / f".{name}.{host}.12ab.tmp" for host in ("here", "elsewhere"))
-    own.mkdir(parents=True)
-    other.mkdir()
+    local, foreign = (tmp_path / "stub" / f".{name}.{host}.12ab.tmp" for host in ("here", "elsewhere"))
+    local.mkdir(parents=True)
+    foreign.mkdir()
     monkeypatch.setattr("platform.node", lambda: "here")
     monkeypatch.setattr("lra.core.locks.of_one_host", lambda path: "nolock")
     build(tmp_path, tmp_path / "log")
-    assert (own.exists(), other.exists()) == (False, True)
+    assert (local.exists(), foreign.exists()) == (False, True)
 
 
 def test_another_host_that_finishes_first_is_no_error(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def doubtful(cache: Path, *rows: tuple[str, int, str, str]) -> Task:
     """A task of pairs: a split, a label and two documents of letters each."""
 
     def make(writers: dict[str, Writer], staging: Path) -> dict[str, int]:
-        for split, label, one, other in rows:
-            writers[split].add(label, *(np.array([ord(letter) - 96 for letter in text]) for text in (one, other)))
+        for split, label, first, second in rows:
+            writers[split].add(label, *(np.array([ord(letter) - 96 for letter in text]) for text in (first, second)))
         return {"texts with a NUL byte": 3}
 
     place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)

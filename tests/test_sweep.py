@@ -113,8 +113,8 @@ def test_a_signal_within_a_run_ends_the_sweep(
 def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
     code, out, err = cli(train.main, *SMOKE, "seed=1,2", *SHORT, "system=simple,linear")
     assert code == 0, err
-    found = re.findall(r"^\[(\d)/4\] listops (\w+)/\w+ \(paper\) seed (\d)", out, re.MULTILINE)
-    assert found == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
+    runs = re.findall(r"^\[(\d)/4\] listops (\w+)/\w+ \(paper\) seed (\d)", out, re.MULTILINE)
+    assert runs == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
 
 
 def test_a_reference_to_another_key_is_resolved_in_each_run(cli: Commands) -> None:
@@ -193,8 +193,8 @@ def test_the_estimate_is_what_a_run_takes(
     code, _, err = cli(train.main, *line)
     assert code == 0, err
     said = 60 * float(re.search(r"about (\S+) minutes", err)[1])
-    [found] = Path("runs").rglob(record.NAME)
-    seconds = record.read(found)["seconds"]
+    [path] = Path("runs").rglob(record.NAME)
+    seconds = record.read(path)["seconds"]
     took = sum(seconds.values())
     most = seconds["evaluate" if system == "simple" else "train"]
     assert most > 0.7 * took, "an estimate of the other part alone is off by more"

@@ -146,8 +146,8 @@ def test_a_folder_of_several_protocols_has_a_table_for_each_and_leaves_perplexit
 def test_a_report_renews_the_cards_that_are_there(furnished: Path, write: Callable[[Path], Path]) -> None:
     complete(furnished)
     write_cards(furnished)
-    [one] = furnished.rglob("luna/**/seed1/record.json")
-    shutil.rmtree(one.parent)
+    [path] = furnished.rglob("luna/**/seed1/record.json")
+    shutil.rmtree(path.parent)
     assert verify(furnished)[1]
     write(furnished)
     assert verify(furnished)[1] == []

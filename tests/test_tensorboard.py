@@ -18,24 +18,26 @@ pytestmark = pytest.mark.usefixtures("logging")
 
 def test_tensorboard_shows_the_metrics_and_the_test(tmp_path: Path) -> None:
     assert perform("logger=tensorboard") == "finished"
-    found = events(FOLDER)
-    assert scalars(found) == expected(metrics())
+    accumulator = events(FOLDER)
+    assert scalars(accumulator) == expected(metrics())
     chosen = record.read(FOLDER / record.NAME)["test"]["best_val"]
     for name in ("accuracy", "loss"):
-        assert scalars(found, [f"test/{name}"])[f"test/{name}"] == [(chosen["step"], float(np.float32(chosen[name])))]
+        assert scalars(accumulator, [f"test/{name}"])[f"test/{name}"] == [
+            (chosen["step"], float(np.float32(chosen[name])))
+        ]
     assert [path for path in FOLDER.iterdir() if path.is_dir()] == []
     assert len(list(FOLDER.glob("events*"))) == 1
 
 
 def test_tensorboard_shows_every_block_and_groups_all() -> None:
     assert perform("logger=tensorboard", "model.depth=2", "probe=3") == "finished"
-    found, lines = events(FOLDER), metrics()
+    accumulator, lines = events(FOLDER), metrics()
     for name in ("residual_norm", "gradient_norm"):
         for block in (1, 2):
-            points = [(event.step, event.value) for event in found.Scalars(f"blocks/{name}/{block}")]
+            points = [(event.step, event.value) for event in accumulator.Scalars(f"blocks/{name}/{block}")]
             assert points == [(line["step"], float(np.float32(line[name][block - 1]))) for line in lines]
     groups = {"train", "val", "test", "speed", "blocks"}
-    assert {name.partition("/")[0] for name in found.Tags()["scalars"]} == groups
+    assert {name.partition("/")[0] for name in accumulator.Tags()["scalars"]} == groups
 
 
 def test_tensorboard_leaves_alone_what_a_link_leads_to() -> None:

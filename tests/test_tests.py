@@ -77,7 +77,7 @@ def test_every_helper_that_is_said_to_assert_does() -> None:
         for function in functions(path):
             if function.name in HELPERS:
                 known[function.name].append(asserts(function))
-    assert {name for name, found in known.items() if not found or not all(found)} == set()
+    assert {name for name, asserting in known.items() if not asserting or not all(asserting)} == set()
 
 
 def test_no_assertion_is_true_whatever_happens() -> None:

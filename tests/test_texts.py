@@ -39,9 +39,9 @@ def commands() -> Iterator[list[str]]:
     for path in WRITTEN:
         text = path.read_text()
         for line in [*"".join(blocks(path, "bash")).splitlines(), *re.findall(r"`(lra-train [^`]+)`", text)]:
-            found = re.search(r"(?:lra-train|-m lra train)\s+(.+)", line)
-            if found and "..." not in line:
-                yield shlex.split(found[1], comments=True)
+            match = re.search(r"(?:lra-train|-m lra train)\s+(.+)", line)
+            if match and "..." not in line:
+                yield shlex.split(match[1], comments=True)
 
 
 def test_the_readme_fits_on_a_few_screens() -> None:
@@ -181,9 +181,9 @@ def test_your_attention_in_ten_minutes(cli: Commands) -> None:
         assert code == 0, (line, err)
         if program == "lra-new":
             written = Path("mine.py").read_text().splitlines()
-            [own] = blocks(page, "python")
-            assert sum(line.startswith("+ ") for line in difflib.ndiff(written, own.splitlines())) <= 30
-            Path("mine.py").write_text(own)
+            [source] = blocks(page, "python")
+            assert sum(line.startswith("+ ") for line in difflib.ndiff(written, source.splitlines())) <= 30
+            Path("mine.py").write_text(source)
     table = Path("results/mine/README.md").read_text()
     assert re.search(r"^\| Mine \| O\(L D Dh\) \|.*\b0/3; ", table, re.MULTILINE), table
     assert len(list(Path("results/mine").rglob("record.json"))) == 9

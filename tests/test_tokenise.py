@@ -70,8 +70,8 @@ def test_bpe_merges_the_most_frequent_pair_first(tmp_path: Path) -> None:
 
 def test_bpe_reads_the_same_after_it_was_saved(tmp_path: Path) -> None:
     tokenizer = train_bpe(TEXTS, 283, tmp_path / "tokenizer.json")
-    for one, two in zip(encode(tokenizer, TEXTS), encode(load(tmp_path / "tokenizer.json"), TEXTS), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for trained, loaded in zip(encode(tokenizer, TEXTS), encode(load(tmp_path / "tokenizer.json"), TEXTS), strict=True):
+        np.testing.assert_array_equal(trained, loaded)
 
 
 def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
 
 def greedy(word: str, tokens: list[str]) -> list[str]:
     """The longest piece from the left, again and again; unknown if one is missing: the reference."""
-    found, start = [], 0
+    pieces, start = [], 0
     while start < len(word):
         for stop in range(len(word), start, -1):
             piece = ("##" if start else "") + word[start:stop]
@@ -107,9 +107,9 @@ def greedy(word: str, tokens: list[str]) -> list[str]:
                 break
         else:
             return ["[UNK]"]
-        found.append(piece)
+        pieces.append(piece)
         start = stop
-    return found
+    return pieces
 
 
 def test_word_pieces_are_the_longest_from_the_left(tmp_path: Path) -> None:

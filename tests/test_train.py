@@ -37,8 +37,10 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
     code, out, _ = cli(train.main, *SMOKE)
     assert code == 0
     assert "test accuracy " in out
-    found = record.read(SIMPLE / "seed1" / record.NAME)
-    assert {key: found[key] for key in ("attention", "variant", "protocol", "seed", "status", "steps", "resumes")} == {
+    written = record.read(SIMPLE / "seed1" / record.NAME)
+    assert {
+        key: written[key] for key in ("attention", "variant", "protocol", "seed", "status", "steps", "resumes")
+    } == {
         "attention": "simple",
         "variant": "simple",
         "protocol": "paper",
@@ -47,19 +49,19 @@ def test_a_run_leaves_the_record_of_the_contract(cli: Commands) -> None:
         "steps": 20,
         "resumes": 0,
     }
-    assert found["task"] == "listops (length 10-60, depth 5, args 5, 200/50/70 examples)"
-    assert found["baselines"].keys() == {"majority class", "root operator", "first three tokens"}
-    assert found["test"].keys() == {"last", "best_val"}
-    for entry in found["test"].values():
+    assert written["task"] == "listops (length 10-60, depth 5, args 5, 200/50/70 examples)"
+    assert written["baselines"].keys() == {"majority class", "root operator", "first three tokens"}
+    assert written["test"].keys() == {"last", "best_val"}
+    for entry in written["test"].values():
         assert entry["examples"] == 70
         assert entry["accuracy"] == 100 * entry["correct"] / 70
-    assert found["validation"].keys() == {"best", "last"}
-    assert found["test_in_train"] == 0
-    assert found["provenance"].keys() >= {
+    assert written["validation"].keys() == {"best", "last"}
+    assert written["test_in_train"] == 0
+    assert written["provenance"].keys() >= {
         "commit", "dirty", "config_sha256", "data_sha256", "packages", "python", "platform", "cpu", "threads",
         "device", "precision", "started", "finished",
     }  # fmt: skip
-    assert found["peak_memory_bytes"] is None or found["peak_memory_bytes"] > 1e7
+    assert written["peak_memory_bytes"] is None or written["peak_memory_bytes"] > 1e7
     lines = metrics(SIMPLE / "seed1")
     assert [line["step"] for line in lines] == [10, 20]
     assert lines[0].keys() == {"step", "epoch", "lr", "train_loss", "val_loss", "val_accuracy", "tokens", "tokens_real"}
@@ -104,10 +106,14 @@ def test_the_same_seed_twice_is_the_same_to_the_byte(cli: Commands) -> None:
         assert cli(train.main, "experiment=smoke", f"out={out}")[0] == 0
     assert cli(train.main, "experiment=smoke", "out=one", "seed=2")[0] == 0
     folder = SIMPLE.relative_to("runs")
-    one, two, other = (Path("one") / folder / "seed1", Path("two") / folder / "seed1", Path("one") / folder / "seed2")
-    assert json.dumps(metrics(one)) == json.dumps(metrics(two))
-    assert metrics(one) != metrics(other)
-    records = [strip_times(record.read(path / record.NAME)) for path in (one, two)]
+    first, second, other = (
+        Path("one") / folder / "seed1",
+        Path("two") / folder / "seed1",
+        Path("one") / folder / "seed2",
+    )
+    assert json.dumps(metrics(first)) == json.dumps(metrics(second))
+    assert metrics(first) != metrics(other)
+    records = [strip_times(record.read(path / record.NAME)) for path in (first, second)]
     assert json.dumps(records[0]) == json.dumps(records[1])
 
 
@@ -197,8 +203,8 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert "**2/3 runs are done; 1 failed.**" in out
     assert "2/3, 1 failed" in Path("runs/README.md").read_text()
     assert "2 of 3 runs finished" in err
-    found = record.read(SIMPLE / "seed2" / record.NAME)
-    assert (found["status"], found["reason"]) == ("failed", "RuntimeError: the machine is on fire")
+    written = record.read(SIMPLE / "seed2" / record.NAME)
+    assert (written["status"], written["reason"]) == ("failed", "RuntimeError: the machine is on fire")
     assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
     monkeypatch.setattr(lra.runs.trainer, "fit", honest)
     code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=1,2,3")
@@ -213,10 +219,10 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
 def test_divergence_is_a_result(cli: Commands) -> None:
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.lr=1e30", "train.eval_every=1")
     assert code == 1
-    found = record.read(SIMPLE / "seed1" / record.NAME)
-    assert found["status"] == "diverged"
-    assert found["test"] == {}
-    assert "the loss of step" in found["reason"]
+    written = record.read(SIMPLE / "seed1" / record.NAME)
+    assert written["status"] == "diverged"
+    assert written["test"] == {}
+    assert "the loss of step" in written["reason"]
     assert "**0/2 runs are done; 2 diverged.**" in out
     assert "0/2, 2 diverged" in Path("runs/README.md").read_text()
     code, _, err = cli(train.main, *SMOKE, "seed=1", "train.lr=1e30", "train.eval_every=1")
@@ -237,12 +243,12 @@ def test_a_sweep_checks_every_cell_before_it_starts(cli: Commands) -> None:
 def test_describe_trains_nothing(cli: Commands) -> None:
     code, out, _ = cli(train.main, "task=listops", "attention=softmax", "describe=true")
     assert code == 0
-    found = json.loads(out)
-    assert found["parameters"] == found["trainable_parameters"] == 21_019_658
-    assert [step for step, _ in found["learning_rate"]] == [0, 1, 1000, 15000]
-    assert found["tokens_per_step"] == 64_000
-    assert [*found["micro_batch_that_fits"]] == ["24 GB", "40 GB", "80 GB", "141 GB"]
-    assert found["run_folder"] == "runs/listops/paper/softmax/transformer/seed1"
+    described = json.loads(out)
+    assert described["parameters"] == described["trainable_parameters"] == 21_019_658
+    assert [step for step, _ in described["learning_rate"]] == [0, 1, 1000, 15000]
+    assert described["tokens_per_step"] == 64_000
+    assert [*described["micro_batch_that_fits"]] == ["24 GB", "40 GB", "80 GB", "141 GB"]
+    assert described["run_folder"] == "runs/listops/paper/softmax/transformer/seed1"
     assert not Path("runs").exists()
 
 
@@ -315,8 +321,8 @@ def test_every_system_trains_under_every_protocol(cli: Commands, system: str, pr
 
 def test_selection_is_what_the_protocol_says(cli: Commands) -> None:
     assert cli(train.main, *SMOKE, *SHORT, "protocol=lra")[0] == 0
-    found = record.read(Path("runs/listops/lra/simple/simple/seed1") / record.NAME)
-    assert found["selection"] == "last"
+    written = record.read(Path("runs/listops/lra/simple/simple/seed1") / record.NAME)
+    assert written["selection"] == "last"
     code, _, err = cli(train.main, *SMOKE, "train.selection=best_test", "seed=2")
     assert code == 2
     assert "validates on a split of its own; use best_val or last" in err

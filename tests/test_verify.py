@@ -82,16 +82,16 @@ def test_what_is_missing_does_not_verify(sound: Path) -> None:
 
 
 def test_a_record_that_contradicts_itself_does_not_verify(sound: Path) -> None:
-    one = sound / "text/paper/simple/simple/seed1/record.json"
-    change(one, test={"best_val": {"accuracy": 65.95}})
+    path = sound / "text/paper/simple/simple/seed1/record.json"
+    change(path, test={"best_val": {"accuracy": 65.95}})
     for seed in golden.SEEDS:
         change(sound / f"text/paper/simple/simple/seed{seed}/record.json", config={"model": {"depth": 7}})
     write_files(sound)
-    found = verify(sound)[1]
-    assert found[0].startswith("text/paper/simple/simple/seed1/record.json: config_sha256 is not that of its config")
-    assert found[1].endswith("seed1/record.json: config.json beside it has model.depth: 6, the record 7")
-    assert found[2].endswith("seed1/record.json: test.best_val.accuracy is 65.95, but 1318 of 2000 is 65.9")
-    assert len(found) == 5 * 2 + 1
+    faults = verify(sound)[1]
+    assert faults[0].startswith("text/paper/simple/simple/seed1/record.json: config_sha256 is not that of its config")
+    assert faults[1].endswith("seed1/record.json: config.json beside it has model.depth: 6, the record 7")
+    assert faults[2].endswith("seed1/record.json: test.best_val.accuracy is 65.95, but 1318 of 2000 is 65.9")
+    assert len(faults) == 5 * 2 + 1
 
 
 def test_a_renamed_folder_verifies(sound: Path) -> None:
@@ -120,7 +120,7 @@ def test_every_fault_is_named(sound: Path) -> None:
     (place(1, books) / "sample.txt").write_text("another")
     (place(2, books) / record.NAME).write_text("{")
     (sound / "index.html").write_text((sound / "index.html").read_text().replace("31.25", "21.25"))
-    count, found = verify(sound)
+    count, faults = verify(sound)
     assert count == 60 - 1
     expected = [
         f"{place(2, books)}/record.json: not a readable record: Expecting property name",
@@ -139,7 +139,7 @@ def test_every_fault_is_named(sound: Path) -> None:
         "index.html, line ",
     ]
     for line in expected:
-        assert [fault for fault in found if line in fault], line
+        assert [fault for fault in faults if line in fault], line
 
 
 @pytest.mark.parametrize(("record_is_sound", "named"), [(True, 5), (False, 3)])
@@ -534,8 +534,8 @@ def test_the_best_of_a_language_model_is_the_first_of_the_least_finite_loss(tmp_
     assert verify_records(tmp_path) == (1, [])
     change(path, validation={"best": measured(lines[3])}, test={"best_val": measured(lines[3])})
     faults = [f"{part} is of step 52, but the best evaluation" for part in ("validation.best", "test.best_val")]
-    found = verify_records(tmp_path)[1]
-    assert [line.removeprefix(SOLVED).partition(" of metrics.jsonl")[0] for line in found] == faults
+    actual = verify_records(tmp_path)[1]
+    assert [line.removeprefix(SOLVED).partition(" of metrics.jsonl")[0] for line in actual] == faults
 
 
 def test_lines_that_no_training_writes_do_not_verify(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_seeds_share_a_group_and_nothing_else(wandb) -> None:
         stand_in = wandb()
         assert perform("logger=wandb", "train.steps=5", *overrides) == "finished"
         told.append(stand_in.told)
-    assert len({one["id"] for one in told}) == 4
+    assert len({run["id"] for run in told}) == 4
     assert told[0]["group"] == told[1]["group"] == "runs/listops/paper/simple/simple"
     assert told[2]["group"] == "runs/listops/paper/softmax/transformer"
     assert told[3]["group"] == "elsewhere/listops/paper/simple/simple"
@@ -129,10 +129,10 @@ def test_a_sweep_gives_one_offline_run_each(monkeypatch: pytest.MonkeyPatch, tmp
 
 def check_offline_runs(*seeds: str) -> None:
     """Runs of one cell, one folder each, with all of the metrics."""
-    found = {path.relative_to("runs").parts[4]: path for path in sorted(Path("runs").rglob("run-*.wandb"))}
-    assert set(found) == set(seeds)
+    paths = {path.relative_to("runs").parts[4]: path for path in sorted(Path("runs").rglob("run-*.wandb"))}
+    assert set(paths) == set(seeds)
     assert len(list(Path("runs").rglob("offline-run-*"))) == len(seeds)
-    for seed, path in found.items():
+    for seed, path in paths.items():
         run, lines, exit_code = logged(path)
         assert run.run_group == "runs/listops/paper/simple/simple"
         assert run.display_name == f"listops simple/simple (paper) seed {seed.removeprefix('seed')}"
@@ -160,15 +160,15 @@ def logged(path: Path) -> tuple:
 
     run, lines, exit_code = None, [], None
     for data in log_records(path.read_bytes()):
-        one = Record.FromString(data)
-        if one.HasField("run"):
-            run = one.run
-        if one.HasField("history"):
+        entry = Record.FromString(data)
+        if entry.HasField("run"):
+            run = entry.run
+        if entry.HasField("history"):
             lines.append(
-                {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
+                {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in entry.history.item}
             )
-        if one.HasField("exit"):
-            exit_code = one.exit.exit_code
+        if entry.HasField("exit"):
+            exit_code = entry.exit.exit_code
     return run, lines, exit_code
 
 

@@ -86,7 +86,7 @@ def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
-    engine, known = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    engine, hydra_config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
     try:
         with composing(list(overrides)):
             words = [*with_packages(list(overrides)), f"hydra.mode={RunMode.RUN.name}"]
@@ -97,4 +97,4 @@ def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise UserError(explain(error, command, overrides)) from None
     finally:
-        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = engine, known
+        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = engine, hydra_config

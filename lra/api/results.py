@@ -145,9 +145,9 @@ def compare(first: TableRow, other: TableRow, *, margin: float | None = None) ->
     refuse_other_labels([first, other])
     if margin is None:
         margin = asked([first.cell, other.cell]).margin
-    known = verdict(first, other, Question(other.name, margin), first.cell.metric)
-    assert known is not None
-    return known
+    judged = verdict(first, other, Question(other.name, margin), first.cell.metric)
+    assert judged is not None
+    return judged
 
 
 def report(

@@ -137,8 +137,8 @@ def run(settings: BenchSettings) -> Iterator[Result]:
         times = 1 if part in RARE else STEPS
         cpu, wall = ([spent[part][kind] / times for spent in rounds] for kind in range(2))
         group = "ahead" if part in AHEAD else "model" if part in MODEL else "loop"
-        known = {"part": part, "group": group, "every": every.get(part), "in_a_step": often.get(part, 1)}
-        yield {**known, "cpu": cpu, "wall": wall}
+        fields = {"part": part, "group": group, "every": every.get(part), "in_a_step": often.get(part, 1)}
+        yield {**fields, "cpu": cpu, "wall": wall}
 
 
 def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, float]:

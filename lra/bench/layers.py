@@ -89,16 +89,16 @@ def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> 
         with torch.inference_mode():
             forward()
 
-    known = {"parameters": sum(parameter.numel() for parameter in module.parameters())}
+    facts = {"parameters": sum(parameter.numel() for parameter in module.parameters())}
     if layer.kind == "peer":
         distribution = peers.PEERS[layer.name].distribution
-        known["version"] = f"{distribution} {metadata.version(distribution)}"
+        facts["version"] = f"{distribution} {metadata.version(distribution)}"
     return Workload(
         step=train if training else infer,
         device=device,
         module=module,
         forward=forward if training else None,
-        facts=known,
+        facts=facts,
     )
 
 

@@ -236,8 +236,8 @@ def _exponents(rows: list[tuple[str, list[Result]]], kinds: list[str]) -> list[l
     for subject, results in rows:
         curves = [curve(results, name) for name in kinds]
         slopes = [number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
-        known = next((result for result in results if result["status"] == MEASURED), {})
-        facts = [f"{known['parameters']:,}", known.get("version", "")] if known else ["", ""]
+        first_measured = next((result for result in results if result["status"] == MEASURED), {})
+        facts = [f"{first_measured['parameters']:,}", first_measured.get("version", "")] if first_measured else ["", ""]
         lines.append([f"`{subject}`", *slopes, *facts])
     return lines
 

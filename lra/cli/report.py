@@ -162,11 +162,11 @@ def _fill(folder: Path, texts: list[Path]) -> None:
 
 def _verify_all(arguments: argparse.Namespace) -> int:
     """Verify each results folder in DIR, the numbers of its pages, and the pages over them."""
-    known = verified(arguments.folder)
-    wrong = [_told(folder, runs, mismatches) for folder, (runs, mismatches) in known.items()]
-    for folder in not_listed(arguments.folder, known):
+    outcomes = verified(arguments.folder)
+    wrong = [_told(folder, runs, mismatches) for folder, (runs, mismatches) in outcomes.items()]
+    for folder in not_listed(arguments.folder, outcomes):
         say(f"{folder}: not on the pages over the folders; lra-report --overview puts it there", to_stdout=True)
-    faults = verify_pages(arguments.folder, arguments.text, known)
+    faults = verify_pages(arguments.folder, arguments.text, outcomes)
     for line in faults:
         say(printable(line), to_stdout=True)
     return 1 if faults or any(wrong) else 0

@@ -160,9 +160,9 @@ def _run(folder: Path, place: Path) -> WatchedRun:
 def _steps(config: Path) -> int:
     """Of the whole run, 0 where it has not begun. Raises UserError."""
     try:
-        known = read_json(config)
-        schema.check(schema.Steps, known)
-        return known["train"]["steps"]
+        settings = read_json(config)
+        schema.check(schema.Steps, settings)
+        return settings["train"]["steps"]
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
@@ -192,13 +192,13 @@ def seconds_left(runs: list[WatchedRun]) -> float | None:
     A run without a pace of its own takes as long as those of its cell do, or else as all do.
     """
     at_once = sum(run.state == "running" for run in runs)
-    known = [run for run in runs if run.whole is not None]
-    if not at_once or not known:
+    timed = [run for run in runs if run.whole is not None]
+    if not at_once or not timed:
         return None
     left = 0.0
     for run in runs:
         if run.state not in ENDED:
-            alike = [other.whole for other in known if other.cell == run.cell] or [other.whole for other in known]
+            alike = [other.whole for other in timed if other.cell == run.cell] or [other.whole for other in timed]
             left += (run.whole or fmean(alike)) * (1 - run.part)
     return left / at_once
 

@@ -51,11 +51,11 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
             f"{where}_target_: takes {len(every)} values, expected one that takes {supplied} besides its options"
         )
     parameters = every[supplied:]
-    known = {parameter.name: parameter for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
     for key in values:
-        if key not in known:
-            raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, known)}")
-    missing = [name for name, parameter in known.items() if parameter.default is Parameter.empty]
+        if key not in by_name:
+            raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, by_name)}")
+    missing = [name for name, parameter in by_name.items() if parameter.default is Parameter.empty]
     for name in missing:
         if name not in values:
             raise UserError(f"{where}{name}: missing; set {where}{name}=...")

@@ -52,12 +52,12 @@ class Overlap:
     does not grow with the data.
     """
 
-    def __init__(self, known: Split) -> None:
+    def __init__(self, split: Split) -> None:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
-        self.rows = np.linspace(0, len(known) - 1, min(len(known), COSINE_PAIRS)).astype(np.int64)
-        bags, _ = self._counts(known, self.rows)
+        self.rows = np.linspace(0, len(split) - 1, min(len(split), COSINE_PAIRS)).astype(np.int64)
+        bags, _ = self._counts(split, self.rows)
         frequency = bags.getnnz(axis=0)
         kept = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
         self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
@@ -118,8 +118,8 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         wanted = tokens * vocabulary + targets
         places = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
         occurrences = np.where(pairs[places] == wanted, counts[places], 0)
-        known = totals[tokens] > 0
-        return np.where(known, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
+        precedes = totals[tokens] > 0
+        return np.where(precedes, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
 
     def mixed(weight: float, after: np.ndarray, alone: np.ndarray) -> float:
         return perplexity(weight * after + (1 - weight) * alone)

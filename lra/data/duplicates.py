@@ -47,8 +47,8 @@ def repeats(splits: dict[str, Split]) -> list[str]:
 
 def seen(train: Split, test: Split) -> float:
     """Percent of the test examples that stand in the training split, too, whatever their labels."""
-    known, asked = set(_examples(train)), _examples(test)
-    return 100 * sum(example in known for example in asked) / len(asked)
+    of_train, of_test = set(_examples(train)), _examples(test)
+    return 100 * sum(example in of_train for example in of_test) / len(of_test)
 
 
 def _examples(split: Split) -> list[bytes]:

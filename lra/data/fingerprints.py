@@ -33,15 +33,15 @@ def stamps(place: Place, paths: list[Path], inside: tuple[str, ...] = ()) -> lis
     return [{"name": path.name, "sha256": _fingerprint(place, path, inside)} for path in paths]
 
 
-def confirmed(place: Place, paths: list[Path], known: list[Stamp], inside: tuple[str, ...] = ()) -> dict[str, str]:
+def confirmed(place: Place, paths: list[Path], expected: list[Stamp], inside: tuple[str, ...] = ()) -> dict[str, str]:
     """Names and SHA-256 of raw data, computed anew after they were read.
 
-    Raises UserError where they are not those of the stamps `known`, by which the cache is named.
+    Raises UserError where they are not those of the stamps `expected`, by which the cache is named.
     """
-    for path, before, now in zip(paths, known, stamps(replace(place, verify=True), paths, inside), strict=True):
+    for path, before, now in zip(paths, expected, stamps(replace(place, verify=True), paths, inside), strict=True):
         if before != now:
             raise UserError(f"{path}: it changed while it was read, or before unnoticed; prepare again")
-    return {stamp["name"]: stamp["sha256"] for stamp in known}
+    return {stamp["name"]: stamp["sha256"] for stamp in expected}
 
 
 def _fingerprint(place: Place, path: Path, inside: tuple[str, ...]) -> str:

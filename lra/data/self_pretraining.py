@@ -139,7 +139,7 @@ def inputs_of(
         raise UserError(f"pretrain.holdout={holdout}: of {len(rows)} documents, expected some for each part")
 
     def split(index: np.ndarray) -> Inputs:
-        known = {
+        fields = {
             "tokens": train.tokens,
             "offsets": train.offsets,
             "index": index,
@@ -148,7 +148,7 @@ def inputs_of(
             "vocab_size": facts.vocab_size,
             "values": values,
         }
-        return Masked(**known, share=share, seed=seed) if objective == "masked" else Following(**known)
+        return Masked(**fields, share=share, seed=seed) if objective == "masked" else Following(**fields)
 
     val = split(rows[held])
     return Task(

@@ -53,16 +53,16 @@ class Writer:
         self._labels.append(label)
 
     def extend(
-        self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, known: np.ndarray | None = None
+        self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None = None
     ) -> None:
-        """Many examples of one document each, not compared with others; `known` [n, p]: numbers about each of them."""
+        """Many examples of one document each, not compared with others; `attributes` [n, p]: numbers about each."""
         self._check_within("label", labels, 0, self._facts.classes - 1)
         first = len(self._offsets) - 1
         self._append(self._bytes(tokens, lengths), lengths)
         self._index.extend(range(first, first + len(labels)))
         self._labels.extend(labels.tolist())
-        if known is not None:
-            self._known.frombytes(known.astype(np.int32).tobytes())
+        if attributes is not None:
+            self._known.frombytes(attributes.astype(np.int32).tobytes())
 
     def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
         """Examples of one document each, all of one length: tokens [n, L] and answers [n, L], negative where there is

@@ -120,8 +120,8 @@ class Model(nn.Module):
             ]
             if not members:
                 mixer = self.blocks[0].mixer
-                known = f"it has {', '.join(mixer.parameter_groups)}" if mixer.parameter_groups else "it has none"
-                raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no group of this name; {known}")
+                hint = f"it has {', '.join(mixer.parameter_groups)}" if mixer.parameter_groups else "it has none"
+                raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no group of this name; {hint}")
             twice = next((name for name in members if name in group_of), None)
             if twice is not None:
                 raise UserError(

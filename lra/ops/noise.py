@@ -109,12 +109,12 @@ class BatchWords:
 
     def on(self, device: torch.device, layer: int, parts: int) -> Tensor:
         """The words [rows parts] of one layer."""
-        known = self._step.parts
-        if parts != known[layer]:  # in the first step alone it is not known how many heads a layer has
+        counts = self._step.parts
+        if parts != counts[layer]:  # in the first step alone it is not known how many heads a layer has
             return sent(torch.from_numpy(self._step.of_layer(self._places, layer, parts)), device)
         if not self._copied:
             copied = sent(torch.from_numpy(self._step.of(self._places)), device)
-            self._copied = copied.split([len(self._places) * count for count in known])
+            self._copied = copied.split([len(self._places) * count for count in counts])
         return self._copied[layer]
 
 

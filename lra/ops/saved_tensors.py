@@ -12,12 +12,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 def saved_tensors(parameters: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
     """Gives a function that says how many bytes the operations inside keep as long as their results live: each storage
     once, those of `parameters` left out. Tensors without data have storages of the same size."""
-    known = {tensor.untyped_storage()._cdata for tensor in parameters}
+    of_parameters = {tensor.untyped_storage()._cdata for tensor in parameters}
     kept: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in known:
+        if storage._cdata not in of_parameters:
             kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         return tensor
 

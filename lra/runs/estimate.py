@@ -89,19 +89,19 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     by_place = {place: Cost(seconds) for place, seconds in measured.items()}
     left = [place for place in range(len(works)) if place not in measured]
     if left:
-        speed, known = ASSUMED_SPEED, {}
+        speed, per_example = ASSUMED_SPEED, {}
         if measured:
-            flops = sum(_flops(works[place], tasks[place], known) for place in measured)
+            flops = sum(_flops(works[place], tasks[place], per_example) for place in measured)
             speed = flops / sum(measured.values())
-        by_place |= {place: _reckoned(works[place], tasks[place], speed, known) for place in left}
+        by_place |= {place: _reckoned(works[place], tasks[place], speed, per_example) for place in left}
     return [by_place[place] for place in range(len(works))]
 
 
-def _reckoned(work: Work, task: Task | None, speed: float, known: dict[str, float]) -> Cost:
+def _reckoned(work: Work, task: Task | None, speed: float, per_example: dict[str, float]) -> Cost:
     if task is None:
         return Cost(None)
     try:
-        return Cost(_flops(work, task, known) / speed, speed)
+        return Cost(_flops(work, task, per_example) / speed, speed)
     except Exception:  # a model that cannot even be run without numbers says so when it is run
         return Cost(None)
 
@@ -114,15 +114,15 @@ def _examples(work: Work, task: Task) -> tuple[int, int]:
     return trained, looks * len(task.val) + min(looks, 2) * len(task.test)
 
 
-def _flops(work: Work, task: Task, known: dict[str, float]) -> float:
-    """Of one run, every document being of the greatest length. `known`: of an example, by the digest of all that
+def _flops(work: Work, task: Task, per_example: dict[str, float]) -> float:
+    """Of one run, every document being of the greatest length. `per_example`: of an example, by the digest of all that
     decides them, since cells that differ in their recipe alone have one model."""
     trained, evaluated = _examples(work, task)
     settings = work.settings
     model = digest([settings.task, settings.attention, settings.model, settings.train["freeze"]])
-    if model not in known:
-        known[model] = describe(work.system)["flops_per_step"] / work.system.recipe.batch_size
-    return known[model] * (trained + FORWARD * evaluated)
+    if model not in per_example:
+        per_example[model] = describe(work.system)["flops_per_step"] / work.system.recipe.batch_size
+    return per_example[model] * (trained + FORWARD * evaluated)
 
 
 def _prepared(works: list[Work]) -> list[Task | None]:

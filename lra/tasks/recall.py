@@ -63,16 +63,16 @@ class Recall(Probe):
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
             noisy = (draws.shares(rows) < self.noise) & (turn > 0)
             same = names[:, :turn] == name[:, None]
-            known = same.any(axis=1) & ~noisy
+            repeated = same.any(axis=1) & ~noisy
             if turn:
-                value = np.where(known[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
+                value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
             pair = self._pair(key, value)
             if self.noise:
                 others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.most)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
-            pages.write(pair, active, known, self.key_size)
+            pages.write(pair, active, repeated, self.key_size)
             names[:, turn] = np.where(active & ~noisy, name, -1)
-            values[:, turn], fresh[:, turn] = value, active & ~noisy & ~known
+            values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
         self._ask(draws, pages, names, values, fresh)
         return pages.examples()
 
@@ -168,12 +168,12 @@ class _Pages:
         self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)
         self.ends = np.zeros(rows, dtype=np.int64)
 
-    def write(self, pair: np.ndarray, active: np.ndarray, known: np.ndarray, key_size: int) -> None:
-        """Append what is not 0 of `pair` [rows, key and value] to the `active` rows; the value is scored if `known`."""
+    def write(self, pair: np.ndarray, active: np.ndarray, repeated: np.ndarray, key_size: int) -> None:
+        """Append what is not 0 of `pair` [rows, key and value] to the `active` rows; a `repeated` value is scored."""
         for column, token in enumerate(pair.T):
             rows = np.flatnonzero(active & (token > 0))
             self.tokens[rows, self.ends[rows]] = token[rows]
-            self.scored[rows, self.ends[rows]] = known[rows] & (column >= key_size)
+            self.scored[rows, self.ends[rows]] = repeated[rows] & (column >= key_size)
             self.ends[rows] += 1
 
     def examples(self) -> Examples:

@@ -204,9 +204,9 @@ def go_on(run: Run) -> int:
         signal.SIGINT, signal.default_int_handler
     )  # ignored, as behind `&`, it would be ignored by commands too
     answers = _kept(run)
-    known = {item.name: answers.get(item.name, {}).get("status") for item in ITEMS}
-    for item in sorted(ITEMS, key=lambda item: known[item.name] == FAILED):
-        if known[item.name] == ANSWERED:
+    statuses = {item.name: answers.get(item.name, {}).get("status") for item in ITEMS}
+    for item in sorted(ITEMS, key=lambda item: statuses[item.name] == FAILED):
+        if statuses[item.name] == ANSWERED:
             continue
         if run.dry and item.tiny is None:
             answers[item.name] = {"status": NEEDS, "seconds": 0, "text": ""}

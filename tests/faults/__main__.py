@@ -76,48 +76,48 @@ def cases(values: dict[str, str]) -> Iterator[Done]:
 
 def counts(done: list[Done], seconds: float) -> dict[str, int | float]:
     """How many cases of each kind came out how, by name; and the seconds."""
-    found: dict[str, int | float] = {}
+    tally: dict[str, int | float] = {}
     for kind in KINDS_OF_CASES:
-        verdicts = Counter(one.outcome.verdict for one in done if one.case.startswith(f"{kind}:"))
-        found |= {kind: verdicts.total()} | {f"{kind}, {verdict}": verdicts[verdict] for verdict in Verdict}
-    return {**found, "seconds": round(seconds)}
+        verdicts = Counter(trial.outcome.verdict for trial in done if trial.case.startswith(f"{kind}:"))
+        tally |= {kind: verdicts.total()} | {f"{kind}, {verdict}": verdicts[verdict] for verdict in Verdict}
+    return {**tally, "seconds": round(seconds)}
 
 
-def said(found: dict[str, int | float]) -> str:
+def said(tally: dict[str, int | float]) -> str:
     """The counts in one line."""
     parts = [
-        f"{kind} {found[kind]}: " + ", ".join(f"{found[f'{kind}, {verdict}']} {verdict}" for verdict in Verdict)
+        f"{kind} {tally[kind]}: " + ", ".join(f"{tally[f'{kind}, {verdict}']} {verdict}" for verdict in Verdict)
         for kind in KINDS_OF_CASES
     ]
-    return "; ".join([*parts, f"{found['seconds']} seconds"])
+    return "; ".join([*parts, f"{tally['seconds']} seconds"])
 
 
-def write(path: Path, values: dict[str, str], done: list[Done], found: dict[str, int | float]) -> None:
+def write(path: Path, values: dict[str, str], done: list[Done], tally: dict[str, int | float]) -> None:
     """What was asked, every case and the counts: as JSON into a file of that ending, else as Markdown."""
     if path.suffix == ".json":
-        rows = [dict(zip(HEAD, one.cells, strict=True)) for one in done]
-        path.write_bytes(json_bytes({"asked": values, "counts": found, "cases": rows}))
+        rows = [dict(zip(HEAD, trial.cells, strict=True)) for trial in done]
+        path.write_bytes(json_bytes({"asked": values, "counts": tally, "cases": rows}))
         return
-    rows = [HEAD, ["---"] * len(HEAD), *(one.cells for one in done)]
+    rows = [HEAD, ["---"] * len(HEAD), *(trial.cells for trial in done)]
     lines = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
-    path.write_text("\n".join([f"# Trial of faults: {json.dumps(values)}", "", said(found), "", *lines, ""]))
+    path.write_text("\n".join([f"# Trial of faults: {json.dumps(values)}", "", said(tally), "", *lines, ""]))
 
 
 def main() -> None:
     values = asked(sys.argv[1:])
     start, done = monotonic(), []
     warm()
-    for one in cases(values):
-        done.append(one)
-        print("  ".join(one.cells), flush=True)
-        if one.outcome.verdict not in WELL:
+    for trial in cases(values):
+        done.append(trial)
+        print("  ".join(trial.cells), flush=True)
+        if trial.outcome.verdict not in WELL:
             part = f" of='{values['of']}'" if values["of"] else ""
-            print(f"  again: bash scripts/faults.sh case={one.case} seed={values['seed']}{part}", flush=True)
-    found = counts(done, monotonic() - start)
-    print(said(found))
+            print(f"  again: bash scripts/faults.sh case={trial.case} seed={values['seed']}{part}", flush=True)
+    tally = counts(done, monotonic() - start)
+    print(said(tally))
     if values["out"]:
-        write(Path(values["out"]), values, done, found)
-    sys.exit(any(one.outcome.verdict not in WELL for one in done))
+        write(Path(values["out"]), values, done, tally)
+    sys.exit(any(trial.outcome.verdict not in WELL for trial in done))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def state(*, torch_draws: bool) -> dict[str, str]:
     """All that a function could leave otherwise in this process; `torch_draws`: it may draw from torch's generator."""
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "signals": {number: repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
         "wakeup": wakeup,
@@ -83,15 +83,15 @@ def state(*, torch_draws: bool) -> dict[str, str]:
         "digits": [sys.get_int_max_str_digits(), sys.getrecursionlimit()],
         "hydra": [GlobalHydra.instance().hydra, HydraConfig.instance().cfg],
     }  # fmt: skip
-    return {name: hashlib.sha256(repr(value).encode()).hexdigest()[:8] for name, value in found.items()}
+    return {name: hashlib.sha256(repr(value).encode()).hexdigest()[:8] for name, value in values.items()}
 
 
 def _targets() -> list[str]:
-    found = []
+    targets = []
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found.append(os.readlink(path))
-    return [target for target in found if not target.startswith("/proc/")]
+            targets.append(os.readlink(path))
+    return [target for target in targets if not target.startswith("/proc/")]
 
 
 def _mask() -> int:
@@ -170,9 +170,9 @@ def hostile_folder(rng: Random, folder: Path) -> Outcome:
     paths = results(folder / "runs")
     for path in paths:
         rewrite(path, attention=drawn(rng))
-    found = record.read(paths[0]) | {"schema": record.SCHEMA}
-    where = spoiled(found, rng)
-    paths[0].write_text(json.dumps({"sha256": digest(found), **found}))
+    content = record.read(paths[0]) | {"schema": record.SCHEMA}
+    where = spoiled(content, rng)
+    paths[0].write_text(json.dumps({"sha256": digest(content), **content}))
 
     def read() -> None:
         loaded = lra.load("runs")

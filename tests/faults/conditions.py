@@ -28,8 +28,8 @@ def once_more(injected: str, name: str, ended: Ended, folder: Path) -> Outcome:
         return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.WRONG)
     first = "ended" if ended.code == 0 else f"{ended.code}, {ended.err.strip().splitlines()[-1]}"
     again = KINDS[name].command()
-    found = equal(injected, again, left(folder), undisturbed(name).left)
-    return Outcome(injected, f"{first}; then {found.seen}", found.verdict)
+    outcome = equal(injected, again, left(folder), undisturbed(name).left)
+    return Outcome(injected, f"{first}; then {outcome.seen}", outcome.verdict)
 
 
 def full_disk(name: str, rng: Random, folder: Path) -> Outcome:
@@ -114,12 +114,13 @@ def _unlinked(path: Path) -> bool:
 
 
 def _both(injected: str, name: str, ended: list[Ended], folder: Path) -> Outcome:
-    for one in ended:
-        if one.code not in (0, 1, 2, PAUSED) or "Traceback" in one.err:
-            return Outcome(injected, f"{one.code}, {one.said}", Verdict.WRONG)
+    for command in ended:
+        if command.code not in (0, 1, 2, PAUSED) or "Traceback" in command.err:
+            return Outcome(injected, f"{command.code}, {command.said}", Verdict.WRONG)
     again = KINDS[name].command()
-    found = equal(injected, again, left(folder), undisturbed(name).left)
-    return Outcome(injected, f"{' and '.join(str(one.code) for one in ended)}; then {found.seen}", found.verdict)
+    outcome = equal(injected, again, left(folder), undisturbed(name).left)
+    codes = " and ".join(str(command.code) for command in ended)
+    return Outcome(injected, f"{codes}; then {outcome.seen}", outcome.verdict)
 
 
 RUNS = ("probe", "files", "pretraining, masked", "sweep")

@@ -46,21 +46,21 @@ def exchanged(name: str, rng: Random, folder: Path) -> Outcome:
     whole, kind = expected("paused run"), STATES["paused run"]
     kind.lay(folder)
     other = arranged(ARRANGED[name]) / "other"
-    own, theirs = (next(place.rglob(CHECKPOINTS)).parent for place in (folder / "runs", other))
+    ours, theirs = (next(place.rglob(CHECKPOINTS)).parent for place in (folder / "runs", other))
     move = rng.choice([(CHECKPOINTS, GENERATIONS), (CHECKPOINTS, GENERATIONS, METRICS)])
     lost = rng.choice([(), (CONFIG,), (CONFIG, RECORD)])
-    put(own, theirs, move, lost)
+    put(ours, theirs, move, lost)
     return judged(f"{name}; lost: {', '.join(lost) or 'nothing'}", kind.command(), whole, folder, {})
 
 
-def put(own: Path, theirs: Path, patterns: tuple[str, ...], lost: tuple[str, ...]) -> None:
+def put(target: Path, source: Path, patterns: tuple[str, ...], lost: tuple[str, ...]) -> None:
     for pattern in patterns:
-        for path in own.glob(pattern):
+        for path in target.glob(pattern):
             path.unlink()
-        for path in theirs.glob(pattern):
-            shutil.copy(path, own)
+        for path in source.glob(pattern):
+            shutil.copy(path, target)
     for file in lost:
-        (own / file).unlink(missing_ok=True)
+        (target / file).unlink(missing_ok=True)
 
 
 def phases_exchanged(rng: Random, folder: Path) -> Outcome:
@@ -68,8 +68,8 @@ def phases_exchanged(rng: Random, folder: Path) -> Outcome:
     whole, kind = expected("pretraining"), STATES["pretraining"]
     kind.lay(folder)
     theirs = next(folder.joinpath("cache").rglob(CHECKPOINTS)).parent
-    own = next(folder.joinpath("runs").rglob(CONFIG)).parent
-    put(own, theirs, (CHECKPOINTS, GENERATIONS, METRICS), ())
+    ours = next(folder.joinpath("runs").rglob(CONFIG)).parent
+    put(ours, theirs, (CHECKPOINTS, GENERATIONS, METRICS), ())
     return judged("its own pretraining's", kind.command(), whole, folder, {})
 
 

@@ -192,7 +192,7 @@ def judged(
         return Outcome(injected, f"{ended.code}, {ended.said}", Verdict.WRONG)
     same = {name for name, what in unread.items() if state(folder).get(name) == what}
     seen, wanted = (
-        {name: what for name, what in found.items() if name not in same} for found in (left(folder), whole[1])
+        {name: what for name, what in files.items() if name not in same} for files in (left(folder), whole[1])
     )
     seen = {name: what for name, what in seen.items() if not Path(name).name.startswith(COPY)}
     return equal(injected, ended, seen, wanted)

@@ -79,14 +79,14 @@ def outcome(injected: str, ended: Ended, *more: str, at_most: int = 1, codes: tu
 def faults_of(ended: Ended, at_most: int, codes: tuple[int, ...]) -> list[str]:
     """What is wrong with how a command ended and with what it said."""
     errors = [line for line in ended.err.splitlines() if "error:" in line]
-    found = []
+    faults = []
     if "Traceback" in ended.err or ended.code not in (0, *codes):
-        found.append("a traceback" if "Traceback" in ended.err else "an end by itself")
+        faults.append("a traceback" if "Traceback" in ended.err else "an end by itself")
     elif ended.code == 2 and not 1 <= len(errors) <= at_most:
-        found.append(f"{len(errors)} errors are named")
+        faults.append(f"{len(errors)} errors are named")
     if not visible(ended.out + ended.err):
-        found.append("control characters reach the terminal")
-    return found
+        faults.append("control characters reach the terminal")
+    return faults
 
 
 def visible(text: str) -> bool:
@@ -99,39 +99,39 @@ def visible(text: str) -> bool:
 def faults_in(folder: Path) -> list[str]:
     """What in the pages and tables below a folder would do something, or be something, that the input made it."""
     judges = {"html": of_html, "md": of_markdown, "tex": of_latex, "csv": of_csv, "svg": of_svg}
-    found = []
+    faults = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()):
         judge = judges.get(path.suffix.removeprefix("."))
         if judge is not None and path.parent.name != "own":
-            found += [f"{path.name}: {fault}" for fault in judge(path.read_text())]
-    return found
+            faults += [f"{path.name}: {fault}" for fault in judge(path.read_text())]
+    return faults
 
 
 def of_html(text: str) -> list[str]:
     """Elements, attributes, addresses or scripts that come of the input."""
-    found = []
+    faults = []
     for element in html5lib.parse(text, namespaceHTMLElements=False).iter():
         if not isinstance(element.tag, str):  # a comment
-            found += ["a comment"] * (MARK in (element.text or ""))
+            faults += ["a comment"] * (MARK in (element.text or ""))
             continue
         name = element.tag.rpartition("}")[2]
-        found += _of_element(name, {key.rpartition("}")[2]: value for key, value in element.attrib.items()})
+        faults += _of_element(name, {key.rpartition("}")[2]: value for key, value in element.attrib.items()})
         if name == "script" and MARK in (element.text or ""):
-            found += _of_data(element.attrib, element.text or "")
-        found += [f"text in <{name}>"] * (name == "style" and MARK in (element.text or ""))
-    return found
+            faults += _of_data(element.attrib, element.text or "")
+        faults += [f"text in <{name}>"] * (name == "style" and MARK in (element.text or ""))
+    return faults
 
 
 def _of_element(name: str, attributes: dict[str, str]) -> list[str]:
-    found = [f"<{name}>"] * (
+    faults = [f"<{name}>"] * (
         MARK in name or (name in ("iframe", "object", "embed", "base", "form") and MARK in str(attributes))
     )
     for key, value in attributes.items():
         if MARK in key or key.startswith("on") or (key == "style" and MARK in value):
-            found.append(f"attribute {key} of <{name}>")
+            faults.append(f"attribute {key} of <{name}>")
         if key in PLAIN and MARK in value and not _stays(value):
-            found.append(f"{key}={value!r:.80}")
-    return found
+            faults.append(f"{key}={value!r:.80}")
+    return faults
 
 
 def _stays(address: str) -> bool:
@@ -156,51 +156,51 @@ def of_markdown(text: str) -> list[str]:
     renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
     renderer.validateLink = lambda address: True
     page = renderer.render(text)
-    found = of_html(page)
+    faults = of_html(page)
     for element in html5lib.parse(page, namespaceHTMLElements=False).iter():
         if element.tag == "h1" and (element.text or "").startswith(MARK):
-            found.append("a heading")
+            faults.append("a heading")
         if element.tag in ("em", "pre", "hr") and MARK in "".join(element.itertext())[:9]:
-            found.append(f"<{element.tag}>")
+            faults.append(f"<{element.tag}>")
         if element.tag == "img" and MARK in str(element.attrib):
-            found.append("a picture")
-    return found + _rows([line for line in text.splitlines() if line.startswith("| ")])
+            faults.append("a picture")
+    return faults + _rows([line for line in text.splitlines() if line.startswith("| ")])
 
 
 def _rows(lines: list[str]) -> list[str]:
     """Rows of a table must have the places of its head, which stands above the ruler."""
-    found, places = [], 0
+    faults, places = [], 0
     for line, below in zip(lines, [*lines, ""][1:], strict=True):
         count = len(re.findall(r"(?<!\\)(?:\\\\)*\|", line))
         if re.fullmatch(r"[|: -]+", below) and "---" in below:
             places = count
         if places and count != places:
-            found.append(f"a row of {count - 1} places in a table of {places - 1}")
-    return found
+            faults.append(f"a row of {count - 1} places in a table of {places - 1}")
+    return faults
 
 
 def of_latex(text: str) -> list[str]:
     """Commands that are not ours, braces that do not close, comments, and rows of other widths."""
     body = text.partition("\n")[2]
-    found = [f"\\{name}" for name in re.findall(r"\\([A-Za-z]+|.)", body) if name not in COMMANDS]
+    faults = [f"\\{name}" for name in re.findall(r"\\([A-Za-z]+|.)", body) if name not in COMMANDS]
     plain = re.sub(r"\\\\", " ROW ", body)
     plain = re.sub(r"\\[{}%&$#_]", "", plain)
     depths = [*accumulate({"{": 1, "}": -1}.get(character, 0) for character in plain)]
-    found += ["a brace that closes nothing"] * (min(depths, default=0) < 0)
+    faults += ["a brace that closes nothing"] * (min(depths, default=0) < 0)
     for line in plain.splitlines():
-        found += ["a comment"] * ("%" in line.removesuffix("{%"))
-        found += ["^^ or ~ or #"] * bool(re.search(r"\^\^|~|#", line))
-    found += ["a brace that is never closed"] * (depths[-1:] not in ([], [0])) + ["control characters"] * (
+        faults += ["a comment"] * ("%" in line.removesuffix("{%"))
+        faults += ["^^ or ~ or #"] * bool(re.search(r"\^\^|~|#", line))
+    faults += ["a brace that is never closed"] * (depths[-1:] not in ([], [0])) + ["control characters"] * (
         not visible(text)
     )
-    return found
+    return faults
 
 
 def of_csv(text: str) -> list[str]:
     """Places that a spreadsheet would compute, and rows of other widths."""
     rows = list(csv.reader(io.StringIO(text)))
-    found = ["a row of another width"] * (len({len(row) for row in rows}) > 1)
-    return found + [f"a formula {place!r:.40}" for row in rows for place in row if _is_formula(place)]
+    faults = ["a row of another width"] * (len({len(row) for row in rows}) > 1)
+    return faults + [f"a formula {place!r:.40}" for row in rows for place in row if _is_formula(place)]
 
 
 def _is_formula(place: str) -> bool:

@@ -71,8 +71,8 @@ ROW = {"name": "Mine", "complexity": "L"}
 
 def drawn(rng: Random) -> str:
     """One of them, or two of them together."""
-    one, two = rng.sample(sorted(TEXTS), 2)
-    return TEXTS[one] + (TEXTS[two] if rng.random() < 0.3 else "")
+    first, second = rng.sample(sorted(TEXTS), 2)
+    return TEXTS[first] + (TEXTS[second] if rng.random() < 0.3 else "")
 
 
 def results(root: Path, **changes: Any) -> list[Path]:
@@ -81,7 +81,9 @@ def results(root: Path, **changes: Any) -> list[Path]:
         put(root, seed, accuracy + 2, attention="softmax", variant="transformer")
         put(root, seed, accuracy - 7, attention="linear", variant="transformer", settings={"model.depth": 2})
     cells = [("softmax", "transformer"), ("simple", "simple")]
-    declare(root, *({"attention": one, "variant": two, "seeds": [1, 2, 3, 4]} for one, two in cells))
+    declare(
+        root, *({"attention": attention, "variant": variant, "seeds": [1, 2, 3, 4]} for attention, variant in cells)
+    )
     return [put(root, seed, accuracy, **changes) for seed, accuracy in enumerate((31.0, 38.5, 37.5), start=1)]
 
 

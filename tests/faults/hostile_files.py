@@ -33,9 +33,9 @@ from lra.records.names import METRICS, PREDICTIONS, RECEIPTS
 def records_of_a_folder(rng: Random, folder: Path) -> Outcome:
     """As above, among other records, which are still reported."""
     path = rng.choice(results(folder / "runs"))
-    found = record.read(path) | {"schema": record.SCHEMA}
-    where = spoiled(found, rng)
-    path.write_text(json.dumps({"sha256": digest(found), **found}))
+    content = record.read(path) | {"schema": record.SCHEMA}
+    where = spoiled(content, rng)
+    path.write_text(json.dumps({"sha256": digest(content), **content}))
     asked = rng.choice(("--verify", "--pages-only", "--once", "--cards", "--pack", "--overview"))
     ended = ran(report, "." if asked == "--overview" else "runs", asked)
     return judged(f"record: {where}; lra-report {asked}", ended, folder)
@@ -95,12 +95,12 @@ def claims(rng: Random, folder: Path) -> Outcome:
     path = rng.choice(results(folder / "runs"))
     complete(folder / "runs")
     assert ran(report, "runs", "--pages-only").code == 0
-    found = record.read(path)
-    entry = found["test"]["best_val"] | rng.choice([
+    original = record.read(path)
+    entry = original["test"]["best_val"] | rng.choice([
         {"accuracy": 99.0}, {"correct": 1900, "accuracy": 95.0}, {"examples": 20, "correct": 19, "accuracy": 95.0},
         {"perplexity": 1.5}, {"loss": 0.3},
     ])  # fmt: skip
-    validation = {"best": found["validation"]["best"] | {"correct": 1900, "accuracy": 95.0}}
+    validation = {"best": original["validation"]["best"] | {"correct": 1900, "accuracy": 95.0}}
     parts = rng.choice([{"test": {"best_val": entry}}, {"validation": validation}, {"seed": 77}, {"steps": 3}])
     rewrite(path, **parts)
     ended = ran(report, "runs", "--verify")

@@ -91,14 +91,14 @@ def judged(injected: str, ended: Ended, folder: Path, most: int = 2) -> Outcome:
 def record_of_a_run(rng: Random, folder: Path) -> Outcome:
     """Any field of any type, with a digest that is right."""
     place = trained("attention=simple")
-    found = record.read(place / RECORD) | {"schema": record.SCHEMA}
-    where = spoiled(found, rng)
-    found["provenance"] = found.get("provenance")
+    fields = record.read(place / RECORD) | {"schema": record.SCHEMA}
+    where = spoiled(fields, rng)
+    fields["provenance"] = fields.get("provenance")
     try:
-        sha = digest(found)
+        sha = digest(fields)
     except ValueError:
         sha = "0" * 64
-    (place / RECORD).write_text(json.dumps({"sha256": sha, **found}))
+    (place / RECORD).write_text(json.dumps({"sha256": sha, **fields}))
     name, ended = used(rng, place)
     return judged(f"record: {where}; {name}", ended, folder)
 

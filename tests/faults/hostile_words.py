@@ -51,13 +51,13 @@ def options(rng: Random, folder: Path) -> Outcome:
     """A folder of options that somebody gave away: their YAML runs nothing."""
     text = rng.choice(OPTIONS)
     group = rng.choice(("attention", "task", "protocol", "experiment", "variant", ""))
-    own = rng.random() < 0.4
-    place = folder / ("lra_options" if own else "options") / group / "mine.yaml"
+    default = rng.random() < 0.4
+    place = folder / ("lra_options" if default else "options") / group / "mine.yaml"
     place.parent.mkdir(parents=True)
     place.write_bytes(text.encode(errors="surrogateescape"))
     words = [f"{group}=mine"] if group else ["attention=simple"]
-    words = words if own else ["--config-dir", "options", *words]
-    words += ["--config-name", "mine"] * (not group and not own)
+    words = words if default else ["--config-dir", "options", *words]
+    words += ["--config-name", "mine"] * (not group and not default)
     main = rng.choice((train.main, train.main, check.main, prepare.main))
     limits = {check.main: ["growth=[]"], train.main: [*TINY, "out=runs"], prepare.main: DATA}[main]
     ended = ran(main, *words, *(word for word in limits if not word.startswith(f"{group or '-'}=")))

@@ -177,19 +177,19 @@ def left(folder: Path) -> dict[str, Any]:
     """Every file below a folder with its content: times left out, of a report with times in it the name alone. Nothing
     of locks, of what is remembered of raw files by their inodes, and of what a killed report, which holds no lock, had
     begun."""
-    found: dict[str, Any] = {name: what for name, what in state(folder).items() if not _passing(Path(name))}
+    contents: dict[str, Any] = {name: what for name, what in state(folder).items() if not _passing(Path(name))}
     for path in folder.rglob(RECORD):
         kept = strip_times(record.read(path))
         kept.pop("resumes", None)
-        found[path.relative_to(folder).as_posix()] = kept
+        contents[path.relative_to(folder).as_posix()] = kept
     for path in folder.rglob(METRICS):
         lines = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
-        found[path.relative_to(folder).as_posix()] = lines
+        contents[path.relative_to(folder).as_posix()] = lines
     for path in folder.glob(f"runs/{SWEEP}"):
         for beside in path.parent.iterdir():
             if beside.is_file() and beside != path:
-                found[beside.relative_to(folder).as_posix()] = "report"
-    return found
+                contents[beside.relative_to(folder).as_posix()] = "report"
+    return contents
 
 
 def _passing(path: Path) -> bool:
@@ -210,12 +210,12 @@ def arranged(arrange: Callable[[Path], None]) -> Path:
 
 def children(process: int) -> list[int]:
     """The processes that one has started, and those that they have."""
-    found = []
+    descendants = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
         except OSError:
             continue
         if parent == process:
-            found += [int(path.parent.name), *children(int(path.parent.name))]
-    return [number for number in found if number != os.getpid()]
+            descendants += [int(path.parent.name), *children(int(path.parent.name))]
+    return [number for number in descendants if number != os.getpid()]

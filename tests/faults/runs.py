@@ -196,11 +196,11 @@ def _unshare() -> bool:
     user, group = os.getuid(), os.getgid()
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
         return False
-    own = Path("/proc/self")
+    process = Path("/proc/self")
     try:
-        (own / "setgroups").write_text("deny")
-        (own / "uid_map").write_text(f"0 {user} 1")
-        (own / "gid_map").write_text(f"0 {group} 1")
+        (process / "setgroups").write_text("deny")
+        (process / "uid_map").write_text(f"0 {user} 1")
+        (process / "gid_map").write_text(f"0 {group} 1")
     except OSError:
         return False
     return subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode == 0

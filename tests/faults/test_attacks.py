@@ -52,10 +52,10 @@ def refused(record_property: Callable, attack: str, file: str, act: Callable, ex
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    found = tarfile.TarInfo(name)
-    found.type, found.linkname = kind, link
-    found.size = 4 if kind == tarfile.REGTYPE else 0
-    return found
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, link
+    entry.size = 4 if kind == tarfile.REGTYPE else 0
+    return entry
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_targets_in_results_are_words(record_property, cli: Commands) -> None:
     assert command("--multirun", *TINY, "out=runs", inside=without_figures).code == 0
     folder = next(Path("runs").rglob("seed1"))
     code = {"_target_": "os.system", "command": f"touch {MARK}"}
-    found = record.read(folder / record.NAME)
-    config = {**found["config"], "task": code, "attention": code}
-    found["config"], found["provenance"]["config_sha256"] = config, digest(config)
-    record.write(folder, found)
+    content = record.read(folder / record.NAME)
+    config = {**content["config"], "task": code, "attention": code}
+    content["config"], content["provenance"]["config_sha256"] = config, digest(config)
+    record.write(folder, content)
     shown = command("runs", main=report, inside=without_figures)
     ended = command(*TINY, "out=runs")
     (folder / "config.json").write_text(json.dumps(config))
@@ -139,9 +139,9 @@ def test_predictions_with_objects(record_property, cli: Commands) -> None:
     folder = next(Path("runs").rglob("seed1"))
     path = folder / "predictions.npy"
     np.save(path, np.array([[Bomb()]], dtype=object), allow_pickle=True)
-    found = record.read(folder / record.NAME)
-    found.get("files", {}).pop(path.name, None)
-    record.write(folder, found)
+    content = record.read(folder / record.NAME)
+    content.get("files", {}).pop(path.name, None)
+    record.write(folder, content)
     run = next(iter(load(RunFiles(Path("runs")), None)[0].runs.values()))
     act = lambda: predictions(RunFiles(Path("runs")), run, run["selection"])  # noqa: E731
     refused(record_property, "predictions with objects", "predictions.npy", act, "not a readable array")
@@ -246,7 +246,7 @@ def paused(*options: str, out: str) -> Path:
 def test_checkpoints_of_other_runs(record_property, cli: Commands) -> None:
     """Of the same shapes: they are refused by what tells the runs apart, with a configuration beside them or none."""
     system = ("attention=softmax", "variant=simple")
-    own, codes = paused(*system, out="runs"), []
+    folder, codes = paused(*system, out="runs"), []
     others = {
         "seed=2": "seed: 2 there, 1 now",
         "train.lr=0.011": "train.lr: 0.011 there, ",
@@ -254,15 +254,15 @@ def test_checkpoints_of_other_runs(record_property, cli: Commands) -> None:
     }
     for number, (other, difference) in enumerate(others.items()):
         foreign = paused(*system, other, out=f"other{number}")
-        for path in [*own.glob("checkpoint*"), own / record.METRICS]:
+        for path in [*folder.glob("checkpoint*"), folder / record.METRICS]:
             path.unlink()
         for path in [*foreign.glob("checkpoint*"), foreign / record.METRICS]:
-            shutil.copy(path, own / path.name)
+            shutil.copy(path, folder / path.name)
         if number % 2:
             for name in (CONFIG, record.NAME):
-                (own / name).unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True)
         ended = command(*TINY, *system, "out=runs")
-        assert f"{own}: its checkpoint is of another run (" in ended.said
+        assert f"{folder}: its checkpoint is of another run (" in ended.said
         assert difference in ended.said
         codes.append(ended.code)
     observe(record_property, "checkpoint of another run", ", ".join(others), [2, 2, 2], codes)
@@ -380,10 +380,10 @@ def test_no_secret_is_written(record_property, cli: Commands) -> None:
         command("--multirun", *TINY, "out=runs", "cache=own", "seed=1,2", inside=burning),
         command("runs", main=report, inside=secretly),
     ]
-    assert [one.code for one in ended] == [1, 0]
+    assert [process.code for process in ended] == [1, 0]
     assert list(Path("runs").rglob(ERRORS))
     files = [path for path in Path(".").rglob("*") if path.is_file()]
-    found = [str(path) for path in files if CANARY.encode() in path.read_bytes()]
+    leaks = [str(path) for path in files if CANARY.encode() in path.read_bytes()]
     assert len(files) > 20
-    assert CANARY not in "".join(one.out + one.err for one in ended)
-    observe(record_property, "keys in the environment", ", ".join(names), "in no file: []", f"in no file: {found}")
+    assert CANARY not in "".join(process.out + process.err for process in ended)
+    observe(record_property, "keys in the environment", ", ".join(names), "in no file: []", f"in no file: {leaks}")

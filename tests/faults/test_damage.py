@@ -100,14 +100,16 @@ def prepared(cache: Path) -> Any:
 def test_a_damaged_cache(record_property, tmp_path: Path, name: str) -> None:
     prepared(tmp_path)
     path = next(tmp_path.rglob(name))
-    found = silent_loads(path, lambda: prepared(tmp_path))
-    observe(record_property, f"cache damaged: {name}", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, lambda: prepared(tmp_path))
+    observe(
+        record_property, f"cache damaged: {name}", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}"
+    )
 
 
 def test_a_damaged_record(record_property, run: Path) -> None:
     path = next(run.rglob(record.NAME))
-    found = silent_loads(path, lambda: record.read(path))
-    observe(record_property, "record.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, lambda: record.read(path))
+    observe(record_property, "record.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
 
 
 def test_every_bit_of_a_record_counts(tmp_path: Path) -> None:
@@ -130,17 +132,17 @@ def test_what_lies_beside_a_record_is_damaged(record_property, run: Path, name: 
     path = next(run.rglob(name))
 
     def read() -> Any:
-        found = next(iter(load(RunFiles(run), None)[0].runs.values()))
-        return read_curve(RunFiles(run), found), predictions(RunFiles(run), found, found["selection"]).tolist()
+        recorded = next(iter(load(RunFiles(run), None)[0].runs.values()))
+        return read_curve(RunFiles(run), recorded), predictions(RunFiles(run), recorded, recorded["selection"]).tolist()
 
-    found = silent_loads(path, read)
-    observe(record_property, f"{name} damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, read)
+    observe(record_property, f"{name} damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
 
 
 def test_a_damaged_declaration(record_property, run: Path) -> None:
     path = run / "sweep.json"
-    found = silent_loads(path, lambda: (len(load(RunFiles(run), None)), json.loads(path.read_text())["cells"]))
-    observe(record_property, "sweep.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, lambda: (len(load(RunFiles(run), None)), json.loads(path.read_text())["cells"]))
+    observe(record_property, "sweep.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     ended = command("--multirun", *TINY, f"out={run}", "seed=1")
@@ -152,8 +154,8 @@ def test_a_damaged_configuration(record_property, run: Path) -> None:
     """A command goes on with a run only where its configuration still says the same."""
     path = next(run.rglob(CONFIG))
     settings = settings_of(composed(*TINY))
-    found = silent_loads(path, lambda: (complete(path.parent, settings)["status"], said(json.loads(path.read_text()))))
-    observe(record_property, "config.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, lambda: (complete(path.parent, settings)["status"], said(json.loads(path.read_text()))))
+    observe(record_property, "config.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
 
 
 def test_damaged_metrics_of_a_paused_run(record_property, tmp_path: Path, cache: Path) -> None:
@@ -205,13 +207,13 @@ def test_damaged_raw_data(record_property, tmp_path: Path, name: str, data: byte
 
     def read() -> list:
         if ".tar." in name:
-            found = readers.members(path, lambda member: True)
-            return [readers.contents(f"{path}: {member}", stream, 2**20) for member, stream in found]
+            members = readers.members(path, lambda member: True)
+            return [readers.contents(f"{path}: {member}", stream, 2**20) for member, stream in members]
         return list(readers.lines(path))
 
     assert len(read()) in (4, 500)
-    found = silent_loads(path, read)
-    observe(record_property, f"{name} damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {found}")
+    silent = silent_loads(path, read)
+    observe(record_property, f"{name} damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
 
 
 def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_eight_processes_at_once(record_property, cli: Commands) -> None:
 
     children = [Child(main=partial(work, number % 4), inside=logged) for number in range(8)]
     ended = [child.ends() for child in children]
-    assert [one.code for one in ended] == [0] * 8, [one.err for one in ended]
+    assert [end.code for end in ended] == [0] * 8, [end.err for end in ended]
     assert not list(Path(".").rglob("*.tmp"))
     assert finished() == 4
     observe(

@@ -101,8 +101,8 @@ def test_a_seed_draws_all_cases_before_one_comes_again() -> None:
         assert sorted(names[: len(known)]) == sorted(known)
         assert names[: len(known)] == names[len(known) :]
         assert names != [drawn(kind, 5, number)[0] for number in range(1, 2 * len(known) + 1)]
-    one, same, other = (drawn("kills", 3, number)[2].random() for number in (7, 7, 8))
-    assert one == same != other
+    first, same, other = (drawn("kills", 3, number)[2].random() for number in (7, 7, 8))
+    assert first == same != other
     assert cases("kills").keys() == KINDS.keys()
 
 
@@ -140,9 +140,9 @@ def test_it_counts_and_says_how_to_repeat_what_was_wrong(
     assert kept["counts"]["inputs, wrong"] == 2
     assert [row["case"] for row in kept["cases"]] == ["kills:1", "inputs:1", "inputs:2"]
     assert "| inputs:2 | fails | the case itself failed |" in (tmp_path / "trial.md").read_text()
-    one = run(monkeypatch, capfd, "case=kills:2", "seed=5")[1]
-    again = run(monkeypatch, capfd, "kills=2", "inputs=0", "seed=5")[1]
-    assert one[0].rpartition("  ")[0] == again[1].rpartition("  ")[0]
+    case_lines = run(monkeypatch, capfd, "case=kills:2", "seed=5")[1]
+    trial_lines = run(monkeypatch, capfd, "kills=2", "inputs=0", "seed=5")[1]
+    assert case_lines[0].rpartition("  ")[0] == trial_lines[1].rpartition("  ")[0]
 
 
 @pytest.mark.parametrize("word", ["kills=many", "kils=3", "case=kills", "case=kills:0", "case=others:3"])

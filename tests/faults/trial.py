@@ -83,14 +83,14 @@ def difference(seen: Any, expected: Any) -> str:
 
 def cases(kind: str) -> dict[str, Case]:
     """All that the modules beside this one list under `KILLS` or `INPUTS`."""
-    found: dict[str, Case] = {}
+    by_name: dict[str, Case] = {}
     for path in sorted(HERE.glob("[!_]*.py")):
         if path.stem.startswith("test_") or path.stem == "table":
             continue
         listed = getattr(import_module(f"faults.{path.stem}"), kind.upper(), {})
-        assert not listed.keys() & found.keys(), f"{path}: two cases of one name"
-        found |= listed
-    return found
+        assert not listed.keys() & by_name.keys(), f"{path}: two cases of one name"
+        by_name |= listed
+    return by_name
 
 
 def named(kind: str, part: str = "") -> dict[str, Case]:
@@ -133,11 +133,11 @@ def _around(place: Path) -> Iterator[Path]:
     (place / "precious/deep/thesis.txt").write_text("years of work")
     (place / "precious/link").symlink_to("deep/thesis.txt")
     (place / "record.json").write_text("{}")
-    own = {"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "LRA_CACHE": str(folder / "cache")}
-    own |= dict.fromkeys(SHARED, tempfile.gettempdir())
-    earlier, directory = {name: os.environ.get(name) for name in own}, tempfile.tempdir
-    os.environ |= own
-    tempfile.tempdir = own["TMPDIR"]
+    environment = {"HOME": str(place / "home"), "TMPDIR": str(place / "tmp"), "LRA_CACHE": str(folder / "cache")}
+    environment |= dict.fromkeys(SHARED, tempfile.gettempdir())
+    earlier, directory = {name: os.environ.get(name) for name in environment}, tempfile.tempdir
+    os.environ |= environment
+    tempfile.tempdir = environment["TMPDIR"]
     try:
         with chdir(folder):
             yield folder
@@ -151,18 +151,18 @@ def _around(place: Path) -> Iterator[Path]:
 
 def state(place: Path, besides: Path | None = None) -> dict[str, str]:
     """Every name below a folder with what is there: the digest of a file, the aim of a link; nothing of `besides`."""
-    found = {}
+    contents = {}
     for folder, names, files in os.walk(place):
         names[:] = [name for name in names if Path(folder, name) != besides]
         for path in (Path(folder, name) for name in [*names, *files]):
             name = path.relative_to(place).as_posix()
             if path.is_symlink():
-                found[name] = f"link to {path.readlink()}"
+                contents[name] = f"link to {path.readlink()}"
             elif path.is_file():
-                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                contents[name] = hashlib.sha256(path.read_bytes()).hexdigest()
             else:
-                found[name] = "folder" if path.is_dir() else "neither file nor folder"
-    return found
+                contents[name] = "folder" if path.is_dir() else "neither file nor folder"
+    return contents
 
 
 def _left_at(folder: Path) -> list[str]:
@@ -177,12 +177,12 @@ def _left_at(folder: Path) -> list[str]:
 
 def processes_at(folder: Path) -> dict[int, str]:
     """The other processes that work in a folder, with their command lines."""
-    found = {}
+    command_lines = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             at, words = (process / "cwd").readlink(), (process / "cmdline").read_bytes()
         except OSError:
             continue
         if process.name != str(os.getpid()) and words and at.is_relative_to(folder.absolute()):
-            found[int(process.name)] = words.replace(bytes(1), b" ").decode(errors="replace")
-    return found
+            command_lines[int(process.name)] = words.replace(bytes(1), b" ").decode(errors="replace")
+    return command_lines

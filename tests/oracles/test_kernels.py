@@ -14,12 +14,12 @@ def heads(length: int, spread: float = 1.0) -> list[Tensor]:
     return [torch.randn(2, 3, length, 5, dtype=torch.float64, generator=generator) * spread for _ in range(3)]
 
 
-def same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float) -> None:
+def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float) -> None:
     """Values, and the gradients of a sum of squares."""
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    one = torch.autograd.grad(found.square().sum(), inputs)
-    two = torch.autograd.grad(expected.square().sum(), inputs)
-    for mine, theirs in zip(one, two, strict=True):
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    gradients = torch.autograd.grad(actual.square().sum(), inputs)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
+    for mine, theirs in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=10 * tolerance, atol=10 * tolerance)
 
 

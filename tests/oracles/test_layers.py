@@ -28,9 +28,9 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def off(found: Tensor, expected: Tensor) -> float:
-    assert found.dtype == expected.dtype == torch.double
-    return ((found - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
+def off(actual: Tensor, expected: Tensor) -> float:
+    assert actual.dtype == expected.dtype == torch.double
+    return ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
 
 
 def same(
@@ -42,12 +42,12 @@ def same(
             other.add_(0.3 * noise(*other.shape, seed=seed))
         for mine, other, part in pairs:
             mine.copy_(part(other))
-    found, expected, weights = ours(x), theirs(x), noise(*x.shape, seed=9)
-    one = torch.autograd.grad((found * weights).sum(), [x, *(pair[0] for pair in pairs)])
-    two = torch.autograd.grad((expected * weights).sum(), [x, *(pair[1] for pair in pairs)])
-    assert off(found, expected) <= 1e-10
-    assert off(one[0], two[0]) <= 1e-10
-    for (_, _, part), mine, other in zip(pairs, one[1:], two[1:], strict=True):
+    actual, expected, weights = ours(x), theirs(x), noise(*x.shape, seed=9)
+    gradients = torch.autograd.grad((actual * weights).sum(), [x, *(pair[0] for pair in pairs)])
+    wanted = torch.autograd.grad((expected * weights).sum(), [x, *(pair[1] for pair in pairs)])
+    assert off(actual, expected) <= 1e-10
+    assert off(gradients[0], wanted[0]) <= 1e-10
+    for (_, _, part), mine, other in zip(pairs, gradients[1:], wanted[1:], strict=True):
         assert off(mine, part(other)) <= 1e-10
 
 
@@ -187,8 +187,8 @@ def test_rwkv7(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
             out, before, state, _ = lib.RWKV_x070_TMix_one(0, 3, 5, token, before, None, state, *given)
             y.append(out)
         expected.append(torch.stack(y))
-    found, expected = ours(x), torch.stack(expected)
+    actual, expected = ours(x), torch.stack(expected)
     inputs, shares = [x, *ours.parameters()], noise(2, length, 15, seed=9)
-    one, two = (torch.autograd.grad((y * shares).sum(), inputs) for y in (found, expected))
-    for mine, theirs in zip((found, *one), (expected, *two), strict=True):
+    gradients, wanted = (torch.autograd.grad((y * shares).sum(), inputs) for y in (actual, expected))
+    for mine, theirs in zip((actual, *gradients), (expected, *wanted), strict=True):
         assert off(mine, theirs) <= 3e-6

@@ -20,8 +20,8 @@ def weights() -> None:
 
 def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, out: nn.Linear | None = None) -> None:
     with torch.no_grad():
-        for own, theirs in ((mixer.query, query), (mixer.key, key), (mixer.value, value)):
-            own.weight.copy_(theirs)
+        for layer, theirs in ((mixer.query, query), (mixer.key, key), (mixer.value, value)):
+            layer.weight.copy_(theirs)
         if out is not None:
             mixer.out.weight.copy_(out.weight)
             out.bias.zero_()
@@ -29,13 +29,13 @@ def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, ou
 
 def same(ours: nn.Module, theirs: nn.Module, x: Tensor, *, tolerance: float) -> None:
     """Outputs, and gradients of one of their weighted sums."""
-    one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
-    found, expected = ours(one), theirs(two)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    weights = noise(*found.shape, seed=9)
-    (found * weights).sum().backward()
+    our_x, their_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+    actual, expected = ours(our_x), theirs(their_x)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    weights = noise(*actual.shape, seed=9)
+    (actual * weights).sum().backward()
     (expected * weights).sum().backward()
-    torch.testing.assert_close(one.grad, two.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(our_x.grad, their_x.grad, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("length", [13, 7])
@@ -129,7 +129,7 @@ def test_mlp_mixer() -> None:
     first, second = theirs[0], theirs[3]
     ours = mixer_of("mixer", f"attention.hidden={first.out_channels}")
     with torch.no_grad():
-        for own, other in ((ours.hidden, first), (ours.out, second)):
-            own.weight.copy_(other.weight[:, :, 0])
-            own.bias.copy_(other.bias)
+        for layer, other in ((ours.hidden, first), (ours.out, second)):
+            layer.weight.copy_(other.weight[:, :, 0])
+            layer.bias.copy_(other.bias)
     same(ours, theirs, noise(2, 13, 15), tolerance=1e-12)

@@ -37,15 +37,15 @@ def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [noise(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes, start=1)]
 
 
-def same(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+def same(actual: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
     """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*found.shape, seed=9)
-    one = [found, *torch.autograd.grad((found * weights).sum(), inputs, retain_graph=True)]
-    two = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
-    assert all(theirs.dtype == torch.double for theirs in two)
+    weights = noise(*actual.shape, seed=9)
+    our_values = [actual, *torch.autograd.grad((actual * weights).sum(), inputs, retain_graph=True)]
+    their_values = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
+    assert all(theirs.dtype == torch.double for theirs in their_values)
     off = [
         ((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1)).item()
-        for mine, theirs in zip(one, two, strict=True)
+        for mine, theirs in zip(our_values, their_values, strict=True)
     ]
     next(reversed(TABLE.values())).append((off[0], max(off[1:])))
     assert max(off) <= 1e-10
@@ -62,9 +62,9 @@ def test_gla(length: int) -> None:
     mixer = mixer_of("gla", causal=True)
     q, k, v, decay = inputs = drawn(*[(2, length, 15)] * 4)
     decay = torch.nn.functional.logsigmoid(decay) / 16
-    found = mixer.recurrence((q * 5**-0.5, k, v, decay), torch.ones(2, length, 1))
+    actual = mixer.recurrence((q * 5**-0.5, k, v, decay), torch.ones(2, length, 1))
     expected, _ = lib.naive_recurrent_gla(*(x.unflatten(-1, (3, 5)) for x in (q, k, v, decay)))
-    same(found, expected.transpose(1, 2), inputs)
+    same(actual, expected.transpose(1, 2), inputs)
 
 
 @every_length
@@ -73,10 +73,10 @@ def test_ssd(length: int) -> None:
     lib = pytest.importorskip("fla.ops.simple_gla.naive")
     c, b, x, decay = inputs = drawn(*[(2, 1, length, 7)] * 2, (2, 3, length, 5), (2, 3, length))
     decay = -SLOW * decay.abs()
-    found = causal_product(c, b, x, decay)
+    actual = causal_product(c, b, x, decay)
     every = [part.expand(-1, 3, -1, -1) for part in (c, b)]
     expected, _ = lib.naive_recurrent_simple_gla(*swapped(*every, x, decay), scale=1.0)
-    same(found, expected.transpose(1, 2), inputs)
+    same(actual, expected.transpose(1, 2), inputs)
 
 
 @every_length
@@ -87,12 +87,12 @@ def test_the_delta_rule(length: int, gated: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "float32", torch.float64)
     q, k, v, b, g = inputs = drawn(*[(2, 3, length, 5)] * 3, *[(2, 3, length)] * 2)
     k, b, g = torch.nn.functional.normalize(k, dim=-1), b.sigmoid(), -SLOW * g.abs() * gated
-    found = delta_rule(q * 5**-0.5, k, v, b, g)
+    actual = delta_rule(q * 5**-0.5, k, v, b, g)
     if gated:
         expected = lib.naive_recurrent_gated_delta_rule(*swapped(q, k, v, b, g))[0].transpose(1, 2)
     else:
         expected, inputs = plain.delta_rule_recurrence(q, k, v, b)[0], inputs[:4]
-    same(found, expected, inputs)
+    same(actual, expected, inputs)
 
 
 @every_length
@@ -101,8 +101,8 @@ def test_the_state_of_rwkv7(length: int) -> None:
     q, k, v, a, b, g = inputs = drawn(*[(2, 3, length, 5)] * 6)
     a, b = (0.3 * torch.nn.functional.normalize(part, dim=-1) for part in (a, b))
     g = -SLOW * g.abs()
-    found = delta_product(q * 5**-0.5, a, b, v, g, k)
-    same(found, lib.dplr_recurrence(q, k, v, a, b, g)[0], inputs)
+    actual = delta_product(q * 5**-0.5, a, b, v, g, k)
+    same(actual, lib.dplr_recurrence(q, k, v, a, b, g)[0], inputs)
 
 
 CALLED = {  # as the kernels are, by what they are made to compute: (B, L, H) in front, and a scale
@@ -169,12 +169,12 @@ def test_mlstm(length: int) -> None:
     lib = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")
     mixer = mixer_of("mlstm", causal=True)
     inputs = drawn(*[(2, length, 15)] * 3, (2, length, 6))
-    found = mixer.recurrence(inputs, torch.ones(2, length, 1))
+    actual = mixer.recurrence(inputs, torch.ones(2, length, 1))
     q, k, v = (split_heads(x, 3) for x in inputs[:3])
     log_in, forget = inputs[3].chunk(2, dim=-1)
     gates = ((log_in + mixer.input_bias).mT, (forget + mixer.forget_bias).mT)
     expected = lib.mlstm_recurrent_sequence_native(q, k, v, *gates, eps=0.0, dtype_state=torch.float64)
-    same(found, expected, inputs)
+    same(actual, expected, inputs)
 
 
 @every_length

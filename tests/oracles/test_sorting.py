@@ -19,8 +19,8 @@ def heads(seed: int, length: int = LENGTH) -> Tensor:
     return noise(2, 3, length, WIDTH, seed=seed)
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
 
 
 # ---------------------------------------------------------------- sinkhorn-transformer
@@ -29,8 +29,8 @@ def close(found: Tensor, expected: Tensor) -> None:
 def test_sinkhorn_operator() -> None:
     lib = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
     logits = noise(6, 7, 7)
-    found = doubly_stochastic(logits, torch.ones(7, dtype=torch.bool), 8)
-    close(found, lib.sinkhorn_sorting_operator(logits, 8))
+    actual = doubly_stochastic(logits, torch.ones(7, dtype=torch.bool), 8)
+    close(actual, lib.sinkhorn_sorting_operator(logits, 8))
 
 
 def test_sinkhorn_sorting_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_sinkhorn_sorting_network(monkeypatch: pytest.MonkeyPatch) -> None:
     net.act.forward = torch.exp
     net.linear.data[0, :, :WIDTH], net.linear.data[0, :, WIDTH:] = 0, mixer.sort.data
     k = heads(1)
-    found = mixer.permutation(k.unflatten(2, (8, 3)), torch.ones(2, 1, 8, 3, dtype=torch.bool))
-    close(found.flatten(0, 1), net(heads(2).flatten(0, 1), k.flatten(0, 1)))
+    order = mixer.permutation(k.unflatten(2, (8, 3)), torch.ones(2, 1, 8, 3, dtype=torch.bool))
+    close(order.flatten(0, 1), net(heads(2).flatten(0, 1), k.flatten(0, 1)))
 
 
 def test_sinkhorn_attention() -> None:
@@ -55,12 +55,12 @@ def test_sinkhorn_attention() -> None:
     order = mixer.permutation(k.unflatten(2, (8, 3)), torch.ones(2, 1, 8, 3, dtype=torch.bool)).flatten(0, 1)
     theirs = lib.SinkhornAttention(3, 3 * WIDTH, WIDTH, 3, LENGTH, non_permutative=False)
     theirs.sort_net.forward = lambda q, k, topk: order
-    found, expected = mixer.attend(q, k, k, None), theirs(q, k, k)
-    close(found, expected)
-    weights = noise(*found.shape, seed=4)
-    one = torch.autograd.grad((found * weights).sum(), (q, k), retain_graph=True)
-    two = torch.autograd.grad((expected * weights).sum(), (q, k))
-    for a, b in zip(one, two, strict=True):
+    actual, expected = mixer.attend(q, k, k, None), theirs(q, k, k)
+    close(actual, expected)
+    weights = noise(*actual.shape, seed=4)
+    gradients = torch.autograd.grad((actual * weights).sum(), (q, k), retain_graph=True)
+    wanted = torch.autograd.grad((expected * weights).sum(), (q, k))
+    for a, b in zip(gradients, wanted, strict=True):
         close(a, b)
 
 
@@ -79,14 +79,14 @@ def test_reformer_full_attention(masked: bool) -> None:
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [17]]) if masked else torch.ones(2, LENGTH, dtype=torch.bool)
     q, v = heads(1), heads(2)
     rows = mask[:, None].expand(2, 3, LENGTH)
-    found = reformer_of(LENGTH, 2, "scale=head_dim").attend(q, v, mask)[rows]
+    actual = reformer_of(LENGTH, 2, "scale=head_dim").attend(q, v, mask)[rows]
     every = mask.repeat_interleave(3, dim=0)
     expected = lib.FullQKAttention()(q.flatten(0, 1), v.flatten(0, 1), input_mask=every)[0].view_as(q)[rows]
-    close(found, expected)
+    close(actual, expected)
     # Two of their chunks, of which each looks back at the other, are everything.
     chunks = lib.LSHAttention(bucket_size=LENGTH // 2, n_hashes=1)
     expected = chunks(q.flatten(0, 1), v.flatten(0, 1), input_mask=every)[0].view_as(q)[rows]
-    close(found, expected)
+    close(actual, expected)
 
 
 @pytest.mark.parametrize(("chunk", "hashes"), [(2, 1), (3, 2), (4, 3), (2, 4)])
@@ -105,15 +105,15 @@ def test_reformer_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int, hashes: in
     buckets = 2 * LENGTH // chunk  # ours: twice as many as they draw
     monkeypatch.setattr(theirs, "hash_vectors", lambda n, vectors, **keywords: hash_vectors(buckets, vectors))
     q, v = heads(1).requires_grad_(), heads(2).requires_grad_()
-    found = mixer.attend(q, v, None)
+    actual = mixer.attend(q, v, None)
     with monkeypatch.context() as patch:
         patch.setattr(lib.torch, "randn", lambda shape, **keywords: mixer.rotations.repeat(2, 1, 1, 1).reshape(shape))
-        expected = theirs(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(found)
-    close(found, expected)
-    weights = noise(*found.shape, seed=4)
-    one = torch.autograd.grad((found * weights).sum(), (q, v))
-    two = torch.autograd.grad((expected * weights).sum(), (q, v))
-    for a, b in zip(one, two, strict=True):
+        expected = theirs(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(actual)
+    close(actual, expected)
+    weights = noise(*actual.shape, seed=4)
+    gradients = torch.autograd.grad((actual * weights).sum(), (q, v))
+    wanted = torch.autograd.grad((expected * weights).sum(), (q, v))
+    for a, b in zip(gradients, wanted, strict=True):
         close(a, b)
 
 
@@ -142,10 +142,10 @@ def test_reformer_of_transformers(monkeypatch: pytest.MonkeyPatch, chunk: int, l
     with monkeypatch.context() as patch:
         patch.setattr(lib.torch, "randn", lambda shape, **keywords: mixer.rotations.reshape(shape))
         expected = theirs(x, attention_mask=mask.long()).hidden_states
-    found = mixer(x, mask)
+    actual = mixer(x, mask)
     q = mixer.query(x).unflatten(-1, (3, WIDTH)).transpose(1, 2)
     first = mixer.buckets(q, mask)[:, :, 0].argsort(dim=-1, stable=True).argsort(dim=-1) < chunk
     rows = (mask[:, None] & ~first) if chunk < LENGTH else mask[:, None].expand(2, 3, LENGTH)
-    found, expected = (y.unflatten(-1, (3, WIDTH)).transpose(1, 2)[rows] for y in (found, expected))
-    assert len(found) > LENGTH
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * math.sqrt(WIDTH))  # their norm adds 1e-6
+    actual, expected = (y.unflatten(-1, (3, WIDTH)).transpose(1, 2)[rows] for y in (actual, expected))
+    assert len(actual) > LENGTH
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 * math.sqrt(WIDTH))  # their norm adds 1e-6

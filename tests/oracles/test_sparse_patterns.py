@@ -28,9 +28,9 @@ def test_local_attention(window: int, length: int, causal: bool) -> None:
     q, k, v = (noise(2, 3, length, 5, seed=seed).requires_grad_() for seed in (1, 2, 3))
     mask = mask_of([length, max(1, length // 2)], length)
     weight = noise(2, 3, length, 5, seed=4) * mask[:, None, :, None]
-    found, expected = mixer.attend(q, k, v, mask) * weight, other(q, k, v, mask=mask) * weight
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    gradients, wanted = (torch.autograd.grad(y.sum(), (q, k, v)) for y in (found, expected))
+    actual, expected = mixer.attend(q, k, v, mask) * weight, other(q, k, v, mask=mask) * weight
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    gradients, wanted = (torch.autograd.grad(y.sum(), (q, k, v)) for y in (actual, expected))
     torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
 
 

@@ -32,13 +32,13 @@ def test_a_difference_of_two_systems(seeds: int) -> None:
     """Welch's test and its interval, and two one-sided tests at a margin that is met and at one that is not."""
     first, other = runs(seeds)
     theirs = CompareMeans(DescrStatsW(first), DescrStatsW(other))
-    found = inference.difference(first.tolist(), other.tolist())
+    ours = inference.difference(first.tolist(), other.tolist())
     _, p, freedom = theirs.ttest_ind(usevar="unequal")
-    assert (found.p, found.freedom) == (pytest.approx(p), pytest.approx(freedom))
+    assert (ours.p, ours.freedom) == (pytest.approx(p), pytest.approx(freedom))
     for level in (0.9, 0.95):
-        assert found.within(level) == pytest.approx(theirs.tconfint_diff(1 - level, usevar="unequal"))
+        assert ours.within(level) == pytest.approx(theirs.tconfint_diff(1 - level, usevar="unequal"))
     for margin in (0.1, 9.0):
-        assert found.equivalence(margin) == pytest.approx(theirs.ttost_ind(-margin, margin, usevar="unequal")[0])
+        assert ours.equivalence(margin) == pytest.approx(theirs.ttost_ind(-margin, margin, usevar="unequal")[0])
 
 
 @pytest.mark.parametrize(("ours", "method"), [(inference.holm, "holm"), (inference.hochberg, "simes-hochberg")])

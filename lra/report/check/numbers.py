@@ -96,8 +96,8 @@ class Quantities:
         report = self._report(folder)
         if not names:
             return markdown(layout.matrix(report.named))
-        known = {row.name: row.order for _, row in report.rows}
-        return markdown(layout.excerpt(report.named, [_known(name.strip(), known) for name in names.split(",")]))
+        orders = {row.name: row.order for _, row in report.rows}
+        return markdown(layout.excerpt(report.named, [_known(name.strip(), orders) for name in names.split(",")]))
 
     def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():
@@ -145,7 +145,7 @@ def _column(report: Report, name: str) -> Column:
         for task in {column.task.split(" (")[0], column.short}:
             columns[task].append(column)
             columns[f"{task} {column.key[0]}"].append(column)
-    return _known(name, {known: alike[0] for known, alike in columns.items() if len(alike) == 1})
+    return _known(name, {label: alike[0] for label, alike in columns.items() if len(alike) == 1})
 
 
 def _rows(column: Column, names: str) -> list[TableRow]:
@@ -198,10 +198,10 @@ def _steps(rows: list[TableRow], target: float) -> Quantity:
     ]
     if len(rows) == 1:
         return Quantity([step or "never" for step in reached], ", ".join(["{}"] * len(reached)))
-    known = [step for step in reached if step]
-    if not known:
+    steps = [step for step in reached if step]
+    if not steps:
         return Quantity([], "")
-    return Quantity([min(known), max(known) if len(known) == len(reached) else "never"], "{} to {}")
+    return Quantity([min(steps), max(steps) if len(steps) == len(reached) else "never"], "{} to {}")
 
 
 def _at(row: TableRow, name: str, step: int) -> float | None:
@@ -227,12 +227,12 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in row.scores.values()]
         return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
     first_row, other_row = _one(column, first), _one(column, other)
-    seeds, known = paired(first_row, other_row)
+    seeds, difference = paired(first_row, other_row)
     values = [first_row.scores[seed] - other_row.scores[seed] for seed in seeds]
     judged = first_row.verdict
     if judged is None or judged.reference != other:
         judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]), column.metric)
-    return Quantity(read(known, values, judged), form)
+    return Quantity(read(difference, values, judged), form)
 
 
 def _quicker(column: Column, first: str, other: str) -> Quantity:
@@ -245,8 +245,8 @@ def _quicker(column: Column, first: str, other: str) -> Quantity:
 
 
 def _published(source: str, task: str, system: str) -> Quantity:
-    known = _known(source, {table.name: table for table in Published().sources})
-    return Quantity([known.number(system, task)], "{:.2f}")
+    published = _known(source, {table.name: table for table in Published().sources})
+    return Quantity([published.number(system, task)], "{:.2f}")
 
 
 def _bench(path: Path) -> dict[str, Any]:

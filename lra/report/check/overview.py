@@ -44,13 +44,13 @@ def write_overview(folder: Path, tell: Tell = refuse) -> Path:
 
 def verified(folder: Path) -> Verified:
     """The results folders in `folder`; one that cannot be read at all has that for its fault."""
-    known: Verified = {}
+    outcomes: Verified = {}
     for path in results_folders(folder):
         try:
-            known[path] = verify(path)
+            outcomes[path] = verify(path)
         except UserError as error:
-            known[path] = 0, [str(error)]
-    return known
+            outcomes[path] = 0, [str(error)]
+    return outcomes
 
 
 def results_folders(folder: Path) -> list[Path]:
@@ -73,15 +73,15 @@ def fill_pages(folder: Path, more: Iterable[Path]) -> Iterator[str]:
         yield f"{page}: {fill(page, quantities)} numbers from the records"
 
 
-def verify_pages(folder: Path, more: Iterable[Path], known: Verified) -> list[str]:
+def verify_pages(folder: Path, more: Iterable[Path], outcomes: Verified) -> list[str]:
     """A line for every number of those pages that is not what the records say, and for pages over the folders that are
     not what these give. A folder that came later is none of theirs: `not_listed`."""
     quantities = Quantities(folder)
     faults = [line for page in _pages_with_numbers(folder, more) for line in mismatches(page, quantities)]
     if any((folder / name).exists() for name in (README, PAGE)):
-        later = set(not_listed(folder, known))
-        named = {path: verdict for path, verdict in known.items() if path not in later}
-        for name, text in overview(folder, named or known, faults.append).items():
+        later = set(not_listed(folder, outcomes))
+        named = {path: outcome for path, outcome in outcomes.items() if path not in later}
+        for name, text in overview(folder, named or outcomes, faults.append).items():
             page = folder / name
             if not page.exists():
                 faults.append(f"{page}: not there; lra-report --overview writes it")
@@ -90,13 +90,13 @@ def verify_pages(folder: Path, more: Iterable[Path], known: Verified) -> list[st
     return faults
 
 
-def not_listed(folder: Path, known: Iterable[Path]) -> list[Path]:
-    """Those of the `known` results folders that the README over them does not name: they came after it was written."""
+def not_listed(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Those of the `paths` results folders that the README over them does not name: they came after it was written."""
     page = folder / README
     if not page.exists():
         return []
     named = set(LISTED.findall(read_page(page)))
-    return [path for path in known if address(f"{path.name}/{README}") not in named] if named else []
+    return [path for path in paths if address(f"{path.name}/{README}") not in named] if named else []
 
 
 def _pages_with_numbers(folder: Path, more: Iterable[Path]) -> list[Path]:
@@ -104,10 +104,10 @@ def _pages_with_numbers(folder: Path, more: Iterable[Path]) -> list[Path]:
     return [*([findings] if findings.is_file() else []), *more]
 
 
-def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, str]:
+def overview(folder: Path, outcomes: Verified, tell: Tell = refuse) -> dict[str, str]:
     """The pages over the results folders in `folder`, by name. Raises UserError where there is none."""
     reports = {}
-    for path in known:
+    for path in outcomes:
         try:
             reports[path] = Report(path, tell=tell)
         except UserError as error:
@@ -116,7 +116,7 @@ def overview(folder: Path, known: Verified, tell: Tell = refuse) -> dict[str, st
         raise UserError(f"{folder}: no folder in it has a {SWEEP} or {RECEIPTS}; expected a folder of results folders")
     entries = [
         Listed(printable(path.name), address(f"{path.name}/{PAGE}"), reports.get(path), records, faults)
-        for path, (records, faults) in known.items()
+        for path, (records, faults) in outcomes.items()
     ]
     further = _further(folder)
     table = Grid(HEAD, [_row(path, report) for path, report in reports.items()], numbers=4)
@@ -140,13 +140,13 @@ def _lead(folder: Path) -> str:
 def _further(folder: Path) -> list[tuple[str, str]]:
     """Paths and titles of what was found and measured besides."""
     findings, reports = folder / FINDINGS, results_folders(folder)
-    known = [(FINDINGS, "Findings: what these runs show")] if findings.exists() else []
+    pages = [(FINDINGS, "Findings: what these runs show")] if findings.exists() else []
     for path in sorted(folder.glob("**/*.md")):
         of_report = path.parent in reports and path.name != CARDS
         if path.is_file() and not of_report and path not in (folder / README, findings):
             title = printable(read_page(path).split("\n", 1)[0].lstrip("# "))
-            known.append((path.relative_to(folder).as_posix(), title))
-    return known
+            pages.append((path.relative_to(folder).as_posix(), title))
+    return pages
 
 
 def _row(path: Path, report: Report) -> list[TableText | str]:

@@ -83,8 +83,8 @@ def _of_declarations(files: RunFiles, runs: list[Record]) -> Iterator[str]:
     for run in runs:
         seeds = declared.get(PurePosixPath(run["path"]).parent.parent)
         if seeds is not None and run["seed"] not in seeds:
-            known = ", ".join(map(str, sorted(seeds)))
-            yield f"{run['path']}: seed {run['seed']} was run, but {SWEEP} declares {known}"
+            listed = ", ".join(map(str, sorted(seeds)))
+            yield f"{run['path']}: seed {run['seed']} was run, but {SWEEP} declares {listed}"
 
 
 def _built(folder: Path, faults: list[str]) -> Built | None:

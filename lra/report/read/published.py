@@ -86,7 +86,7 @@ class Published:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
                 self._systems[system.name] = system
             for source in file.sources:
-                if source.name in (known.name for known in self.sources):
+                if source.name in (table.name for table in self.sources):
                     raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
@@ -131,9 +131,9 @@ class Published:
 
     def task_order(self, task: str) -> tuple:
         """Sorts columns as the paper does, others after them; derived data beside those they derive from."""
-        known = list(self.tasks)
-        name = task if task in known else task.split(" (")[0]
-        return (known.index(name) if name in known else len(known), task)
+        tasks = list(self.tasks)
+        name = task if task in tasks else task.split(" (")[0]
+        return (tasks.index(name) if name in tasks else len(tasks), task)
 
     def source(self, task: str) -> PublishedTable | None:
         """The first source that has numbers for this task: the one that Table 1 is compared with."""

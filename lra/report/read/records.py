@@ -274,15 +274,15 @@ def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:
     return schema.cleaned(cells)
 
 
-def key_of(known: Mapping[str, Any], task: str, selection: str | None = None) -> CellKey:
+def key_of(cell: Mapping[str, Any], task: str, selection: str | None = None) -> CellKey:
     """Of a cell as a record or a sweep.json has it; `selection`: the rule that a report is asked for."""
     return CellKey(
-        known["protocol"],
-        selection or known["selection"],
+        cell["protocol"],
+        selection or cell["selection"],
         task,
-        known["attention"],
-        known["variant"],
-        settings_text(known["settings"]),
+        cell["attention"],
+        cell["variant"],
+        settings_text(cell["settings"]),
     )
 
 

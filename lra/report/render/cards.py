@@ -62,17 +62,17 @@ class Attentions(schema.Checked):
 def page(tables: Tables) -> str:
     """The text of the page of a results folder. Raises UserError where no task has an accuracy and a trivial
     baseline."""
-    known, parts = _attentions(tables.folder), []
+    attentions, parts = _attentions(tables.folder), []
     for section in tables.sections:
         columns = [column for column in section.columns if column.metric == "accuracy" and column.baselines]
         systems = by_system(columns).values()
         if columns:
-            cards = [_card(cells, known) for cells in systems]
-            parts.append((section.name, columns, _table(columns, systems, known), cards))
+            cards = [_card(cells, attentions) for cells in systems]
+            parts.append((section.name, columns, _table(columns, systems, attentions), cards))
     if not parts:
         raise UserError("no task here has an accuracy and a trivial baseline: nothing says what a system can")
     limits = {"SOLVED": SOLVED, "ABOVE": ABOVE, "LEVEL": LEVEL, "ATTENTIONS": ATTENTIONS}
-    return rendered("cards.md.j2", parts=parts, known=known, **limits).rstrip() + "\n"
+    return rendered("cards.md.j2", parts=parts, known=attentions, **limits).rstrip() + "\n"
 
 
 def _attentions(folder: Path) -> Attentions:
@@ -100,18 +100,18 @@ Cells = list[tuple[Column, TableRow]]
 """The columns that have a row of one system, with that row."""
 
 
-def _table(columns: Sequence[Column], systems: Iterable[Cells], known: Attentions) -> Grid:
+def _table(columns: Sequence[Column], systems: Iterable[Cells], attentions: Attentions) -> Grid:
     header = ["system", "complexity", *(column.title for column in columns)]
-    header += [f"{what}, L = {int(length):,}" for length in known.lengths for what in ("time", "memory")]
+    header += [f"{what}, L = {int(length):,}" for length in attentions.lengths for what in ("time", "memory")]
     rows = []
     for cells in systems:
         first = cells[0][1]
         of_tasks = {column.key: _ability(column, row) for column, row in cells}
         line = [first.label, first.complexity, *(of_tasks.get(column.key, "") for column in columns)]
-        for length in known.lengths:
-            cost = _cost(first, length, known)
+        for length in attentions.lengths:
+            cost = _cost(first, length, attentions)
             line += [f"{cost.ratio[0]:.2f}", f"{cost.memory:.2f}"] if cost else [NOT_MEASURED] * 2
-        flags = _flags(cells, known)
+        flags = _flags(cells, attentions)
         rows.append([*line, *(SAID[flags.get(name)] for name in FLAGS)])
     return Grid([*header, *FLAGS], rows, numbers=2)
 
@@ -137,23 +137,23 @@ def _word(column: Column, row: TableRow) -> str:
     return PARTLY if answer == YES else answer
 
 
-def _cost(row: TableRow, length: str, known: Attentions) -> LayerCost | None:
-    costs = known.rows.get(row.cell.key.attention)
+def _cost(row: TableRow, length: str, attentions: Attentions) -> LayerCost | None:
+    costs = attentions.rows.get(row.cell.key.attention)
     return costs.lengths.get(length) if costs else None
 
 
-def _flags(cells: Cells, known: Attentions) -> dict[str, bool]:
-    flags = dict(known.flags.get(cells[0][1].cell.key.attention, {}))
+def _flags(cells: Cells, attentions: Attentions) -> dict[str, bool]:
+    flags = dict(attentions.flags.get(cells[0][1].cell.key.attention, {}))
     tasks = [run["config"].get("task") for _, row in cells for run in row.runs]
     if any(isinstance(task, dict) and task.get("causal") is True for task in tasks):
         flags["causal"] = True
     return flags
 
 
-def _card(cells: Cells, known: Attentions) -> dict[str, Any]:
+def _card(cells: Cells, attentions: Attentions) -> dict[str, Any]:
     """What the card of a system says: by answer the tasks, by verdict the tasks, how it fares as a task gets harder,
     what it costs beside `simple` at each length, and what it supports."""
-    first, flags = cells[0][1], _flags(cells, known)
+    first, flags = cells[0][1], _flags(cells, attentions)
     answers: dict[str, list[str]] = {answer: [] for answer in (YES, PARTLY, UNCLEAR, NO)}
     verdicts: dict[tuple[str, str], list[str]] = {}
     for column, row in cells:
@@ -169,18 +169,18 @@ def _card(cells: Cells, known: Attentions) -> dict[str, Any]:
         "answers": answers,
         "verdicts": verdicts,
         "courses": [course for column, row in cells if row.summary.done and (course := _course(column, row))],
-        "costs": {int(length): cost for length in known.lengths if (cost := _cost(first, length, known))},
-        "of": known.rows.get(first.cell.key.attention),
+        "costs": {int(length): cost for length in attentions.lengths if (cost := _cost(first, length, attentions))},
+        "of": attentions.rows.get(first.cell.key.attention),
         "supports": [f"{name} {SAID[flags[name]]}" for name in FLAGS if name in flags],
     }
 
 
 def _course(column: Column, row: TableRow) -> tuple[str, str, str] | None:
     """The task, what makes it harder, and the accuracy at the first and the last value of that."""
-    known = columns.accuracy_by(row.runs)
-    group = next((name for name in HARDER if len(known.get(name, {})) > 1), None)
+    accuracies = columns.accuracy_by(row.runs)
+    group = next((name for name in HARDER if len(accuracies.get(name, {})) > 1), None)
     if group is None:
         return None
-    values = list(known[group])
-    ends = [f"{known[group][value]['accuracy']:.2f} at {value}" for value in (values[0], values[-1])]
+    values = list(accuracies[group])
+    ends = [f"{accuracies[group][value]['accuracy']:.2f} at {value}" for value in (values[0], values[-1])]
     return column.title, HARDER[group], ", ".join(ends)

@@ -109,7 +109,7 @@ def names(column: Column, row: TableRow) -> Values:
 def _cell(column: Column, row: TableRow) -> Values:
     summary = row.summary
     low, high = summary.interval or (None, None)
-    known = {
+    values = {
         "complexity": row.complexity,
         "best": summary.best,
         "mean": summary.mean,
@@ -135,27 +135,27 @@ def _cell(column: Column, row: TableRow) -> Values:
         "published_mean": summary.published_mean,
         "mean_minus_published": summary.mean_minus_published,
     }
-    return names(column, row) | {name: number(value) for name, value in known.items()}
+    return names(column, row) | {name: number(value) for name, value in values.items()}
 
 
-def _verdict(known: Verdict | None) -> Values:
+def _verdict(verdict: Verdict | None) -> Values:
     """A row beside its reference; nothing of the reference itself."""
-    low, high = (known and known.interval) or (None, None)
-    crossed_low, crossed_high = (known and known.crossed) or (None, None)
+    low, high = (verdict and verdict.interval) or (None, None)
+    crossed_low, crossed_high = (verdict and verdict.crossed) or (None, None)
     return {
-        "reference": known and known.reference,
-        "verdict": known and known.word,
-        "margin": known and known.margin,
-        "common_seeds": known and known.seeds,
-        "difference": known and known.estimate,
+        "reference": verdict and verdict.reference,
+        "verdict": verdict and verdict.word,
+        "margin": verdict and verdict.margin,
+        "common_seeds": verdict and verdict.seeds,
+        "difference": verdict and verdict.estimate,
         "difference_low": low,
         "difference_high": high,
         "crossed_low": crossed_low,
         "crossed_high": crossed_high,
-        "p": known and known.p,
-        "p_holm": known and known.holm,
-        "p_equivalent": known and known.equivalence,
-        "seeds_to_decide": known and known.needed,
+        "p": verdict and verdict.p,
+        "p_holm": verdict and verdict.holm,
+        "p_equivalent": verdict and verdict.equivalence,
+        "seeds_to_decide": verdict and verdict.needed,
     }
 
 
@@ -185,7 +185,7 @@ def _seed(files: RunFiles, row: TableRow, seed: int) -> Values:
 def _pair(column: Column, pair: Comparison) -> Values:
     difference = pair.difference
     low, high = difference.interval or (None, None)
-    known = {
+    values = {
         "system": pair.first,
         "other": pair.other,
         "seeds": difference.seeds,
@@ -196,7 +196,7 @@ def _pair(column: Column, pair: Comparison) -> Values:
         "p": difference.p,
         "seeds_needed": pair.seeds_needed,
     }
-    return _place(column) | {name: number(value) for name, value in known.items()}
+    return _place(column) | {name: number(value) for name, value in values.items()}
 
 
 def as_csv(lines: list[Values], names: Sequence[str] = ()) -> str:

@@ -482,10 +482,10 @@ def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
         panel.plot(*zip(*points, strict=True), fillstyle="none", linestyle="", alpha=0.6, **style)
         means = [(depth, fmean(seeds)) for depth, seeds in by_depth.items()]
         panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=plain(name), **style)
-        known = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
-        if any(value is not None for _, value in known):
+        published = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
+        if any(value is not None for _, value in published):
             label = plain(f"{name}, published")
-            panel.plot(*zip(*known, strict=True), color=style["color"], linestyle=":", label=label)
+            panel.plot(*zip(*published, strict=True), color=style["color"], linestyle=":", label=label)
     panel.set(xlabel="blocks", ylabel=f"test {unit(column)}")
     panel.xaxis.get_major_locator().set_params(integer=True)
     legend(figure, panel, "line: mean over seeds; hollow: one seed")
@@ -569,9 +569,9 @@ def stem(drawing: str, heading: str) -> str:
 def captions(named: Named, paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
     """Of those of these figures that are SVG: the task and what is shown, and the caveats of all its systems, then
     those of some."""
-    known = {
+    texts = {
         stem(drawing, heading): (f"{heading}: {shows}", layout.caveats(column))
         for heading, column in named
         for drawing, (_, shows) in DRAWINGS.items()
     }
-    return {path: known.get(path.stem, (path.stem.replace("_", " "), "")) for path in paths if path.suffix == ".svg"}
+    return {path: texts.get(path.stem, (path.stem.replace("_", " "), "")) for path in paths if path.suffix == ".svg"}

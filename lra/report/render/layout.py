@@ -118,11 +118,11 @@ def table(column: Column, said: Sequence[Badge] = ()) -> Grid:
         for name, value in sorted(column.baselines.items())
     ]
     for row in column.rows:
-        known: dict[str, TableText | str] = {name: text for name, (_, text) in facts(column, row).items()}
-        known |= {"system": row.label, "complexity": row.complexity, "best": known["best"] or "missing"}
-        known[MEAN] = TableText(mean_sd(row.summary) or "missing", bold=row.name == column.bold)
-        known[CAVEATS] = ", ".join(badge.label for badge in row.badges if badge not in said)
-        rows.append([known[heading] for heading in header])
+        texts: dict[str, TableText | str] = {name: text for name, (_, text) in facts(column, row).items()}
+        texts |= {"system": row.label, "complexity": row.complexity, "best": texts["best"] or "missing"}
+        texts[MEAN] = TableText(mean_sd(row.summary) or "missing", bold=row.name == column.bold)
+        texts[CAVEATS] = ", ".join(badge.label for badge in row.badges if badge not in said)
+        rows.append([texts[heading] for heading in header])
     other = {
         "best": "best perplexity" if column.metric == "perplexity" else "best",
         "mean − published": "mean - published",
@@ -251,8 +251,8 @@ def steps(column: Column) -> Grid | None:
             curves = [other.curves.get(seed, {}) for other in (row, vanilla)]
             if not all(name in curve for curve in curves):
                 continue
-            known = [value for value in curves[1][name] if value is not None]
-            targets = known[-1], (min if lower else max)(known)
+            values = [value for value in curves[1][name] if value is not None]
+            targets = values[-1], (min if lower else max)(values)
             reached = [records.reached(curves[0], name, target, lower=lower) or "never" for target in targets]
             shown = [f" ({target:.2f})" if row is vanilla else "" for target in targets]
             line[seed] = " / ".join(f"{step}{text}" for step, text in zip(reached, shown, strict=True))
@@ -278,7 +278,7 @@ def pretrained_to(row: TableRow, measure: str) -> list[float]:
     """Where the weights were taken, by seed; of the finished runs that have it."""
     phases = [run.get("pretrain", {}) for run in row.finished]
     best = [phase.get("validation", {}).get("best", {}) for phase in phases]
-    return [known[measure] for known in best if known.get(measure) is not None]
+    return [scores[measure] for scores in best if scores.get(measure) is not None]
 
 
 def _mean_sd(values: list[float]) -> str:
@@ -310,12 +310,12 @@ def excerpt(named: Named, orders: Sequence[tuple]) -> Grid:
 
 
 def _matrix(named: Named, baselines: Sequence[Line], orders: Sequence[tuple]) -> Grid:
-    known = by_system(column for _, column in named)
+    systems = by_system(column for _, column in named)
     rows: list[Line] = []
     for order in orders:
         cells = [(column.by_order.get(order), column) for _, column in named]
         shown = [_short(row, column, column.shared) if row else "" for row, column in cells]
-        _, first = known[order][0]
+        _, first = systems[order][0]
         rows.append([first.name, first.complexity, *shown])
     header = ["system", "complexity", *(with_caveats(column, name) for name, column in named)]
     return Grid(header, [*baselines, *rows], 2, len(baselines))
@@ -405,7 +405,7 @@ def sign_in_full(row: TableRow, column: Column) -> str:
 def both_reached(row: TableRow, column: Column) -> bool:
     """Whether some seed of a row and some seed of its reference reached the goal."""
     rows = [other for other in column.rows if other.name == row.verdict.reference]
-    return all(known.race is not None and known.race.solved for known in (row, *rows)) and bool(rows)
+    return all(system.race is not None and system.race.solved for system in (row, *rows)) and bool(rows)
 
 
 def seeds_of(row: TableRow) -> str:
@@ -459,9 +459,9 @@ def by_depth(column: Column) -> Grid:
     compared = names if column.source else []
     rows = []
     for depth in sorted({depth for rows in column.by_depth.values() for depth in rows}):
-        known = {name: row for name in names if (row := column.by_depth[name].get(depth))}
-        ours = [_short(known[name], column) if name in known else "" for name in names]
-        theirs = [decimals(known[name].summary.published_best) if name in known else "" for name in compared]
+        systems = {name: row for name in names if (row := column.by_depth[name].get(depth))}
+        ours = [_short(systems[name], column) if name in systems else "" for name in names]
+        theirs = [decimals(systems[name].summary.published_best) if name in systems else "" for name in compared]
         rows.append([str(depth), *ours, *theirs])
     return Grid(["blocks", *names, *(f"{name}, published" for name in compared)], rows)
 
@@ -470,10 +470,10 @@ def field(columns: list[Column], published: Published) -> Grid:
     """Our means under each protocol and rule beside all published numbers for one task."""
     task = columns[0].task
     sources = [source for source in published.sources if source.covers(task)]
-    known = list(published.systems(task))
-    others = [row.name for [(_, row), *_] in by_system(columns).values() if row.name not in known]
+    listed = list(published.systems(task))
+    others = [row.name for [(_, row), *_] in by_system(columns).values() if row.name not in listed]
     rows = []
-    for name in [*known, *others]:
+    for name in [*listed, *others]:
         ours = [next((_short(row, column) for row in column.rows if row.name == name), "") for column in columns]
         rows.append([name, *ours, *(_number(source, name, task) for source in sources)])
     header = [f"ours: {column.key[0]}, {column.key[1]}" for column in columns]
@@ -489,9 +489,9 @@ def across_table(systems: Sequence[Across]) -> Grid:
     """A row for each system, the best mean rank first."""
     measures = ("normalised score", "mean rank", "better than reference")
     rows = []
-    for known in sorted(systems, key=lambda known: known.rank[0]):
-        line = [known.system]
-        for measure, form in ((known.score, ".3f"), (known.rank, ".1f"), (known.better, ".2f")):
+    for across in sorted(systems, key=lambda across: across.rank[0]):
+        line = [across.system]
+        for measure, form in ((across.score, ".3f"), (across.rank, ".1f"), (across.better, ".2f")):
             line += ["", ""] if measure is None else [format(measure[0], form), interval(measure[1])]
         rows.append(line)
     return Grid(["system", *(text for measure in measures for text in (measure, "interval"))], rows)

@@ -30,17 +30,17 @@ OF_LATEX = {  # whose own braces and signs mean something else to Jinja
 
 def rendered(template: str, **values: Any) -> str:
     """The page of a template. What it names and is not given is an error."""
-    known = environment()
+    engine = environment()
     if template.endswith(".tex.j2"):
-        known = known.overlay(**OF_LATEX)
-    return known.get_template(template).render(values)
+        engine = engine.overlay(**OF_LATEX)
+    return engine.get_template(template).render(values)
 
 
 @cache
 def environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    known = Environment(
+    engine = Environment(
         loader=PackageLoader("lra.report"),
         autoescape=select_autoescape(["html.j2", "svg.j2"]),
         undefined=StrictUndefined,
@@ -48,7 +48,7 @@ def environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    known.globals |= {
+    engine.globals |= {
         "asset": lambda name: markup((ASSETS / name).read_text(encoding="utf-8")),
         "colour_number": colour_number,
         "dot_of": pictures.dot_of,
@@ -59,7 +59,7 @@ def environment() -> "Environment":
         "printable": printable,
         "SIGNS": SIGNS,
     }
-    known.filters |= {
+    engine.filters |= {
         "md": escape,
         "grid": markdown,
         "code": code,
@@ -68,7 +68,7 @@ def environment() -> "Environment":
         "tex_cell": tex_cell,
         "slug": slug,
     }
-    return known
+    return engine
 
 
 def markup(text: str) -> str:
@@ -156,8 +156,8 @@ def tex(text: str) -> str:
 
 
 def _plain(character: str) -> str:
-    known = character.isascii() or ("À" <= character <= "ÿ" and character not in "ÐÞðþ")
-    return character if known else f"U+{ord(character):04X}"
+    latin = character.isascii() or ("À" <= character <= "ÿ" and character not in "ÐÞðþ")
+    return character if latin else f"U+{ord(character):04X}"
 
 
 def slug(text: str) -> str:

@@ -40,8 +40,8 @@ def readme(tables: Tables, *, files: bool) -> dict[str, str]:
     whether there are any for other programs."""
     states = Counter(cell.status(seed) for cell in tables.cells for seed in cell.seeds())
     untimed = [(name, column) for name, column in tables.named if column.goal is None]
-    known = {names.RACE: pictures.races(tables.named, MOST), names.VERDICTS: pictures.verdicts(untimed, MOST)}
-    drawn = {name: rendered(f"{name}.j2", **picture) for name, picture in known.items() if picture}
+    drawings = {names.RACE: pictures.races(tables.named, MOST), names.VERDICTS: pictures.verdicts(untimed, MOST)}
+    drawn = {name: rendered(f"{name}.j2", **picture) for name, picture in drawings.items() if picture}
     text = rendered(
         "readme.md.j2",
         of=tables,
@@ -157,8 +157,8 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
     numbers = {column.key: number for number, column in enumerate(tables.columns)}
     facts_of = [facts(column, row) for column, row in tables.rows]
     cells = [
-        {"column": numbers[column.key], **_cell(tables.run_files, column, row, known, steps)}
-        for (column, row), known in zip(tables.rows, facts_of, strict=True)
+        {"column": numbers[column.key], **_cell(tables.run_files, column, row, row_facts, steps)}
+        for (column, row), row_facts in zip(tables.rows, facts_of, strict=True)
     ]
     choices = {name: sorted({cell[name] for cell in cells}) for name in FILTERS}
     common = [f"{name}: {values[0]}" for name, values in choices.items() if len(values) == 1]
@@ -172,8 +172,8 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
         filters=[(name, values) for name, values in choices.items() if len(values) > 1],
         headings=["system", *kept],
         lines=[
-            (cell, column, row, {name: known[name] for name in kept})
-            for cell, (column, row), known in zip(cells, tables.rows, facts_of, strict=True)
+            (cell, column, row, {name: row_facts[name] for name in kept})
+            for cell, (column, row), row_facts in zip(cells, tables.rows, facts_of, strict=True)
         ],
         notes=[
             *dict.fromkeys(f"{each.task}: {each.published}" for each in tables.columns if each.published),
@@ -218,9 +218,9 @@ def _quantiles(seeds: int) -> list[float]:
 
 
 def _cell(
-    files: RunFiles, column: Column, row: TableRow, known: dict[str, tuple[float | None, str]], steps: Steps
+    files: RunFiles, column: Column, row: TableRow, row_facts: dict[str, tuple[float | None, str]], steps: Steps
 ) -> dict[str, Any]:
-    """What opens when a cell is chosen, with the facts that are `known` of it; what all its runs share stands once."""
+    """What opens when a cell is chosen, with the `row_facts` of its row; what all its runs share stands once."""
     key = row.cell.key
     config = next((run["config"] for run in row.runs), {})
     first, *others = [run["provenance"] for run in row.runs] or [{}]
@@ -236,7 +236,7 @@ def _cell(
         "attention": key.attention,
         "variant": key.variant,
         "metric": column.metric,
-        "facts": {name: text for name, (_, text) in known.items() if name not in FILTERS}
+        "facts": {name: text for name, (_, text) in row_facts.items() if name not in FILTERS}
         | {"complexity": row.complexity, **baselines},
         "diagnostics": columns.accuracy_by(row.finished),
         "calibration": columns.reliability(row.finished),

@@ -68,9 +68,9 @@ def _tested(row: TableRow) -> bool:
 
 def _reach(rows: Sequence[TableRow]) -> tuple[float, float]:
     """Of an axis that has all estimates and the margin, and three of four ends of intervals."""
-    known = [row.verdict for row in rows if _tested(row)]
-    ends = [abs(end) for verdict in known for end in verdict.interval] or [0.0]
-    largest = max((abs(verdict.estimate) for verdict in known), default=0.0)
+    judged = [row.verdict for row in rows if _tested(row)]
+    ends = [abs(end) for verdict in judged for end in verdict.interval] or [0.0]
+    largest = max((abs(verdict.estimate) for verdict in judged), default=0.0)
     reach = 1.15 * max(largest, rows[0].verdict.margin, float(np.quantile(ends, 0.75)))
     return -reach, reach
 
@@ -153,8 +153,8 @@ def dot_of(column: Column, row: TableRow) -> Picture:
 
 def axis(column: Column) -> tuple[float, float]:
     """From the lowest to the highest of what the column has: means with their spread, and the strongest baseline."""
-    known = [row.summary for row in column.rows if row.summary.mean is not None]
-    ends = [summary.mean + side * (summary.sd or 0.0) for summary in known for side in (-SPREAD, SPREAD)]
+    summaries = [row.summary for row in column.rows if row.summary.mean is not None]
+    ends = [summary.mean + side * (summary.sd or 0.0) for summary in summaries for side in (-SPREAD, SPREAD)]
     ends += [] if column.strongest is None else [column.strongest[1]]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return (low, high) if low < high else (low - 1.0, high + 1.0)

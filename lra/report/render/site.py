@@ -83,14 +83,14 @@ class Benchmark:
         row = column.by_order.get(order)
         if row is None or not row.summary.done:
             return None
-        mean, known = row.summary.mean, row.race
-        if known is None:
+        mean, race = row.summary.mean, row.race
+        if race is None:
             sign = -1 if column.metric == "perplexity" else 1
             text, rank, kind = f"{mean:.1f}", sign * mean, kinds(row, word=words.firm)
-        elif known.learned:
-            text, rank, kind = f"{known.median:,}", 1e9 - known.median, "better"
-        elif known.solved:
-            text, rank, kind = known.share, 1e6 * len(known.solved) / len(known.steps), ""
+        elif race.learned:
+            text, rank, kind = f"{race.median:,}", 1e9 - race.median, "better"
+        elif race.solved:
+            text, rank, kind = race.share, 1e6 * len(race.solved) / len(race.steps), ""
         else:
             text, rank, kind = f"{mean:.0f} %", mean, "worse"
         return Number(text, rank, kind, _said(row), self.entry.cell_address(row))
@@ -101,15 +101,15 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     found, both in HTML; without one the answers of the largest result stand there."""
     sound = sum(not entry.faults for entry in entries)
     records = sum(entry.records for entry in entries)
-    known = benchmarks(entries)
-    apart = {id(benchmark.entry) for benchmark in known}
-    drawn = cost(column for _, column in known[0].columns) if known else None
+    ranked = benchmarks(entries)
+    apart = {id(benchmark.entry) for benchmark in ranked}
+    drawn = cost(column for _, column in ranked[0].columns) if ranked else None
     return rendered(
         "site.html.j2",
         title=title,
         facts=f"{words.plural(records, 'record')}; {sound} of {len(entries)} verified",
         lead=markup(lead),
-        benchmarks=known,
+        benchmarks=ranked,
         picture=markup(rendered("cost.svg.j2", **drawn)) if drawn else "",
         studies=[entry for entry in entries if id(entry) not in apart],
         note=markup(note),
@@ -128,8 +128,8 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
         if shown:
             compared.append(Benchmark(entry, shown, chance))
 
-    def weight(known: Benchmark) -> tuple[int, int]:
-        columns = [column for _, column in known.columns]
+    def weight(benchmark: Benchmark) -> tuple[int, int]:
+        columns = [column for _, column in benchmark.columns]
         return -sum(column.goal is not None for column in columns), -sum(
             column.source is not None for column in columns
         )
@@ -149,9 +149,10 @@ def _said(row: TableRow) -> str:
     if row.race:
         parts.append(row.race.word)
     if row.verdict and row.verdict.estimate is not None:
-        known = row.verdict
-        ends = words.interval(known.interval)
-        parts.append(f"{known.word}: {words.signed(known.estimate)} {ends} to {known.reference}".replace("  ", " "))
+        verdict = row.verdict
+        ends = words.interval(verdict.interval)
+        estimate = words.signed(verdict.estimate)
+        parts.append(f"{verdict.word}: {estimate} {ends} to {verdict.reference}".replace("  ", " "))
     return "; ".join(parts + [f"{badge.label}: {badge.meaning}" for badge in row.badges])
 
 

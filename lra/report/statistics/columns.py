@@ -152,18 +152,18 @@ def _row(files: RunFiles, cell: RecordedCell, published: Published, majority: fl
         values = {seed: read(files, cell.runs[seed]) for seed in cell.scores()}
         return {seed: value for seed, value in values.items() if value is not None}
 
-    known = of_seeds(partial(records.predictions, selection=cell.key.selection))
+    predictions = of_seeds(partial(records.predictions, selection=cell.key.selection))
     return TableRow(
         name=published.name(cell.key),
         order=published.order(cell.key),
         complexity=published.complexity(cell.key),
         cell=cell,
         summary=summarise(cell, published),
-        predictions=known,
+        predictions=predictions,
         curves=of_seeds(records.read_curve),
         costs=of_seeds(records.costs),
         texts=of_seeds(records.text),
-        flags=_flags(cell.scores(), known, majority),
+        flags=_flags(cell.scores(), predictions, majority),
     )
 
 
@@ -184,10 +184,10 @@ def _flags(
 
 def refuse_other_labels(rows: list[TableRow]) -> None:
     """Raises UserError where two rows of a column kept predictions of different test examples."""
-    known = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
-    for path, labels in known[1:]:
-        if not np.array_equal(labels, known[0][1]):
-            raise UserError(f"{path} and {known[0][0]} were tested on different labels, yet share a column")
+    labelled = [(row.cell.runs[seed]["path"], array[1]) for row in rows for seed, array in row.predictions.items()]
+    for path, labels in labelled[1:]:
+        if not np.array_equal(labels, labelled[0][1]):
+            raise UserError(f"{path} and {labelled[0][0]} were tested on different labels, yet share a column")
 
 
 def _beside(row: TableRow, name: str, value: float) -> Comparison:
@@ -205,14 +205,14 @@ def _corrected(columns: list[Column]) -> list[Column]:
 def baselines(cells: Iterable[RecordedCell]) -> dict[str, float]:
     """The trivial baselines that the records of one column carry. They must agree; of one that is trained on each
     machine the best counts."""
-    known: dict[str, float] = {}
+    values: dict[str, float] = {}
     for cell in cells:
         for run in cell.runs.values():
             for name, value in run.get("baselines", {}).items():
-                if known.setdefault(name, value) != value and TRAINED not in name:
-                    raise UserError(f"{run['path']}: baseline {name!r} is {value}, elsewhere {known[name]}")
-                known[name] = max(known[name], value)
-    return known
+                if values.setdefault(name, value) != value and TRAINED not in name:
+                    raise UserError(f"{run['path']}: baseline {name!r} is {value}, elsewhere {values[name]}")
+                values[name] = max(values[name], value)
+    return values
 
 
 def summarise(cell: RecordedCell, published: Published) -> Summary:
@@ -248,7 +248,7 @@ def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping
         base, _, note = task.partition(" (")
         name = base + (_other_data(note) if base in published else "")
         numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
-        same = sum(numbered.fullmatch(other) is not None for known, other in names.items() if known != task)
+        same = sum(numbered.fullmatch(other) is not None for earlier, other in names.items() if earlier != task)
         names.setdefault(task, f"{name}-{same + 1}" if same else name)
     return names
 
@@ -276,8 +276,8 @@ def accuracy_by(runs: Iterable[Record]) -> dict[str, dict[str, dict[str, float]]
     counts: dict[str, dict[str, Counter[str]]] = {}
     for run in runs:
         for group, values in run.get("diagnostics", {}).items():
-            for value, known in values.items():
-                counts.setdefault(group, {}).setdefault(value, Counter()).update(known)
+            for value, tally in values.items():
+                counts.setdefault(group, {}).setdefault(value, Counter()).update(tally)
     names = {"correct": "accuracy", "baseline": "baseline"}
     return {
         group: {

@@ -33,17 +33,17 @@ def asked(cells: Iterable[RecordedCell]) -> Question:
 
 @cache
 def _by_default() -> Question:
-    known = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
-    return Question(known["reference"], known["margin"])
+    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
+    return Question(sweep["reference"], sweep["margin"])
 
 
 def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableRow]:
     """The rows of a column with their verdicts; p is corrected after Holm over all of them."""
     verdicts = [verdict(row, reference(row, rows, question), question, metric) for row in rows]
-    tested = [place for place, known in enumerate(verdicts) if known is not None and known.p is not None]
+    tested = [place for place, outcome in enumerate(verdicts) if outcome is not None and outcome.p is not None]
     for place, holm in zip(tested, inference.holm([verdicts[place].p for place in tested]), strict=True):
         verdicts[place] = replace(verdicts[place], holm=holm)
-    return [replace(row, verdict=known) for row, known in zip(rows, verdicts, strict=True)]
+    return [replace(row, verdict=outcome) for row, outcome in zip(rows, verdicts, strict=True)]
 
 
 def reference(row: TableRow, rows: list[TableRow], question: Question) -> TableRow | None:
@@ -81,19 +81,19 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     seeds, difference = paired(row, other)
     means = None if None in (row.summary.mean, other.summary.mean) else row.summary.mean - other.summary.mean
     apart = means is not None and seeds and abs(means - difference.mean) > SAME
-    known = Verdict(
+    untested = Verdict(
         other.name, Word.UNTESTED, question.margin, len(seeds), difference.mean, of_means=means if apart else None
     )
     reason = _untested(row, other, difference)
     if reason:
-        return replace(known, reason=reason)
+        return replace(untested, reason=reason)
     equivalence = difference.equivalence(question.margin)
     word = _word(difference, equivalence, lower=metric == "perplexity")
     stuck = next((system.name for system in (other, row) if system.collapsed == system.summary.done), None)
     if stuck and word in (Word.EQUIVALENT, Word.UNDECIDED):
-        return replace(known, reason=f"{stuck} collapsed in every seed")
+        return replace(untested, reason=f"{stuck} collapsed in every seed")
     return replace(
-        known,
+        untested,
         word=word,
         interval=difference.interval,
         crossed=_crossed(row, other, seeds),

@@ -234,8 +234,8 @@ def median_time(happened: Sequence[float], censored: Sequence[float]) -> int | N
     from scipy.stats import CensoredData, ecdf
 
     estimate = ecdf(CensoredData(uncensored=happened, right=censored)).sf
-    known = zip(estimate.quantiles, estimate.probabilities, strict=True)
-    return next((int(time) for time, left in known if left <= 0.5 + ROUNDING), None)
+    curve = zip(estimate.quantiles, estimate.probabilities, strict=True)
+    return next((int(time) for time, left in curve if left <= 0.5 + ROUNDING), None)
 
 
 def log_rank(first: Times, other: Times) -> tuple[bool, float] | None:

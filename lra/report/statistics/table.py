@@ -211,9 +211,9 @@ class TableRow:
     def reached(self, percent: int) -> int | None:
         """The steps at which half of its seeds had first reached a validation accuracy; None where fewer did."""
         runs = [run.get("reached", {}).get(str(percent)) for run in self.runs]
-        known = sorted(at["step"] for at in runs if at)
+        steps = sorted(at["step"] for at in runs if at)
         half = (len(runs) - 1) // 2
-        return known[half] if len(known) > half else None
+        return steps[half] if len(steps) > half else None
 
     @property
     def collapsed(self) -> int:
@@ -349,8 +349,8 @@ class Column:
     @property
     def shared(self) -> list[Badge]:
         """The caveats of every row that has a number."""
-        known = [row.badges for row in self.rows if row.summary.done]
-        return [badge for badge in known[0] if all(badge in others for others in known)] if len(known) > 1 else []
+        badges = [row.badges for row in self.rows if row.summary.done]
+        return [badge for badge in badges[0] if all(badge in others for others in badges)] if len(badges) > 1 else []
 
     @property
     def published(self) -> str:

@@ -61,9 +61,9 @@ def _relations(rows: dict[str, list[TableRow]]) -> Iterator[str]:
 
 def firm(row: TableRow) -> str:
     """The word of its verdict, after Holm's correction over the rows: what it takes away is undecided."""
-    known = row.verdict
-    lost = known.word in (Word.BETTER, Word.WORSE) and known.holm is not None and known.holm >= ALPHA
-    return Word.UNDECIDED if lost else known.word
+    verdict = row.verdict
+    lost = verdict.word in (Word.BETTER, Word.WORSE) and verdict.holm is not None and verdict.holm >= ALPHA
+    return Word.UNDECIDED if lost else verdict.word
 
 
 def _list(names: list[str]) -> str:
@@ -187,8 +187,8 @@ def _against(column: Column, judged: list[TableRow]) -> str:
     if len(names) > 1:
         itself = ", what is self-pretrained against itself from scratch" * any(row.pretrained for row in judged)
         return f"Each against the reference of its settings{itself} ({names[0]} and so on; {margin})"
-    known = [row for row in column.rows if row.name == names[0]]
-    return f"Against {names[0]} ({', '.join([mean_sd(row.summary) for row in known] + [margin])})"
+    rows = [row for row in column.rows if row.name == names[0]]
+    return f"Against {names[0]} ({', '.join([mean_sd(row.summary) for row in rows] + [margin])})"
 
 
 def _parts(judged: list[TableRow]) -> list[str]:
@@ -204,16 +204,16 @@ def _parts(judged: list[TableRow]) -> list[str]:
 
 def _weight(row: TableRow) -> tuple[float, float]:
     """Of what is not told apart, that of most seeds first; else large differences before small ones."""
-    known = row.verdict
-    if known.word in (Word.EQUIVALENT, Word.UNDECIDED):
-        return -known.seeds, known.needed
-    return 0, -abs(known.estimate or 0)
+    verdict = row.verdict
+    if verdict.word in (Word.EQUIVALENT, Word.UNDECIDED):
+        return -verdict.seeds, verdict.needed
+    return 0, -abs(verdict.estimate or 0)
 
 
 def _number(row: TableRow) -> str:
-    known = row.verdict
-    text = f"{row.name} {signed(known.estimate)} {interval(known.interval)}"
-    return text + f", {known.needed:,} seeds each would decide" * (known.word == Word.UNDECIDED)
+    verdict = row.verdict
+    text = f"{row.name} {signed(verdict.estimate)} {interval(verdict.interval)}"
+    return text + f", {verdict.needed:,} seeds each would decide" * (verdict.word == Word.UNDECIDED)
 
 
 def _means(judged: list[TableRow]) -> str:

@@ -192,12 +192,12 @@ def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, se
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
     """For each expression of test [n] the most frequent class of train among those with the same first `count` tokens;
     where there is none, with one token less, and so on; 0 for a root never seen."""
-    known = _starts(train, count)
-    counts = np.bincount(known * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
-    starts = _starts(test, count)
-    answers = counts.argmax(axis=1)[starts]
+    train_starts = _starts(train, count)
+    counts = np.bincount(train_starts * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
+    test_starts = _starts(test, count)
+    answers = counts.argmax(axis=1)[test_starts]
     if count > 1:
-        unseen = counts.sum(axis=1)[starts] == 0
+        unseen = counts.sum(axis=1)[test_starts] == 0
         answers[unseen] = by_start(train, test, count - 1)[unseen]
     return answers
 

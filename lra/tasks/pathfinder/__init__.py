@@ -130,10 +130,10 @@ class Pathfinder(Design, Generated, Paths):
         return {"pixels": self.window, "pictures in which both snakes end on one pixel": f"{meet:,}"}
 
 
-def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, known: np.ndarray | None) -> None:
+def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
     """Pictures [n, W, W] uint8, with their labels [n] and what else is known of them [n, p]."""
     if len(pixels):
-        writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, known)
+        writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
 
 def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:

@@ -89,12 +89,12 @@ def block(index: int, seed: int, design: Design) -> Images:
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
     pixels = np.empty((BLOCK, design.window, design.window), dtype=np.uint8)
-    known, meet = np.empty((BLOCK, 3), dtype=np.int64), np.empty(BLOCK, dtype=bool)
+    attributes, meet = np.empty((BLOCK, 3), dtype=np.int64), np.empty(BLOCK, dtype=bool)
     for number, margin in enumerate(design.paddle_margins):
         rows = np.flatnonzero(margins == number)
         if len(rows):
-            pixels[rows], known[rows], meet[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
-    return Images(pixels, labels, known, meet)
+            pixels[rows], attributes[rows], meet[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
+    return Images(pixels, labels, attributes, meet)
 
 
 def _drawn(
@@ -120,8 +120,8 @@ def _drawn(
     ends = np.stack([start, end], axis=1)
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.mended)
     path = np.diff(places[rows, origins], axis=1)
-    known = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
-    return pixels, known, (places[:, 0, -1] == places[:, 1, -1]).all(axis=1)
+    attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
+    return pixels, attributes, (places[:, 0, -1] == places[:, 1, -1]).all(axis=1)
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
