@@ -42,6 +42,7 @@ SLOW = {  # libraries that take a tenth of a second or more to import
     "tensorboard", "tokenizers", "torch", "wandb", "jinja2", "markupsafe", "markdown_it", "rich.markdown",
 }  # fmt: skip
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 600, 50
+VAGUE = {"found", "one", "own"}  # as names of variables and parameters
 
 
 def room(path: Path) -> str:
@@ -185,6 +186,14 @@ def test_files_and_functions_are_short() -> None:
     assert [path for path in FILES if len(path.read_text().splitlines()) > LINES_OF_A_FILE] == []
     lengths = [(path, node.name, node.end_lineno - node.lineno) for path, node in functions()]
     assert [function for function in lengths if function[2] >= LINES_OF_A_FUNCTION] == []
+
+
+def test_locals_say_what_they_hold() -> None:
+    for path in [*FILES, *(PACKAGE.parent / "tests").rglob("*.py"), *(PACKAGE.parent / "scripts").rglob("*.py")]:
+        functions_of_file = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+        for node in (node for function in functions_of_file for node in ast.walk(function)):
+            assert not (isinstance(node, ast.Name) and node.id in VAGUE), (path, node.lineno)
+            assert not (isinstance(node, ast.arg) and node.arg in VAGUE), (path, node.lineno)
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -20,12 +20,12 @@ def test_the_same_values_and_gradients(name: str) -> None:
     weights = noise(2, length, dim, seed=3)
     inputs = [x, *mixer.parameters()]
 
-    def found(layer: torch.nn.Module) -> list[torch.Tensor]:
+    def passes(layer: torch.nn.Module) -> list[torch.Tensor]:
         y = layer(x)
         return [y, *torch.autograd.grad((y * weights).sum(), inputs)]
 
     loops = stepwise.Stepwise(mixer, name)
-    for mine, theirs in zip(found(loops), found(mixer), strict=True):
+    for mine, theirs in zip(passes(loops), passes(mixer), strict=True):
         assert (mine - theirs).abs().max() <= 1e-9 * max(1.0, theirs.abs().max())
 
 

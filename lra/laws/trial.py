@@ -20,8 +20,8 @@ SEED, STEP = 1, 0
 class Broken(Exception):
     """A law is broken; the message is what was found, `hint` what to look for, `line` where."""
 
-    def __init__(self, found: str, hint: str = "", line: Line | None = None) -> None:
-        super().__init__(found)
+    def __init__(self, difference: str, hint: str = "", line: Line | None = None) -> None:
+        super().__init__(difference)
         self.hint, self.line = hint, line
 
 
