@@ -149,11 +149,11 @@ def test_a_step_of_a_model_is_cut_as_in_training(subject: str, direction: str) -
 
 def test_models_do_the_work_of_a_step() -> None:
     """Both read batch examples of the length, whatever the task's; ours computes less of the last block."""
-    simple, textbook = (model_work(subject) for subject in ("simple", "textbook:simple"))
-    assert simple.facts == textbook.facts
+    simple, reference = (model_work(subject) for subject in ("simple", "textbook:simple"))
+    assert simple.facts == reference.facts
     assert simple.facts["tokens"] == {"real": 3 * 29, "computed": 3 * 29}
-    assert flops(simple) < flops(textbook)
-    for workload in (simple, textbook):
+    assert flops(simple) < flops(reference)
+    for workload in (simple, reference):
         weight = workload.module.head[0].weight
         before = weight.detach().clone()
         workload.step(1)  # the learning rate of step 0 is 0

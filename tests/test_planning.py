@@ -65,13 +65,13 @@ def test_a_file_that_changes_between_two_cells_is_read_anew(monkeypatch: pytest.
     path.parent.mkdir(parents=True)
     path.write_text("# @package _global_\nseed: 3\n")
     start("train")
-    loader = GlobalHydra.instance().config_loader()
+    config_loader = GlobalHydra.instance().config_loader()
     for seed in (3, 5, 5, 7):
         path.write_text(f"# @package _global_\nseed: {seed}\n")
-        assert loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN).seed == seed
+        assert config_loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN).seed == seed
     path.unlink()
     with pytest.raises(ConfigCompositionException):
-        loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN)
+        config_loader.load_configuration("train", ["experiment=mine", "train.lr=0.1"], RunMode.RUN)
 
 
 def test_a_mistake_in_the_last_cell_is_found_before_anything_trains(cli: Commands) -> None:

@@ -45,10 +45,10 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
     hydra.version.setbase("1.3")
     _store_systems()
     path = create_config_search_path(conf or str(conf_dir()))
-    users = own_folder()
-    if folder is None and users is not None:
-        _refuse_our_names(users)
-        folder = users
+    user_folder = own_folder()
+    if folder is None and user_folder is not None:
+        _refuse_our_names(user_folder)
+        folder = user_folder
     if folder is not None:
         path.prepend("command-line", f"file://{folder.absolute()}", anchor=SearchPathQuery(provider="schema"))
     engine = _Engine(config_name, Loader(path))
@@ -67,10 +67,10 @@ def _store_systems() -> None:
             )
 
 
-def _refuse_our_names(users: Path) -> None:
+def _refuse_our_names(user_folder: Path) -> None:
     """Raises UserError for an option of the working folder that has the name of one of ours: nobody chose it."""
-    for path in sorted(users.rglob("*.yaml")):
-        if (conf_dir() / path.relative_to(users)).exists():
+    for path in sorted(user_folder.rglob("*.yaml")):
+        if (conf_dir() / path.relative_to(user_folder)).exists():
             raise UserError(f"{path}: lra has an option of this name; give it another one")
 
 

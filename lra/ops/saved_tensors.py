@@ -9,15 +9,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @contextmanager
-def saved_tensors(parameters: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
     """Gives a function that says how many bytes the operations inside keep as long as their results live: each storage
-    once, those of `parameters` left out. Tensors without data have storages of the same size."""
-    of_parameters = {tensor.untyped_storage()._cdata for tensor in parameters}
+    once, those of `excluded` left out. Tensors without data have storages of the same size."""
+    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
     kept: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in of_parameters:
+        if storage._cdata not in excluded_storages:
             kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         return tensor
 
