@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
-exec .venv/bin/python -m lra.bench.attentions_page results/attentions.md "$@"
+exec .venv/bin/python scripts/attentions_page.py results/attentions.md "$@"

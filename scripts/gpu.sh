@@ -6,7 +6,7 @@
 #   bash scripts/gpu.sh pack             here, before: packages, data and the commit into carry/ (git ignores it), which
 #                                        travels with the checkout to a machine without a network (PYTHON_VERSION=3.12
 #                                        is that of its python3, which has torch, triton, numpy, scipy, matplotlib, rich)
-# The queue is lra/tools/gpu_queue.py. On a fresh machine it goes on, too, where OUT/answers.json of the last call lies in
+# The queue is scripts/gpu_queue.py. On a fresh machine it goes on, too, where OUT/answers.json of the last call lies in
 # carry/; runs that were under way begin again there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,4 +40,4 @@ else
     bash scripts/install.sh
     python=.venv/bin/python
 fi
-exec $python -m lra.tools.gpu_queue run "${arguments[@]}"
+exec $python scripts/gpu_queue.py run "${arguments[@]}"

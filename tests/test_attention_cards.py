@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
+import attentions_page
 import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -18,7 +19,6 @@ from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
 from lra.attention import Mixer, Shape, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
-from lra.bench import attentions_page
 from lra.config import configure
 from lra.core.paths import CHECKOUT
 

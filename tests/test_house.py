@@ -189,7 +189,8 @@ def test_files_and_functions_are_short() -> None:
 
 
 def test_locals_say_what_they_hold() -> None:
-    for path in [*FILES, *(PACKAGE.parent / "tests").rglob("*.py"), *(PACKAGE.parent / "scripts").rglob("*.py")]:
+    beside = [path for name in ("tests", "scripts", "docs") for path in (PACKAGE.parent / name).rglob("*.py")]
+    for path in [*FILES, *beside]:
         functions_of_file = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
         for node in (node for function in functions_of_file for node in ast.walk(function)):
             assert not (isinstance(node, ast.Name) and node.id in VAGUE), (path, node.lineno)

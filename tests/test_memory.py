@@ -2,6 +2,7 @@
 
 import json
 
+import attentions_page
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lra.bench import attentions_page
 from lra.config.compose import table1
 from lra.config.settings import settings_of
 from lra.core.paths import CHECKOUT

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import attentions_page
 import option_tables
 import trained
 
-from lra.bench import attentions_page
 from lra.config.compose import options
 from lra.report.read.published import Published
 from lra.report.render.cards import ATTENTIONS
@@ -85,15 +85,15 @@ def _measured(cost: dict[str, Any] | None) -> Iterator[str]:
 def _published(name: str, published: Published) -> Iterator[str]:
     """The numbers that sources print for the rows of this attention."""
     rows = {row.name: row for row in published.rows() if row.attention == name}
-    found = [
+    lines = [
         f"| {source.name} | {row} | {published.title(task)} | {value:.2f} |"
         for source in published.sources
         for row in rows
         for task, value in source.best.get(row, {}).items()
     ]
-    if found:
+    if lines:
         yield "## Published numbers\n"
         yield "Test accuracy in percent, the number that the source prints.\n"
         yield "| source | row | task | accuracy |\n|---|---|---|---:|"
-        yield from found
+        yield from lines
         yield ""

@@ -18,14 +18,14 @@ BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: 
 
 def table(group: str, name: str, node: dict[str, Any]) -> Iterator[str]:
     """Lines of Markdown. `node`: the section of the composed configuration, with its `_target_`; `???` is no value."""
-    own = {key: value for key, value in node.items() if not key.startswith("_")}
-    if not own:
+    settings = {key: value for key, value in node.items() if not key.startswith("_")}
+    if not settings:
         yield "It has none."
         return
     says, types = _comments(group, name), _types(node["_target_"])
     yield "| option | default | type | meaning |"
     yield "|---|---|---|---|"
-    for key, value in own.items():
+    for key, value in settings.items():
         meaning = "" if set(re.findall(r"\w+", says.get(key, ""))) <= set(re.findall(r"\w+", types[key])) else says[key]
         yield f"| `{group}.{key}` | `{_said(value)}` | {types[key]} | {_cell(meaning)} |"
 
@@ -43,21 +43,21 @@ def introduction(group: str, name: str) -> str:
 
 def _comments(group: str, name: str) -> dict[str, str]:
     """What stands behind each key, over as many lines as it takes."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     key = ""
     for line in (conf_dir() / group / f"{name}.yaml").read_text().splitlines():
         if further := CONTINUED.match(line):
-            found[key] = f"{found[key]}; {further['says']}"
+            comments[key] = f"{comments[key]}; {further['says']}"
         elif setting := SETTING.match(line):
             key = setting["key"]
-            found[key] = setting["says"] or ""
-    return found
+            comments[key] = setting["says"] or ""
+    return comments
 
 
 def _types(target: str) -> dict[str, str]:
     module, _, name = target.rpartition(".")
     parameters = signature(getattr(import_module(module), name)).parameters.values()
-    return {one.name: _type(one.annotation) for one in parameters if one.kind is Parameter.KEYWORD_ONLY}
+    return {given.name: _type(given.annotation) for given in parameters if given.kind is Parameter.KEYWORD_ONLY}
 
 
 def _type(hint: Any) -> str:
@@ -66,10 +66,9 @@ def _type(hint: Any) -> str:
     if hint is NoneType:
         return "`null`"
     if origin is Annotated:
-        metadata = [bound for one in arguments[1:] for bound in getattr(one, "metadata", [one])]
-        words = [
-            f"{BOUNDS[type(one)][0]} {getattr(one, BOUNDS[type(one)][1])}" for one in metadata if type(one) in BOUNDS
-        ]
+        metadata = [bound for each in arguments[1:] for bound in getattr(each, "metadata", [each])]
+        bounds = [(bound, *BOUNDS[type(bound)]) for bound in metadata if type(bound) in BOUNDS]
+        words = [f"{said} {getattr(bound, name)}" for bound, said, name in bounds]
         return " ".join([_type(arguments[0]), ", ".join(words)]).strip()
     if origin in (Union, UnionType):
         return " or ".join(map(_type, arguments))

@@ -104,11 +104,11 @@ def _of_probe(probe: Probe) -> list[str]:
     """The first example of train."""
     tokens, answers = probe.draw(Draws(probe.seed, 0, 0), BLOCK, train=True)
     scored = answers[0] >= 0
-    found = ["The first example of train, with the positions that are scored marked:\n"]
-    found.append(_strip(zip(map(str, tokens[0]), scored, strict=True)))
+    lines = ["The first example of train, with the positions that are scored marked:\n"]
+    lines.append(_strip(zip(map(str, tokens[0]), scored, strict=True)))
     if probe.objective == "positions":
-        found.append(f"\nThe answers there: {', '.join(map(str, np.asarray(answers[0])[scored]))}.")
-    return found
+        lines.append(f"\nThe answers there: {', '.join(map(str, np.asarray(answers[0])[scored]))}.")
+    return lines
 
 
 def _of_pictures(builder: Pathfinder) -> list[str]:

@@ -18,7 +18,7 @@ from lra.report.statistics.columns import Tables
 from lra.report.statistics.inference import LEVEL
 from lra.report.statistics.table import SIGNS, Column, TableRow, Word, by_system
 
-ATTENTIONS = "attentions.json"  # what lra.bench.attentions_page writes
+ATTENTIONS = "attentions.json"  # what scripts/attentions.sh writes
 YES, PARTLY, UNCLEAR, NO = "yes", "partly", "unclear", "no"
 SOLVED, ABOVE = 95.0, 5.0  # percent; points above the strongest baseline
 VERDICTS = {

@@ -1,9 +1,9 @@
 """results/attentions.md: what each attention is, in what it deviates, what it adds, what it supports, what it was
 checked against, what it costs beside `simple`, and what the systems of Table 1 keep in memory.
 
-    python -m lra.bench.attentions_page PAGE                       (the costs that attentions.json beside it has)
-    python -m lra.bench.attentions_page PAGE --measure             (measured here first, in 10 minutes)
-    python -m lra.bench.attentions_page PAGE --measure hyena s5    (these alone; the others are kept)
+    python scripts/attentions_page.py PAGE                       (the costs that attentions.json beside it has)
+    python scripts/attentions_page.py PAGE --measure             (measured here first, in 10 minutes)
+    python scripts/attentions_page.py PAGE --measure hyena s5    (these alone; the others are kept)
 """
 
 import argparse
@@ -223,7 +223,7 @@ def _yes(flag: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m lra.bench.attentions_page", description="Write the page of attentions."
+        prog="python scripts/attentions_page.py", description="Write the page of attentions."
     )
     parser.add_argument("page", type=Path, help="where to write it; the costs lie beside it, as .json")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """What a block moves between its products, counted from shapes; on an accelerator also the time that it takes.
 
-    python -m lra.bench.memory_traffic [--device cuda]
+    python scripts/memory_traffic.py [--device cuda]
 
 Counted is a training step under bf16 of everything in a block but its mixer, whose output is given: the two places
 where the stream is added to, the norm between them and the feed-forward net, forward and backward. An operation reads

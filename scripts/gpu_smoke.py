@@ -1,6 +1,6 @@
 """The first half minute on an accelerator: one update of a small model with every attention, there and on the CPU.
 
-    python -m lra.tools.gpu_smoke [--device cuda]
+    python scripts/gpu_smoke.py [--device cuda]
 
 In fp32 and under bf16. The loss, the gradient and the change of the weights are compared with those in float64 on a
 CPU, and so are the CPU's own in the same precision, which say how far rounding alone leads. Dropout is on: the CPU

@@ -1,7 +1,7 @@
 """What an accelerator shall answer, the most valuable first, and the answers.
 
-    python -m lra.tools.gpu_queue run MINUTES FOLDER [--dry-run]   go on with what is unanswered; for scripts/gpu.sh
-    python -m lra.tools.gpu_queue page results/gpu-queue.md        write the table of that page again
+    python scripts/gpu_queue.py run MINUTES FOLDER [--dry-run]   go on with what is unanswered; for scripts/gpu.sh
+    python scripts/gpu_queue.py page results/gpu-queue.md        write the table of that page again
 
 Each item is one command with a limit of its own. One that fails is told with its last lines, and the next begins. After
 each, FOLDER has answers.json, answers.md and receipts.tar.xz: what was answered, to be read, and small files of the
@@ -48,6 +48,7 @@ TINY_TRAIN = (
     "train.micro_batch=3",
     "seed=1",
 )
+LRA = ("-m", "lra")
 GPU_TEST = ("-m", "gpu", "-v", "--tb=short", "-W", "default")
 GPU_TESTS = ("accelerator", "noise_kernel", "fused", "attention", "dropout", "fit", "bench")
 BATCH = ("train.batch_size=32", "train.micro_batch=32")
@@ -56,7 +57,7 @@ STEP = ("system=simple", "device={device}", "precision=bf16", *BATCH, "memory_li
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A question. `command`: what follows `python -m`, where {device}, {work} and {minutes} are filled in; `tiny`: what
+    """A question. `command`: what follows `python`, where {device}, {work} and {minutes} are filled in; `tiny`: what
     is added in a dry run, None where that needs an accelerator; `minutes`: its limit; `shows`: files below {work} that
     are its answer, else the last lines of what it prints; `processes`: how many of the command share one sweep and the
     accelerator, which narrow models leave idle most of the time."""
@@ -72,7 +73,7 @@ class Item:
 
 def _bench(what: str, task: str, minutes: float, question: str) -> Item:
     name = f"{what}_{task}"
-    words = ("lra", "bench", *STEP, f"task={task}", "out={work}/" + name, f"what={what}")
+    words = (*LRA, "bench", *STEP, f"task={task}", "out={work}/" + name, f"what={what}")
     return Item(
         name=name, question=question, command=words, tiny=TINY_BENCH, minutes=minutes, shows=f"{name}/README.md"
     )
@@ -81,7 +82,7 @@ def _bench(what: str, task: str, minutes: float, question: str) -> Item:
 def _train(name: str, minutes: float, question: str, *words: str) -> Item:
     cut = ("train.micro_batch=auto", "train.eval_batch=auto")
     shared = ("device={device}", "precision=bf16", *cut, "max_hours=null", "out={work}/" + name)
-    command = ("lra", "train", "--multirun", *words, *shared, "sweep_minutes={minutes}")
+    command = (*LRA, "train", "--multirun", *words, *shared, "sweep_minutes={minutes}")
     return Item(name=name, question=question, command=command, tiny=TINY_TRAIN, minutes=minutes)
 
 
@@ -100,14 +101,14 @@ ITEMS = (
     Item(
         name="contact",
         question="one update with every attention in fp32 and under bf16: the numbers of the CPU?",
-        command=("lra.tools.gpu_smoke", "--device", "{device}"),
+        command=("scripts/gpu_smoke.py", "--device", "{device}"),
         tiny=("simple", "softmax", "performer", "reformer"),
         minutes=3,
     ),
     Item(
         name="gpu_tests",
         question="the suite's checks for accelerators: no step waits, the bits of the noise kernel, the fused passes",
-        command=("pytest", *GPU_TEST, "-k", "not by_kernels", *(f"tests/test_{name}.py" for name in GPU_TESTS)),
+        command=("-m", "pytest", *GPU_TEST, "-k", "not by_kernels", *(f"tests/test_{name}.py" for name in GPU_TESTS)),
         tiny=None,
         minutes=4,
     ),
@@ -120,14 +121,14 @@ ITEMS = (
     Item(
         name="passes",
         question="the fused passes: bytes a step, counted; times beside the plain operations', and a copy's bandwidth",
-        command=("lra.bench.memory_traffic", "--device", "{device}"),
+        command=("scripts/memory_traffic.py", "--device", "{device}"),
         tiny=("listops",),
         minutes=1.5,
     ),
     Item(
         name="table1_narrow",
         question="Table 1 at its own length, narrow: its other systems",
-        command=("lra", "train", "--multirun", "experiment=table1_narrow", NARROW, "device={device}", "max_hours=null")
+        command=(*LRA, "train", "--multirun", "experiment=table1_narrow", NARROW, "device={device}", "max_hours=null")
         + ("train.micro_batch=8", "train.eval_batch=128", "out={work}/table1_narrow", "sweep_minutes={minutes}"),
         tiny=TINY_TRAIN,
         minutes=60,
@@ -136,7 +137,7 @@ ITEMS = (
     Item(
         name="narrow_forms",
         question="such runs wait for the host: is the form of Simple that needs fewer operations faster?",
-        command=("lra", "bench", "what=model", FORMS, "lengths=[1024,4096]", "batch=8", "rounds=5", *WIDTHS)
+        command=(*LRA, "bench", "what=model", FORMS, "lengths=[1024,4096]", "batch=8", "rounds=5", *WIDTHS)
         + ("device={device}", "precision=fp32", "memory_limit=null", "out={work}/narrow_forms"),
         tiny=("lengths=[61]", "batch=2", "rounds=1"),
         minutes=3,
@@ -150,7 +151,7 @@ ITEMS = (
     Item(
         name="step_compiled",
         question="a step of text with torch.compile: what it fuses of what lies between the products",
-        command=("lra", "bench", *STEP, "task=text", "out={work}/step_compiled", "train.compile=true"),
+        command=(*LRA, "bench", *STEP, "task=text", "out={work}/step_compiled", "train.compile=true"),
         tiny=None,
         minutes=5,
         shows="step_compiled/README.md",
@@ -158,7 +159,7 @@ ITEMS = (
     Item(
         name="accuracy",
         question="SimpleAttention's Gram form under bf16: does it round 0.7 to 1.0 times as much as the textbook's?",
-        command=("lra", "bench", "what=accuracy", "device={device}", "out={work}/accuracy"),
+        command=(*LRA, "bench", "what=accuracy", "device={device}", "out={work}/accuracy"),
         tiny=(*MODEL, "lengths=[61]", "rounds=1"),
         minutes=3,
         shows="accuracy/README.md",
@@ -166,14 +167,14 @@ ITEMS = (
     Item(
         name="kernels",
         question="attention.backend=fla: the numbers and gradients of our chunks?",
-        command=("pytest", *GPU_TEST, "-k", "kernels", "tests/test_backend.py", "tests/test_accelerator.py"),
+        command=("-m", "pytest", *GPU_TEST, "-k", "kernels", "tests/test_backend.py", "tests/test_accelerator.py"),
         tiny=None,
         minutes=8,
     ),
     Item(
         name="layers_fla",
         question="a layer with attention.backend=torch beside one with fla (whose operations the counter does not see)",
-        command=("lra", "bench", "what=layer", f"subjects=[{SIDES}]", "lengths=[1024,4096]", "batch=8", "rounds=5")
+        command=(*LRA, "bench", "what=layer", f"subjects=[{SIDES}]", "lengths=[1024,4096]", "batch=8", "rounds=5")
         + ("device={device}", "precision=bf16", "memory_limit=null", "out={work}/layers_fla"),
         tiny=None,
         minutes=10,
@@ -233,7 +234,7 @@ def words_of(item: Item, work: Path, minutes: float, dry: bool) -> list[str]:
     """The command of an item."""
     words = [*item.command, *(item.tiny or () if dry else ())]
     filled = {"device": "cpu" if dry else "cuda", "work": str(work), "minutes": f"{minutes:.2f}"}
-    return [sys.executable, "-m", *(word.format(**filled) for word in words)]
+    return [sys.executable, *(word.format(**filled) for word in words)]
 
 
 def _ask(item: Item, run: Run) -> dict:
@@ -350,7 +351,7 @@ def table() -> Iterator[str]:
     for number, item in enumerate(ITEMS, 1):
         filled = {"device": "cuda", "work": "runs/gpu", "minutes": "MINUTES"}
         command = shlex.join(word.format(**filled) for word in item.command)
-        yield f"| {number} | {item.name} | {item.question} | {item.minutes:g} | `python -m {command}` |"
+        yield f"| {number} | {item.name} | {item.question} | {item.minutes:g} | `python {command}` |"
 
 
 def page(path: Path) -> None:

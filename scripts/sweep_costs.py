@@ -1,6 +1,6 @@
 """results/sweeps.md: what a sweep costs besides training, measured with many short runs, and what follows for more.
 
-python -m lra.bench.sweep_costs results/sweeps.md
+python scripts/sweep_costs.py results/sweeps.md
 """
 
 import argparse
@@ -82,7 +82,7 @@ def page(
     basic = sweeps["basic"]
     compose = max(0.0, (cells.first - few.first) / (cells.runs - few.runs))
     yield "# What a sweep costs besides training\n"
-    yield f"By `python -m lra.bench.sweep_costs results/sweeps.md`: {basic.runs} runs of 10 steps on"
+    yield f"By `python scripts/sweep_costs.py results/sweeps.md`: {basic.runs} runs of 10 steps on"
     yield f"{default_workers()} cores that others used, too, so seconds are upper bounds.\n"
     heads = (
         "launcher",
