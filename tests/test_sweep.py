@@ -442,7 +442,17 @@ def test_a_reference_is_a_row_of_this_sweep_or_of_an_earlier_one_there(cli: Comm
         assert code == 0, err
 
 
-def test_a_single_run_has_no_further_rows(cli: Commands) -> None:
-    code, _, err = cli(train.main, "experiment=smoke", "also=fnet")
-    assert code == 2
-    assert "also=fnet: only a sweep has further rows" in err
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("also=fnet", "also=fnet: only a sweep has further rows"),
+        ("sweep.reference=Simple", "sweep.reference: only the report of a sweep asks for it"),
+        ("sweep.margin=2", "sweep.margin: only the report of a sweep asks for it"),
+        ("generate.prompt=Once", "generate.prompt: only a language model writes a text; listops"),
+    ],
+)
+def test_a_single_run_is_not_asked_for_what_it_does_not_do(cli: Commands, override: str, said: str) -> None:
+    code, out, err = cli(train.main, "experiment=smoke", "task=listops", override)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert not list(Path().rglob("config.json"))

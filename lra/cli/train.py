@@ -26,6 +26,7 @@ from lra.tools.rerun import again, kept
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """What may be said beside `rerun=...`: nothing that decides a number."""
+OF_A_REPORT = ("sweep.reference", "sweep.margin")
 RERUNS = "reruns"  # where kept runs are trained again, if out=... does not say
 
 
@@ -81,8 +82,8 @@ def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -
     settings = settings_of(cfg)
     loggers_of(settings)
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
-    if settings.also:
-        raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+    if alone:
+        _refuse_idle(job)
     if settings.describe:
         from lra.runs.step_timing import tell
 
@@ -93,6 +94,18 @@ def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -
     if alone:
         check_cost_of_one(job)
     return run(job)
+
+
+def _refuse_idle(job: Job) -> None:
+    """Raises UserError for what a single run is asked and would do nothing with; a preset may have it."""
+    if job.settings.also:
+        raise UserError(f"also={job.settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+    for override in OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task)):
+        key, task = override.key_or_group, job.system.builder.facts
+        if key in OF_A_REPORT:
+            raise UserError(f"{key}: only the report of a sweep asks for it; leave it out, or add --multirun")
+        if key.startswith("generate.") and task.objective != "next_token":
+            raise UserError(f"{key}: only a language model writes a text; {task.name} is none, so leave it out")
 
 
 def _rerun(cfg: DictConfig) -> str:
