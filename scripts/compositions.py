@@ -6,7 +6,8 @@ The settings that this code composes are compared, key by key, with those of the
 - each attention with each task, and each protocol and variant with each task;
 - each experiment alone, with each task, and with each attention; what it sweeps over counts, too.
 
-What only one of the two has is named. Exit code 1: something differs.
+What only one of the two has is named. A key that is new, and null, asks for nothing: it is named and does not count.
+Exit code 1: something differs.
 """
 
 import argparse
@@ -48,8 +49,10 @@ for line in sys.stdin:
     except (HydraException, OmegaConfBaseException, UserError):
         print(json.dumps({"refused": True}), flush=True)
 """
+REFUSED = {"refused": True}
 TOLD = 60  # characters of a value
 ABSENT = object()
+NEW = ["absent", "null"]
 
 
 def run(code: str, folder: str, *, text: str = "") -> str:
@@ -96,6 +99,9 @@ def shown(value: object) -> str:
 
 def differences(before: dict, now: dict) -> Iterator[tuple[str, str, str]]:
     """Keys of settings with their values at both commits."""
+    if before != now and REFUSED in (before, now):
+        yield "all", *("refused" if settings == REFUSED else "composed" for settings in (before, now))
+        return
     first, second = dict(flat(before)), dict(flat(now))
     for key in sorted(first.keys() | second.keys()):
         values = first.get(key, ABSENT), second.get(key, ABSENT)
@@ -122,14 +128,18 @@ def main() -> int:
         with ThreadPoolExecutor() as pool:  # each waits for a process of its own
             pairs = zip(*pool.map(partial(composed, command_lines), (there, here)), strict=True)
     changes: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    differing = 0
+    differing, new = 0, set()
     for overrides, (before, now) in zip(command_lines, pairs, strict=True):
-        changed = list(differences(before, now))
+        every = list(differences(before, now))
+        new |= {key for key, *values in every if values == NEW}
+        changed = [change for change in every if [*change[1:]] != NEW]
         differing += bool(changed)
         for change in changed:
             changes[change].append(" ".join(overrides))
     for (key, was, has), places in sorted(changes.items()):
         print(f"{key}: {was} -> {has} in {len(places)}, as in {min(places, key=len) or 'no override'}")
+    if new:
+        print(f"new, and null: {', '.join(sorted(new))}")
     print(f"{len(command_lines)} command lines: {len(command_lines) - differing} equal, {differing} not")
     return 1 if differing else 0
 

@@ -9,6 +9,7 @@ def test_every_key_that_differs_is_told_with_both_values() -> None:
     before = {"seed": 1, "train": {"lr": 0.5, "goal": None}, "also": [], "init": {}}
     now = {"seed": 1, "train": {"lr": 0.5, "goal": 99, "patience": 6}, "also": ["mine"], "init": {}}
     assert list(compositions.differences(before, before)) == []
+    assert list(compositions.differences(before, {"refused": True})) == [("all", "composed", "refused")]
     assert list(compositions.differences(before, now)) == [
         ("also", "[]", '["mine"]'),
         ("train.goal", "null", "99"),
