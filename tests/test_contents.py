@@ -16,10 +16,17 @@ def test_everything_has_one_line_that_fits(cli: Commands) -> None:
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 100
     titles = {line.split()[0]: number for number, line in enumerate(out.splitlines()) if line[:1].strip()}
-    assert list(titles) == ["Commands", "Tasks", "Attentions", "Where"]
-    for group, title, after in (("task", "Tasks", "Attentions"), ("attention", "Attentions", "Where")):
+    assert list(titles) == ["Commands", "Tasks", "Attentions", "Experiments", "Where"]
+    parts = (("task", "Tasks", "Attentions"), ("attention", "Attentions", "Experiments"))
+    for group, title, after in (*parts, ("experiment", "Experiments", "Where")):
         lines = [line.split(maxsplit=1) for line in out.splitlines()[titles[title] + 1 : titles[after] - 1]]
-        assert [name for name, _ in lines] == options(group), "each once, with a description"
+        assert sorted(name for name, _ in lines) == options(group), "each once, with a description"
+
+
+def test_experiments_of_a_purpose_stand_together() -> None:
+    lines = contents({"train": "train"}).partition("\nExperiments")[2].partition("\n\n")[0].splitlines()[1:]
+    purposes = [line.split(maxsplit=1)[1].partition(":")[0] for line in lines]
+    assert purposes == sorted(purposes) and len(set(purposes)) > 5
 
 
 def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +41,7 @@ def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("# @package _global_\n# Bits of parity, 2 classes. More.\na: 1\n", "Bits of parity, 2 classes"),
         ("# Wide (Ma et al. 2021): a\n# memory; more\n_target_: x\n# not this\n", "Wide (Ma et al. 2021): a memory"),
+        ("# Study: does it? With that. And", "Study: does it?"),
         ("# Mamba (Dao 2024), two-sided where the task is.\na: 1", "Mamba (Dao 2024)"),
         ("a: 1\n", ""),
     ],

@@ -1,4 +1,4 @@
-"""What there is, on one page: the commands, the tasks, the attentions, and where to start."""
+"""What there is, on one page: the commands, the tasks, the attentions, the experiments, and where to start."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ START = {
     "lra train experiment=demo": "a sweep with its report, 10 minutes",
     "lra train describe=true attention=softmax": "facts, time and memory; trains nothing",
     "lra new attention mine": "an attention of your own, ready to run",
-    "lra train --help": "experiments, variants, protocols and all else",
+    "lra train --help": "variants, protocols and all else",
 }
 
 
@@ -26,6 +26,7 @@ def contents(commands: dict[str, str]) -> str:
         "Commands (lra train is lra-train and python -m lra train; each has --help)": _lines(commands, width),
         "Tasks (task=...)": _lines(_options("task"), width, NAMES),
         "Attentions (attention=...)": _lines(_options("attention"), width, NAMES),
+        "Experiments (experiment=...), by what they are for": _lines(_by_purpose(), width, NAMES),
         "Where to start": _lines(START, width),
     }
     return "\n\n".join("\n".join([title, *lines]) for title, lines in parts.items())
@@ -46,9 +47,14 @@ def _options(group: str) -> dict[str, str]:
     return {path.stem: first_sentence(path.read_text()) for path in paths}
 
 
+def _by_purpose() -> dict[str, str]:
+    """The experiments, each with its purpose and its question, those of a purpose together."""
+    return dict(sorted(_options("experiment").items(), key=lambda option: (option[1].partition(":")[0], option[0])))
+
+
 def first_sentence(text: str) -> str:
     """Of the comment at the head of a YAML file, without what stands behind the year of its source."""
     lines = [line for line in text.splitlines() if not line.startswith("# @")]
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     comment = " ".join(line.lstrip("# ") for line in lines[:end])
-    return re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z])|(?<=\d\)),\s|;\s|:\s+lra-", comment)[0].rstrip(". ")
+    return re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z]|experiment=)|(?<=\?)\s|(?<=\d\)),\s|;\s|:\s+lra-", comment)[0].rstrip(". ")
