@@ -113,66 +113,6 @@ def band(places: Tensor, window: int, causal: bool) -> Tensor:
     return (first[:, None] + torch.arange(count, device=places.device))[None]
 
 
-def gather_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    *,
-    places: Tensor,
-    parts: list[KeyPart],
-    everywhere: Columns,
-    causal: bool,
-    scale: float,
-    dropout: Dropout,
-) -> Tensor:
-    """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; `places` [N, b] numbers the positions, N b >= L.
-
-    All queries read the columns `everywhere`, whatever the parts say; each key counts once.
-    """
-    length, missing = q.shape[-2], places.numel() - q.shape[-2]
-    real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
-    q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
-    readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
-    if len(everywhere.columns):
-        parts, readable = [*parts, everywhere], [*readable, real]
-    numbers = [ColumnRun(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts]
-    seen = [visible(part, places, keys, causal) for part, keys in zip(parts, readable, strict=True)]
-    if any(isinstance(part, Strides) for part in parts):
-        mixed = _weigh_parts(q, k, v, seen, parts, scale, dropout, numbers)
-    else:
-        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
-        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
-        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
-        mixed = weigh(q, k, v, mask, scale, dropout, numbers)
-    return mixed.flatten(2, 3)[:, :, :length]
-
-
-def _weigh_parts(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: list[Tensor],
-    parts: list[KeyPart],
-    scale: float,
-    dropout: Dropout,
-    numbers: Numbers,
-) -> Tensor:
-    """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
-    q = q * scale
-    scores = []
-    for part, seen_of_part in zip(parts, seen, strict=True):
-        products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
-        scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
-    weights = dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
-    shares = weights.split([score.shape[-1] for score in scores], dim=-1)
-    mixed = [
-        torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
-        for part, share in zip(parts, shares, strict=True)
-    ]
-    return sum(mixed)
-
-
 def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
     """Where the queries may read the keys of a part, broadcastable to [B, H, N, b, m]; `readable` [B or 1, N b]."""
     i, j = places.unsqueeze(-1), part.positions(places)
@@ -243,23 +183,46 @@ class PatternAttention(Attention, abstract=True):
         return self.fill_rows(mixed, rows, q.index_select(2, rows), k, v, key_mask)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """All queries, the global ones as if they were not."""
+        """q, k, v [B, H, L, Dh] -> [B, H, L, Dh] of all queries, the global ones as if they were not. All read the
+        global positions, whatever the parts say; each key counts once."""
         length = q.shape[-2]
         width = self.width(length)
         places = torch.arange(-(-length // width) * width, device=q.device)
         everywhere = Columns(columns=self.global_places(places[:length]), most=self._most_global())
-        places = places.view(-1, width)
-        return gather_attention(
-            q,
-            k,
-            v,
-            key_mask,
-            places=places,
-            parts=self.parts(places),
-            everywhere=everywhere,
-            causal=self.causal,
-            scale=self.scale,
-            dropout=self.dropout,
+        places, missing = places.view(-1, width), len(places) - length
+        parts = self.parts(places)
+        real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
+        q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
+        readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
+        if len(everywhere.columns):
+            parts, readable = [*parts, everywhere], [*readable, real]
+        numbers = [
+            ColumnRun(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts
+        ]
+        seen = [visible(part, places, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
+        if any(isinstance(part, Strides) for part in parts):
+            mixed = self._weigh_parts(q, k, v, seen, parts, numbers)
+        else:
+            k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
+            outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
+            mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
+            mixed = weigh(q, k, v, mask, self.scale, self.dropout, numbers)
+        return mixed.flatten(2, 3)[:, :, :length]
+
+    def _weigh_parts(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[KeyPart], numbers: Numbers
+    ) -> Tensor:
+        """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
+        q = q * self.scale
+        scores = []
+        for part, seen_of_part in zip(parts, seen, strict=True):
+            products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
+            scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
+        weights = self.dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
+        shares = weights.split([score.shape[-1] for score in scores], dim=-1)
+        return sum(
+            torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
+            for part, share in zip(parts, shares, strict=True)
         )
 
     def fill_rows(
