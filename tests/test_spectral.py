@@ -188,7 +188,7 @@ def test_rks_is_the_dense_weights(name: str, causal: bool) -> None:
     for head in range(3):
         for column in omega[head].T:  # cos(a) cos(b) + sin(a) sin(b) = cos(a - b)
             angles = (scaled(q[:, head]) @ column)[:, :, None] - (scaled(k[:, head]) @ column)[:, None, :]
-            kernel[:, head] += angles.cos() / mixer.samples
+            kernel[:, head] += angles.cos() / mixer.spectrum.samples
     kernel = (kernel + mixer.smoothing**2) * mask[:, None, None, :]
     if causal:
         kernel = kernel.tril()

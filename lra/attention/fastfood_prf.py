@@ -4,7 +4,6 @@ Omega = V^T, V = S H G P H B / sqrt(N) shared by the heads; S, G, B learned, P d
 O(L D Dh) time, N features. The released class fails in its constructor; this is what its forward pass says.
 """
 
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
@@ -27,6 +26,4 @@ class FastfoodPrf(Prf):
     def __init__(
         self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
     ) -> None:
-        spectrum = FastFood(shape.head_dim, init)
-        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
-        self.card = replace(self.card, formula=self.card.formula.format(size=spectrum.size))
+        super().__init__(shape, FastFood(shape.head_dim, init), redraw_every=redraw_every, eps=eps)

@@ -34,6 +34,4 @@ class FastfoodRks(Rks):
         eps: PositiveFloat,
     ) -> None:
         spectrum = FastFood(shape.head_dim, init)
-        super().__init__(
-            shape, spectrum, samples=spectrum.size, smoothing=smoothing, redraw_every=redraw_every, eps=eps
-        )
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)

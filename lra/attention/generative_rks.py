@@ -35,4 +35,4 @@ class GenerativeRks(Rks):
         eps: PositiveFloat,
     ) -> None:
         spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
-        super().__init__(shape, spectrum, samples=samples, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)

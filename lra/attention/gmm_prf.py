@@ -33,7 +33,7 @@ class Gaussian(Spectrum):
     """exp(sigma / 2) w + mu. Starts as the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh)."""
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
-        super().__init__(torch.randn(head_dim, samples))
+        super().__init__(torch.randn(head_dim, samples), samples)
         bound = head_dim**-0.5
         self.sigma = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, head_dim)))
         self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -bound, bound))

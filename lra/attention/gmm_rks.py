@@ -34,7 +34,7 @@ class GmmRks(Rks):
         eps: PositiveFloat,
     ) -> None:
         spectrum = Mixture(shape.heads, shape.head_dim, samples)
-        super().__init__(shape, spectrum, samples=samples, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
 
 
 class Mixture(Spectrum):
@@ -42,7 +42,7 @@ class Mixture(Spectrum):
     fan-in is Dh^2, and mu within +-1 / Dh; the kernel is then flat."""
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
-        super().__init__(torch.randn(head_dim, samples))
+        super().__init__(torch.randn(head_dim, samples), samples)
         self.sigma = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, head_dim, head_dim)))
         self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -1 / head_dim, 1 / head_dim))
 

@@ -32,13 +32,14 @@ LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm
 class Spectrum(nn.Module):
     """A learned distribution of frequencies: a function, with parameters, of noise that is drawn.
 
-    `deviations`: for the card, in what it differs from the released code.
+    `samples`: the m of 1 / sqrt(m). `deviations`: for the card, in what it differs from the released code.
     """
 
     deviations: tuple[str, ...] = ()
 
-    def __init__(self, noise: Tensor) -> None:
+    def __init__(self, noise: Tensor, samples: int) -> None:
         super().__init__()
+        self.samples = samples
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
@@ -78,21 +79,18 @@ class Spectral(KernelAttention, abstract=True):
 
 
 class Rks(Spectral, abstract=True):
-    """Random kitchen sinks; `samples`: the m of 1 / sqrt(m); `smoothing`: the constant s."""
+    """Random kitchen sinks; `smoothing`: the constant s."""
 
-    def __init__(
-        self, shape: Shape, spectrum: Spectrum, *, samples: int, smoothing: float, redraw_every: int, eps: float
-    ) -> None:
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float) -> None:
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
-        self.samples = samples
         self.smoothing = smoothing
-        self.card = replace(
-            self.card, formula=self.card.formula.format(samples=samples, smoothing=smoothing, size=samples)
-        )
+        formula = self.card.formula.format(samples=spectrum.samples, size=spectrum.samples, smoothing=smoothing)
+        self.card = replace(self.card, formula=formula)
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         omega = self.spectrum.frequencies()
-        return rks(scaled(q), omega, self.samples, self.smoothing), rks(scaled(k), omega, self.samples, self.smoothing)
+        q, k = (rks(scaled(x), omega, self.spectrum.samples, self.smoothing) for x in (q, k))
+        return q, k
 
 
 class Prf(Spectral, abstract=True):
@@ -100,7 +98,8 @@ class Prf(Spectral, abstract=True):
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
-        self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
+        formula, shifts = self.card.formula.format(size=spectrum.samples), LOG_SHIFTS.format(eps=eps)
+        self.card = replace(self.card, formula=formula, deviations=(*self.card.deviations, shifts))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
         omega = self.spectrum.frequencies()
@@ -160,7 +159,7 @@ class FastFood(Spectrum):
 
     def __init__(self, head_dim: int, init: Literal["classic", "released"]) -> None:
         size = 1 << (head_dim - 1).bit_length()
-        super().__init__(torch.randperm(size))
+        super().__init__(torch.randperm(size), size)
         self.head_dim, self.size = head_dim, size
         if size != head_dim:
             self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
@@ -204,7 +203,7 @@ class Generator(Spectrum):
 
     def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
         widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]
-        super().__init__(torch.randn(samples, widths[0]))
+        super().__init__(torch.randn(samples, widths[0]), samples)
         self.widths = [*widths, head_dim]
         hidden = [
             nn.Sequential(
