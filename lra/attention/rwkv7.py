@@ -8,6 +8,7 @@ that goes to the output projection. O(L D (C + Dh)) time, C the chunk.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -123,7 +124,7 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
-        y = merge_heads(self.scan(bounded_delta_product, r, -removed, a * removed, v, log_w, k))
+        y = merge_heads(self.scan(partial(delta_product, least=LEAST), r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
         return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
@@ -141,10 +142,6 @@ class Rwkv7(Recurrent):
     def extra_parameters(self) -> int:
         dim, width = self.shape.dim, self.shape.qkv_dim
         return self.ranks * (dim + width) + 6 * dim + 7 * width
-
-
-def bounded_delta_product(*inputs: Tensor) -> Tensor:
-    return delta_product(*inputs, LEAST)
 
 
 def low(inputs: int, outputs: int) -> nn.Linear:

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.ops.dropout import Dropout
-from lra.ops.softmax import Scale, card_of, scale_of, weigh
+from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh
 
 
 class Synthesizer(Mixer):
@@ -49,14 +49,12 @@ class Synthesizer(Mixer):
         self.dot_product = dot_product
         self.scale = scale_of(shape, scale)
         synthetic = {"factorized": "A Bᵀ", "random": "R", "dense": "W₂ relu(W₁ X)"}[kind]
-        mixture, alone = (
-            card_of(self, scale, synthetic=synthetic),
-            replace(self.card, formula=f"softmax({synthetic}) V"),
-        )
-        self.card = mixture if dot_product else alone
         if dot_product:
+            self.card = card_of(self, scale, synthetic=synthetic)
             self.query = project_in(shape)
             self.key = project_in(shape)
+        else:
+            self.card = replace(self.card, formula=f"softmax({synthetic}) V")
         self.value = project_in(shape)
         self.out = project_out(shape)
         self.dropout = Dropout(shape.dropout)
@@ -72,10 +70,7 @@ class Synthesizer(Mixer):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         v = split_heads(self.value(x), self.shape.heads)
-        mask = None if key_mask is None else key_mask[:, None, None, :]
-        if self.causal:
-            earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-            mask = earlier if mask is None else mask & earlier
+        mask = allowed(v, v, key_mask, self.causal)
         attend = self._weigh_table if self.kind == "random" else self._weigh_factors
         return self.out(merge_heads(attend(x, v, mask)))
 
