@@ -10,6 +10,9 @@ from lra.ops.mixer import (
     project_in,
     project_out,
     split_heads,
+    without_padding,
 )
 
-__all__ = ["Attention", "Card", "Mixer", "Shape", "merge_heads", "project_in", "project_out", "split_heads"]
+__all__ = [
+    "Attention", "Card", "Mixer", "Shape", "merge_heads", "project_in", "project_out", "split_heads", "without_padding",
+]  # fmt: skip

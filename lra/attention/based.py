@@ -11,7 +11,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lra.attention import Card, Shape, merge_heads
+from lra.attention import Card, Shape
 from lra.ops.kernel_attention import KernelAttention
 
 
@@ -36,9 +36,6 @@ class Based(KernelAttention):
         super().__init__(shape, eps=eps)
         self.width = width
         self.query, self.key = (nn.Linear(shape.dim, shape.heads * width, bias=shape.bias) for _ in range(2))
-
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        return self.out(merge_heads(self.attend(*self.project(x, reads), key_mask)))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.taylor(q), self.taylor(k)

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
@@ -49,8 +49,7 @@ class Conv(Mixer):
         self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        near = x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0)
-        y = short_convolution(near, self.taps.T, self.later)
+        y = short_convolution(without_padding(x, key_mask), self.taps.T, self.later)
         if self.shift is not None:
             y = y + self.shift
         return self.out(self.dropout(self.gate(x) * y))

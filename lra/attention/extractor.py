@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
@@ -71,20 +71,19 @@ class Extractor(Mixer):
                 f"attention.groups={groups} does not divide {source}={self.width}: use a divisor of it, 1 for full "
                 "matrices or null for diagonal ones"
             )
-        self.down = linear(shape.dim, rank) if rank else nn.Identity()
+        self.down = nn.Linear(shape.dim, rank, bias=False) if rank else nn.Identity()
         block = self.width // self.groups
         # weight[o, i, t] is entry (i, o) of the matrix of lag l - 1 - t, as conv1d wants it.
         self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
-        self.up = linear(rank, shape.dim) if rank else nn.Identity()
-        self.adjust = linear(shape.dim, shape.dim) if adjust else None
+        self.up = nn.Linear(rank, shape.dim, bias=False) if rank else nn.Identity()
+        self.adjust = nn.Linear(shape.dim, shape.dim, bias=False) if adjust else None
         if not adjust:
             self.card = replace(self.card, formula=self.card.formula.replace("((x W_adj) ∘ e)", "e"))
         self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.out = linear(shape.dim, shape.dim) if shape.out_proj else nn.Identity()
+        self.out = nn.Linear(shape.dim, shape.dim, bias=False) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        if key_mask is not None:  # real positions near the end would read padding as their neighbours
-            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        x = without_padding(x, key_mask)  # real positions near the end would read padding as their neighbours
         y = self.up(self.convolve(self.down(x)))
         if self.adjust is not None:
             y = self.adjust(x) * y
@@ -115,10 +114,6 @@ class Extractor(Mixer):
         squares = (self.adjust is not None) + self.shape.out_proj
         bases = 2 * dim * width if self.rank else 0
         return width * width // self.groups * self.taps + bases + squares * dim * dim - self.shape.projections
-
-
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    return nn.Linear(inputs, outputs, bias=False)
 
 
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:

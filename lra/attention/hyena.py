@@ -16,7 +16,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import causal_convolution, convolve_both, short_convolution
 from lra.ops.dropout import Dropout
@@ -83,13 +83,12 @@ class Hyena(Mixer):
         self.out = nn.Linear(dim, dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        padded = None if key_mask is None else ~key_mask.unsqueeze(-1)
-        x = masked(self.inner(masked(x, padded)), padded)
+        x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)
         with full_precision(x.device):
             x = at_least_float32(x)
             later = 0 if self.causal else self.taps.shape[1] // 2
             gate, key, value = (short_convolution(x, self.taps, later) + self.taps_bias).chunk(3, dim=-1)
-            z = masked(key * value, padded)
+            z = without_padding(key * value, key_mask)
             y = gate * (self.convolve(z) + self.skip * z)
         return self.out(self.dropout(y))
 
@@ -124,8 +123,3 @@ class Hyena(Mixer):
         short = 3 * dim * (self.taps.shape[1] + 1)
         squares = (dim + bias) * dim * (3 + self.shape.out_proj)
         return squares + short + filters + dim - self.shape.projections
-
-
-def masked(x: Tensor, padded: Tensor | None) -> Tensor:
-    """Zeros where `padded` [B, L, 1]."""
-    return x if padded is None else x.masked_fill(padded, 0)

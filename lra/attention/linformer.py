@@ -9,7 +9,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Shape
+from lra.attention import Attention, Card, Shape, without_padding
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
@@ -44,9 +44,7 @@ class Linformer(Attention):
         self.card = card_of(self, scale, rank=rank, values="E" if share == "key_value" else "F")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        if key_mask is not None:  # after the projection: a bias must not leak from padding
-            padded = ~key_mask[:, None, :, None]
-            k, v = k.masked_fill(padded, 0), v.masked_fill(padded, 0)
+        k, v = (without_padding(x, key_mask) for x in (k, v))  # after the projection: a bias must not leak from padding
         k = project_positions(self.project_keys, k)
         v = project_positions(self.project_keys if self.project_values is None else self.project_values, v)
         return weigh(q, k, v, None, self.scale, self.dropout)

@@ -59,7 +59,3 @@ class LinearRecurrentUnit(StateSpace):
         rate = torch.complex(-self.nu.exp(), self.theta.exp())
         b = self.log_gamma.exp()[:, None, None] * self.b
         return rate, torch.view_as_complex(b), torch.view_as_complex(self.c)
-
-    @property
-    def extra_parameters(self) -> int:
-        return super().extra_parameters + 3 * self.modes

@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad, silu
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
 from lra.ops.first_weights import draw_linear, normal
@@ -100,8 +100,7 @@ class Mega(Mixer):
         return self.shape.max_positions if self.chunk is None else self.chunk
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        x = without_padding(x, key_mask)
         with full_precision(x.device):
             average = self.average(at_least_float32(x))
         z = silu(self.shared(average))

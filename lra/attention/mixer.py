@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.ops.dropout import Dropout
 
 
@@ -32,9 +32,7 @@ class TokenMixing(Mixer):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         length = x.shape[1]
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask[:, :, None], 0)
-        h = self.hidden.weight[:, :length] @ x  # [B, hidden, D]
+        h = self.hidden.weight[:, :length] @ without_padding(x, key_mask)  # [B, hidden, D]
         if self.hidden.bias is not None:
             h = h + self.hidden.bias[:, None]
         y = self.out.weight[:length] @ self.dropout(gelu(h))

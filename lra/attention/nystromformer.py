@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lra.attention import Attention, Card, Shape, merge_heads, split_heads
+from lra.attention import Attention, Card, Shape, merge_heads, split_heads, without_padding
 from lra.core.errors import UserError
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import Scale, card_of, scale_of
@@ -56,8 +56,7 @@ class Nystromformer(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            if key_mask is not None:  # the convolution reads neighbours, whatever the mask says
-                v = v.masked_fill(~key_mask[:, None, :, None], 0)
+            v = without_padding(v, key_mask)  # the convolution reads neighbours, whatever the mask says
             y = self._approximate(q, k, v, key_mask)
             return y if self.conv_kernel is None else y + self.conv(v)
 

@@ -18,7 +18,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from lra.attention import Attention, Card, Shape, merge_heads, project_in
+from lra.attention import Attention, Card, Shape, merge_heads, project_in, without_padding
 from lra.attention.rotary import turn
 from lra.ops.backend import Backend, Scan
 from lra.ops.precision import at_least_float32, full_precision
@@ -70,8 +70,7 @@ class Retention(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            if key_mask is not None:
-                k = k.masked_fill(~key_mask[:, None, :, None], 0)
+            k = without_padding(k, key_mask)
             if self.rotary:
                 q, k = rotate(q), rotate(k)
             return rms_norm(self.retain(q * q.shape[-1] ** -0.5, k, v), v.shape[-1:], eps=self.norm_eps)

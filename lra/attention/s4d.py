@@ -21,7 +21,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, glu
 
-from lra.attention import Card, Mixer, Shape
+from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
@@ -96,8 +96,7 @@ class S4D(Mixer):
             self.b = nn.Parameter(ones if b == "ones" else torch.randn_like(ones) * 0.5**0.5)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        x = without_padding(x, key_mask)
         with full_precision(x.device):
             x = at_least_float32(x)
             y = self.convolve_causally(x[:, :reads]) if self.causal else self.convolve(x, reads)

@@ -95,10 +95,6 @@ class S5(StateSpace):
         b = (torch.expm1(rate) / a).unsqueeze(-1) * torch.view_as_complex(self.b)
         return rate, b, 2 * torch.view_as_complex(self.c)
 
-    @property
-    def extra_parameters(self) -> int:
-        return super().extra_parameters + 3 * self.modes
-
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues [size / 2] with positive imaginary parts and eigenvectors [size, size / 2] of the normal part of the

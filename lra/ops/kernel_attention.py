@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.ops.mixer import Attention, Shape
+from lra.ops.mixer import Attention, Shape, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import causal_product
 
@@ -41,8 +41,7 @@ class KernelAttention(Attention, abstract=True):
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
             phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
-            if key_mask is not None:
-                phi_k = phi_k.masked_fill(~key_mask[:, None, :, None], 0)
+            phi_k = without_padding(phi_k, key_mask)
             v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
             weighted = causal_product if self.causal else product
             total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from lra.core import streams
@@ -188,7 +189,8 @@ class Attention(Mixer, abstract=True):
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         q, k, v = self.project(x, reads)
         mixed = self.attend(q, k, v, key_mask)
-        check_output(f"{type(self).__name__}.attend", mixed, q.shape, (), "documents, heads, positions, head width")
+        expected = torch.Size((*q.shape[:-1], v.shape[-1]))
+        check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
         return self.out(merge_heads(mixed))
 
     def project(self, x: Tensor, reads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -210,6 +212,14 @@ def project_in(shape: Shape) -> nn.Linear:
 def project_out(shape: Shape) -> nn.Module:
     """H Dh -> D, or nothing where the variant has no output projection."""
     return nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+
+def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """x [B, L, C] or [B, H, L, C] with zeros at padded positions."""
+    if key_mask is None:
+        return x
+    real = key_mask.unsqueeze(-1)
+    return x.masked_fill(~(real if x.dim() == 3 else real.unsqueeze(1)), 0)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

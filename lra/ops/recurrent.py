@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu, softplus
 
-from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out
+from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import both_ways
 
@@ -53,11 +53,8 @@ class Recurrent(Mixer, abstract=True):
         with full_precision(x.device):
             inputs = [at_least_float32(part) for part in inputs]
             real = torch.ones_like(inputs[0][..., :1])
-            if key_mask is not None:
-                padded = ~key_mask.unsqueeze(-1)
-                *inputs, real = (part.masked_fill(padded, 0) for part in (*inputs, real))
-            y = self.passes(inputs, real)
-            y = self.gated(y, at_least_float32(gate))
+            *inputs, real = (without_padding(part, key_mask) for part in (*inputs, real))
+            y = self.gated(self.passes(inputs, real), at_least_float32(gate))
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:

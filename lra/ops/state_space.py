@@ -12,7 +12,7 @@ from torch.nn.functional import gelu
 
 from lra.ops.convolution import diagonal_scan
 from lra.ops.dropout import Dropout
-from lra.ops.mixer import Mixer, Shape
+from lra.ops.mixer import Mixer, Shape, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 
 SHELL = (
@@ -41,8 +41,7 @@ class StateSpace(Mixer, abstract=True):
         """rate [N], B [N, D] and C [D, directions N], complex; Re rate < 0."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        x = without_padding(x, key_mask)
         with full_precision(x.device):
             x = at_least_float32(x)
             y = self.read(x) + self.skip * x
@@ -58,7 +57,7 @@ class StateSpace(Mixer, abstract=True):
 
     @property
     def extra_parameters(self) -> int:
-        """B, C, the skip and the output projection; the rates come from the subclass."""
+        """B, C, three numbers of each mode, the skip and the output projection."""
         dim = self.shape.dim
-        maps = 2 * dim * self.modes * (1 + self.directions)
-        return maps + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections
+        modes = (2 * dim * (1 + self.directions) + 3) * self.modes
+        return modes + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections
