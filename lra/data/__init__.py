@@ -42,7 +42,7 @@ class TaskSpec:
     `tokens` and `values`: what the inputs of a task that classifies hold at the positions that are scored, one of
     `classes` or a number (`lra.data.self_pretraining`). `causal`: a prediction may depend on no later position.
     `pictures`: examples are pictures of `max_len` pixels. `fixed_length`: every document has `max_len` tokens, so that
-    there is no padding to mask.
+    there is no padding to mask. `documents`: P.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TaskSpec:
     vocab_size: int
     max_len: int
     classes: int
-    documents: int
+    documents: int = 1
     objective: Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"] = "classify"
     causal: bool = False
     pictures: bool = False

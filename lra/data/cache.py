@@ -254,18 +254,18 @@ def _splits(folder: Path, manifest: Manifest, facts: TaskSpec) -> Splits:
     for name, entry in manifest["arrays"].items():
         split, array_name = name.split(".")
         maps.setdefault(split, {})[array_name] = _map(folder / f"{name}{ARRAY}", entry)
-    if facts.objective == "next_token":
-        strides = {split: 1 if split == "train" else facts.max_len for split in maps}
-        splits = {split: LMWindows(**maps[split], context=facts.max_len, stride=strides[split]) for split in maps}
-    elif facts.objective in ("positions", "reconstruct"):
-        splits = {split: PositionLabels(**arrays) for split, arrays in maps.items()}
-    elif facts.pictures:
-        splits = {split: Pictures(**arrays) for split, arrays in maps.items()}
-    else:
-        splits = {split: Split(**arrays) for split, arrays in maps.items()}
+    splits = {name: _split(name, arrays, facts) for name, arrays in maps.items()}
     if facts.fixed_length:
         _compare_lengths(manifest["identity"]["task"], splits, facts.max_len)
     return {"val": splits["test"], **splits}
+
+
+def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
+    if facts.objective == "next_token":
+        return LMWindows(**arrays, context=facts.max_len, stride=1 if name == "train" else facts.max_len)
+    if facts.objective in ("positions", "reconstruct"):
+        return PositionLabels(**arrays)
+    return Pictures(**arrays) if facts.pictures else Split(**arrays)
 
 
 def _compare_lengths(task: str, splits: Splits, length: int) -> None:

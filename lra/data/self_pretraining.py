@@ -6,6 +6,7 @@ Legend: n documents, L tokens, V the task's vocabulary; V itself is the token th
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -27,14 +28,11 @@ class Inputs(Split):
     shift: int
     vocab_size: int
     values: bool
+    documents = 1
     ahead: ClassVar[int]  # how far behind a scored position the token lies that it predicts
 
     def __len__(self) -> int:
         return len(self.index)
-
-    @property
-    def documents(self) -> int:
-        return 1
 
     @abstractmethod
     def places(self, row: int, length: int) -> np.ndarray:
@@ -113,7 +111,6 @@ def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec
         vocab_size=facts.vocab_size + (objective == "masked"),
         max_len=facts.max_len,
         classes=1 if values else facts.vocab_size,
-        documents=1,
         objective="values" if values else "tokens",
         causal=objective == "next",
         fixed_length=facts.fixed_length,
@@ -138,17 +135,18 @@ def inputs_of(
     if not held.any() or held.all():
         raise UserError(f"pretrain.holdout={holdout}: of {len(rows)} documents, expected some for each part")
 
+    kind = partial(Masked, share=share, seed=seed) if objective == "masked" else Following
+
     def split(index: np.ndarray) -> Inputs:
-        fields = {
-            "tokens": train.tokens,
-            "offsets": train.offsets,
-            "index": index,
-            "labels": np.empty(0, np.uint8),
-            "shift": train.shift,
-            "vocab_size": facts.vocab_size,
-            "values": values,
-        }
-        return Masked(**fields, share=share, seed=seed) if objective == "masked" else Following(**fields)
+        return kind(
+            tokens=train.tokens,
+            offsets=train.offsets,
+            index=index,
+            labels=np.empty(0, np.uint8),
+            shift=train.shift,
+            vocab_size=facts.vocab_size,
+            values=values,
+        )
 
     val = split(rows[held])
     return Task(

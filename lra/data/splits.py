@@ -19,13 +19,10 @@ class LMWindows(Split):
 
     context: int
     stride: int
+    documents = 1
 
     def __len__(self) -> int:
         return max(0, (len(self.tokens) - 1 - self.context) // self.stride + 1)
-
-    @property
-    def documents(self) -> int:
-        return 1
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         return np.full((len(examples), 1), self.context)
@@ -56,13 +53,10 @@ class PositionLabels(Split):
 
     ends: np.ndarray
     places: np.ndarray
+    documents = 1
 
     def __len__(self) -> int:
         return len(self.ends) - 1
-
-    @property
-    def documents(self) -> int:
-        return 1
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
         counts = self.counts(examples)
