@@ -149,13 +149,18 @@ def contents(where: str, file: IO[bytes], most: int) -> bytes:
     return data
 
 
-def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, row) of a JSON-lines file; every row must have these fields, of these types."""
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where, value) of each line of a JSON-lines file."""
     for where, line in lines(path):
         try:
-            row = parse_json(line)
+            yield where, parse_json(line)
         except ValueError as error:
             raise UserError(f"{where}: not JSON: {error}") from None
+
+
+def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, row) of a JSON-lines file; every row must have these fields, of these types."""
+    for where, row in json_lines(path):
         for name, kind in fields.items():
             if not isinstance(row, dict) or not isinstance(row.get(name), kind) or isinstance(row[name], bool):
                 value = row.get(name) if isinstance(row, dict) else row

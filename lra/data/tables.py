@@ -4,14 +4,13 @@ The columns are `text`, for pairs `text2` as well, and `label`; others are not r
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lra.core.errors import UserError, did_you_mean
-from lra.core.files import parse_json
 from lra.data import readers
 
 PACKED = (".xz", ".gz")
@@ -50,7 +49,7 @@ def examples(path: Path, columns: list[str] | None) -> Iterator[Example]:
         if len(places) == 1 and TEXT2 in row:
             raise UserError(f"{where}: has {TEXT2}, but rows above have none; give it to all rows or to none")
         texts = tuple(_text(where, row, name) for name in places)
-        yield Example(where=where, label=_label(where, row), texts=texts)
+        yield Example(where=where, label=_word(where, row, LABEL), texts=texts)
     if places is None:
         raise UserError(f"{path}: no rows, expected examples with {TEXT} and {LABEL}")
 
@@ -59,7 +58,7 @@ def documents(path: Path) -> dict[str, str]:
     """The texts of a file with the columns `id` and `text`, by their ids."""
     texts: dict[str, str] = {}
     for where, row in _rows(path, None, (ID, TEXT)):
-        name = _word(where, ID, row.get(ID))
+        name = _word(where, row, ID)
         if name in texts:
             raise UserError(f"{where}: {ID} {name!r:.80} stands above already")
         texts[name] = _text(where, row, TEXT)
@@ -94,15 +93,12 @@ def _rows(path: Path, columns: list[str] | None, wanted: tuple[str, ...]) -> Ite
         return _json(path)
     if kind == ".parquet":
         return _parquet(path, wanted)
-    return _table(path, kind, columns, wanted)
+    rows = _quoted(path) if kind == ".csv" else ((where, line.split("\t")) for where, line in _decoded(path))
+    return _table(rows, columns, wanted)
 
 
 def _json(path: Path) -> Iterator[tuple[str, Fields]]:
-    for where, line in readers.lines(path):
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{where}: not JSON: {error}") from None
+    for where, row in readers.json_lines(path):
         if not isinstance(row, dict):
             raise UserError(f"{where}: {row!r:.80}, expected an object with {TEXT} and {LABEL}")
         yield where, row
@@ -122,12 +118,15 @@ def _parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Fields]
     return readers.columnar_rows([path], **dict.fromkeys([*wanted, *({TEXT2} & {*names})], object))
 
 
-def _table(path: Path, kind: str, columns: list[str] | None, wanted: tuple[str, ...]) -> Iterator[tuple[str, Fields]]:
-    """Raises UserError, also where `columns` names what a header names already, or a name twice."""
+def _table(
+    rows: Iterable[tuple[str, list[str]]], columns: list[str] | None, wanted: tuple[str, ...]
+) -> Iterator[tuple[str, Fields]]:
+    """Cells by the names of a header, or of `columns`. Raises UserError, also where `columns` names what a header names
+    already, or a name twice."""
     names = columns
     if columns is not None:
         _check_names("task.columns", columns, wanted)
-    for number, (where, cells) in enumerate(_quoted(path) if kind == ".csv" else _tabbed(path)):
+    for number, (where, cells) in enumerate(rows):
         if names is None:
             names = [name.strip() for name in cells]
             _check_names(where, names, wanted)
@@ -150,10 +149,6 @@ def _check_names(where: str, names: list[str], wanted: tuple[str, ...]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"{where}: two columns {twice!r}")
-
-
-def _tabbed(path: Path) -> Iterator[tuple[str, list[str]]]:
-    return ((where, line.split("\t")) for where, line in _decoded(path))
 
 
 def _decoded(path: Path) -> Iterator[tuple[str, str]]:
@@ -182,19 +177,17 @@ def _quoted(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _text(where: str, row: Fields, name: str) -> str:
     if not isinstance(row.get(name), str):
-        state = f"is {row[name]!r:.80}" if name in row else "is missing"
-        raise UserError(f"{where}: {name} {state}, expected a text")
+        raise UserError(f"{where}: {name} {_state(row, name)}, expected a text")
     return readers.checked_text(f"{where}: {name}", row[name])
 
 
-def _label(where: str, row: Fields) -> str:
-    if LABEL not in row:
-        raise UserError(f"{where}: {LABEL} is missing, expected a text or a whole number")
-    return _word(where, LABEL, row[LABEL])
-
-
-def _word(where: str, name: str, value: Any) -> str:
+def _word(where: str, row: Fields, name: str) -> str:
     """A text or a whole number, as text."""
+    value = row.get(name)
     if not isinstance(value, str | int) or not str(value).strip():
-        raise UserError(f"{where}: {name} is {value!r:.80}, expected a text or a whole number")
+        raise UserError(f"{where}: {name} {_state(row, name)}, expected a text or a whole number")
     return readers.checked_text(f"{where}: {name}", str(value).strip())
+
+
+def _state(row: Fields, name: str) -> str:
+    return f"is {row[name]!r:.80}" if name in row else "is missing"
