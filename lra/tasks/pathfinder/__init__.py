@@ -32,7 +32,7 @@ KNOWN = ("marker distance", "distractors placed", "path length")  # of each pict
 # What makes the data those of a published name, by the pixels of a side: LRA's settings of the generator
 # (lra_benchmarks/data/pathfinder.py); what is not said there is the generator's own (snakes2_wrapper.py).
 COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
-SIZES = {"train_size": 160_000, "val_size": 20_000, "test_size": 20_000}
+SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "pathfinder": COMMON
     | {"window": 32, "seed_distance": 7, "paddle_length": 2, "paddle_thickness": 0.5, "paddle_margins": [1]}
@@ -106,7 +106,7 @@ class Pathfinder(Design, Generated, Paths):
             for key, value in PUBLISHED[base].items()
         }
         sizes = "/".join(map(str, self.sizes.values()))
-        notes[f"{sizes} examples"] = any(getattr(self, key) != value for key, value in SIZES.items())
+        notes[f"{sizes} examples"] = self.sizes != SIZES
         return facts_of_pictures(titled(base, notes), self.window, VERSION if self.mended else GENERATED)
 
     def generated(self, place: Place) -> Iterator[Images]:
@@ -143,7 +143,6 @@ def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:
         vocab_size=GREYS + 1,
         max_len=window**2,
         classes=2,
-        documents=1,
         pictures=True,
         fixed_length=True,
     )

@@ -7,16 +7,12 @@ Each operation is one that IEEE 754 rounds in one way, so a picture has the same
 Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column).
 """
 
-from functools import cache
-
 import numpy as np
 
 from lra.tasks.pathfinder.board import Snakes, lay
 from lra.tasks.pathfinder.sprites import FULL, markers
 
 MARKER = 100  # its contrast in percent
-
-_markers = cache(markers)
 
 
 def lit(sprites: np.ndarray, contrast: int, *, exact: bool) -> np.ndarray:
@@ -34,7 +30,7 @@ def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: 
 def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) -> np.ndarray:
     """Images [n, W, W] uint8 from 0 to 255, with markers at two places each [n, 2, 2]."""
     window = canvas.shape[-1]
-    looks = lit(_markers(radius, window), MARKER, exact=exact)
+    looks = lit(markers(radius, window), MARKER, exact=exact)
     side = looks.shape[-1]
     for place in ends.swapaxes(0, 1):
         corner = np.clip(place - side // 2, 0, window - side)

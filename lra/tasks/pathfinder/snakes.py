@@ -13,7 +13,6 @@ Legend: n images, S paddles of a snake, W pixels of a side; places are (row, col
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,10 +64,7 @@ class Design:
 
     def paddles(self, margin: int) -> Paddles:
         sizes = self.paddle_length, self.paddle_thickness, margin
-        return _paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.mended)
-
-
-_paddles = cache(paddles)
+        return paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.mended)
 
 
 class Images(NamedTuple):

@@ -8,6 +8,7 @@ Legend: M margins, A directions (360 whole degrees of a first paddle, then the K
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, cos, pi, sin
 
 import numpy as np
@@ -192,6 +193,7 @@ class Paddles:
 WEIGHT = 1 << 16
 
 
+@cache
 def paddles(
     length: int, thickness: float, margin: int, continuity: float, window: int, seed_distance: int, *, exact: bool
 ) -> Paddles:
@@ -245,6 +247,7 @@ def _usable(seen: np.ndarray) -> np.ndarray:
     return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 
 
+@cache
 def markers(radius: float, window: int) -> np.ndarray:
     """A marker [C, C, C, C] uint8 in squares of C pixels a side, for each place in such a square.
 
