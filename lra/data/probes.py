@@ -76,6 +76,13 @@ class Probe(Generated):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         """`rows` examples, of the training split or of another."""
 
+    def at_least(self, because: str = "", **least: int) -> None:
+        """Raises UserError for the first option that is less than this, `because` of another one, if named."""
+        for key, number in least.items():
+            value = getattr(self, key)
+            if value < number:
+                raise UserError(f"task.{key}={value}: expected at least {number}{because and f' for task.{because}'}")
+
     @property
     def positions(self) -> int:
         """Of an example, as a model reads it."""
@@ -100,7 +107,6 @@ class Probe(Generated):
             vocab_size=self.vocabulary + 1,
             max_len=self.positions,
             classes=self.classes,
-            documents=1,
             objective=self.objective,
             causal=self.causal,
         )
@@ -143,13 +149,6 @@ def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """All tokens [n, L] of a split whose documents are of one length, and the example of each prediction [m]."""
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
-
-
-def at_least(because: str = "", **wanted: tuple[int, int]) -> None:
-    """Raises UserError for the first option (value, least) that is too small, `because` of another one, if named."""
-    for key, (value, least) in wanted.items():
-        if value < least:
-            raise UserError(f"task.{key}={value}: expected at least {least}{because and f' for task.{because}'}")
 
 
 def _said(value: Any) -> str:

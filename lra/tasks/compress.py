@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.data.probes import Draws, Examples, Probe, at_least
+from lra.data.probes import Draws, Examples, Probe
 
 
 @dataclass(kw_only=True)
@@ -26,7 +26,7 @@ class Compress(Probe):
     vocabulary: PositiveInt
 
     def __post_init__(self) -> None:
-        at_least(length=(self.length, 2), vocabulary=(self.vocabulary, 3))
+        self.at_least(length=2, vocabulary=3)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary - 1, rows, self.positions)

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.probes import TABLE, Draws, Examples, Probe, at_least
+from lra.data.probes import TABLE, Draws, Examples, Probe
 
 
 @dataclass(kw_only=True)
@@ -29,7 +29,7 @@ class Memorise(Probe):
     def __post_init__(self) -> None:
         if self.length % 2:
             raise UserError(f"task.length={self.length}: expected an even number, a sign follows every key")
-        at_least(vocabulary=(self.vocabulary, 5))
+        self.at_least(vocabulary=5)
 
     @property
     def keys(self) -> int:

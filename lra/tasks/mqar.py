@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
-from lra.data.probes import Draws, Examples, Probe, at_least, grid
+from lra.data.probes import Draws, Examples, Probe, grid
 from lra.data.splits import PositionLabels
 
 
@@ -44,7 +44,7 @@ class Mqar(Probe):
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
         most = self.turns[-1]
-        at_least(f"pairs={most}", length=(self.length, 4 * most), vocabulary=(self.vocabulary, 2 * most))
+        self.at_least(f"pairs={most}", length=4 * most, vocabulary=2 * most)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary, rows, self.positions)

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
-from lra.data.probes import Draws, Examples, Probe, at_least, grid
+from lra.data.probes import Draws, Examples, Probe, grid
 from lra.data.splits import PositionLabels
 
 
@@ -42,7 +42,7 @@ class Recall(Probe):
             raise UserError(f"task.key_size={self.key_size}: expected fewer tokens, or a smaller task.vocabulary")
         if self.most == 2 and self.length % 2:
             raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
-        at_least(length=(self.length, 3 * self.most))
+        self.at_least(length=3 * self.most)
 
     @property
     def positions(self) -> int:

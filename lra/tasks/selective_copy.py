@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.data.groups import Group, by_size
-from lra.data.probes import Draws, Examples, Probe, at_least, grid
+from lra.data.probes import Draws, Examples, Probe, grid
 from lra.data.splits import PositionLabels
 
 
@@ -31,8 +31,8 @@ class SelectiveCopy(Probe):
     vocabulary: PositiveInt
 
     def __post_init__(self) -> None:
-        at_least(f"tokens={self.tokens}", length=(self.length, 2 * self.tokens + 2))
-        at_least(vocabulary=(self.vocabulary, 4))
+        self.at_least(f"tokens={self.tokens}", length=2 * self.tokens + 2)
+        self.at_least(vocabulary=4)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         count, blank = self.tokens, self.vocabulary - 1

@@ -177,7 +177,7 @@ class ListOpsFiles(Expressions):
 
 
 def _facts(name: str, max_length: int) -> TaskSpec:
-    return TaskSpec(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10, documents=1)
+    return TaskSpec(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10)
 
 
 def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, seed: int) -> None:
