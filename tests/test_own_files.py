@@ -258,6 +258,8 @@ def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypa
         task_of(tmp_path, {"train": train, "test": str(other)})
     with pytest.raises(UserError, match=r"fruit/train.jsonl:1: .* is no id of library.jsonl"):
         task_of(tmp_path, train, documents=str(written(Path("library.jsonl"), [{"id": "a", "text": "b"}])))
+    with pytest.raises(UserError, match=r"^nameless.jsonl:1: id is missing, expected a text or a whole number"):
+        task_of(tmp_path, train, documents=str(written(Path("nameless.jsonl"), [{"text": "b"}])))
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder$"):
         task_of(tmp_path, "absent")
     with pytest.raises(UserError, match=r"^task.documents: absent: no such file or folder$"):

@@ -2,10 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from lra.core.errors import UserError
 from lra.data import Place, Task, TaskBuilder, TaskSpec, fingerprints, hub, readers
@@ -89,9 +89,15 @@ def together(place: Place, layouts: Iterable[tuple[str, ...]]) -> list[list[Path
 
 
 class FromSource(TaskBuilder):
-    """A task that is made of one source. Its name follows from the options and the source alone, by `facts_of`."""
+    """A task that is made of one source. Its name follows from the options and the source alone, by `facts_of`.
 
+    `name`: of its folder in the cache, unless `identity` says another. `BESIDE`: the options that do not decide what an
+    example is.
+    """
+
+    name: str
     validates_on_test = False
+    BESIDE: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def find(self, place: Place) -> Source:
@@ -101,9 +107,15 @@ class FromSource(TaskBuilder):
     def facts_of(self, content: Content) -> TaskSpec:
         """The facts for data of this content; an empty one is that of the published data."""
 
-    @abstractmethod
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides an example, of a task whose options are fields of a dataclass."""
+        names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]
+        return {name: getattr(self, name) for name in names}
+
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
         """Everything that decides the content of the cache, with the stamps of the source's files."""
+        return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": stamps or None}
 
     @abstractmethod
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:

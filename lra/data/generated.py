@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -19,8 +19,6 @@ from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
 from lra.data.from_source import FromSource, Source
 
-BESIDE = {"train_size", "val_size", "test_size", "seed", "causal"}  # the options that do not decide what an example is
-
 GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
 
@@ -28,7 +26,7 @@ GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 class Generated(FromSource):
     """A task that is made here. Its fields are its options."""
 
-    name: ClassVar[str]  # of its folder in the cache
+    BESIDE = frozenset({"train_size", "val_size", "test_size", "seed", "causal"})
 
     train_size: PositiveInt
     val_size: PositiveInt
@@ -42,13 +40,6 @@ class Generated(FromSource):
     @property
     def sizes(self) -> dict[str, int]:
         return {split: getattr(self, f"{split}_size") for split in SPLITS}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What decides an example besides the seed."""
-        return {
-            field.name: getattr(self, field.name) for field in fields(self) if field.init and field.name not in BESIDE
-        }
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
         version = self.facts_of({}).version

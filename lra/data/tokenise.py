@@ -71,10 +71,8 @@ def vocabulary_of(path: Path) -> list[str]:
         raise UserError(
             f"{path}:{line}: not UTF-8: byte 0x{data[error.start]:02x}; expected a BERT vocabulary"
         ) from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; expected a BERT vocabulary") from None
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; expected a BERT vocabulary") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}; expected a BERT vocabulary") from None
     if tokens[:1] != [PAD] or UNKNOWN not in tokens:
         raise UserError(f"{path}: expected a BERT vocabulary that begins with {PAD} and holds {UNKNOWN}")
     if len(tokens) > MAX_VOCABULARY:

@@ -5,7 +5,6 @@ the rest validates, the other half tests. The books of a split follow each other
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from lra.core.errors import UserError, did_you_mean
 from lra.core.files import opened, sha256, write_json
 from lra.data import fingerprints, readers
 from lra.data.baselines import bigram, unigram
-from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
+from lra.data.cache import NUL, SPLITS, Splits
 from lra.data.from_source import Content, FromSource, Source, absent, first
 from lra.data.sampling import shuffled
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
@@ -33,7 +31,7 @@ MOST_BYTES = 64 * 2**20  # of a book
 
 COLLECTION = "childrens_books/books.jsonl"
 FOLDERS = ("books", "gutenberg")
-IN_FOLDER = ("*.txt",)
+IN_FOLDER = "*.txt"
 SIZE = "42 MB"
 WANTS = f"{COLLECTION}[.xz] (path, year, group, text), or a folder books/ of Project Gutenberg's .txt files"
 LICENCE = "public domain in the USA"
@@ -61,6 +59,8 @@ class Books(FromSource):
     `groups`: the groups of books that are read. `limit`: at most this many BOOKS in all, for quick checks.
     """
 
+    name = "books"
+
     def __init__(
         self, *, context: PositiveInt, vocabulary: BpeVocabulary, groups: list[str], limit: PositiveInt | None
     ) -> None:
@@ -70,6 +70,10 @@ class Books(FromSource):
         self.context, self.vocabulary = context, vocabulary
         self.groups = sorted(set(groups))
         self.limit = limit
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"context": self.context, "vocabulary": self.vocabulary, "groups": self.groups, "limit": self.limit}
 
     def facts_of(self, content: Content) -> TaskSpec:
         origin, count = content.get("from", COLLECTION), content.get("books", {"found": BOOKS})["found"]
@@ -81,46 +85,34 @@ class Books(FromSource):
             f"limit {self.limit}": self.limit is not None,
         }
         return TaskSpec(
-            name=titled("books", notes),
+            name=titled(self.name, notes),
             version=VERSION,
             vocab_size=self.vocabulary,
             max_len=self.context,
             classes=self.vocabulary,
-            documents=1,
             objective="next_token",
             causal=True,
         )
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": "books",
-            "version": VERSION,
-            "context": self.context,
-            "vocabulary": self.vocabulary,
-            "groups": self.groups,
-            "limit": self.limit,
-            "raw": stamps or None,
-        }
-
     def find(self, place: Place) -> Source:
         """The first of: the collection of children's books, a folder of Project Gutenberg's files."""
-
-        def of(name: str, path: Path, read: Callable[[], list[Book]], count: Callable[[], int]) -> Source:
-            return Source(
-                name=name,
-                paths=[path],
-                inside=IN_FOLDER,
-                read=read,
-                content=lambda: {"from": name, "books": {"found": count()}},
-            )
-
         if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
-            count = lambda: fingerprints.counted(place, collection, readers.count)  # noqa: E731
-            return of(COLLECTION, collection, lambda: read_collection(collection), count)
-        if book := first(place, *(f"{folder}/*.txt" for folder in FOLDERS)):
+            return Source(
+                name=COLLECTION,
+                paths=[collection],
+                read=lambda: read_collection(collection),
+                content=lambda: _content(COLLECTION, fingerprints.counted(place, collection, readers.count)),
+            )
+        if book := first(place, *(f"{folder}/{IN_FOLDER}" for folder in FOLDERS)):
             folder = book.parent
-            files = sorted(file for pattern in IN_FOLDER for file in folder.glob(pattern))
-            return of(f"{folder.name}/", folder, lambda: list(map(read_gutenberg, files)), lambda: len(files))
+            files = sorted(folder.glob(IN_FOLDER))
+            return Source(
+                name=f"{folder.name}/",
+                paths=[folder],
+                inside=(IN_FOLDER,),
+                read=lambda: list(map(read_gutenberg, files)),
+                content=lambda: _content(f"{folder.name}/", len(files)),
+            )
         return absent(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -172,6 +164,10 @@ class Books(FromSource):
                 raise UserError(
                     f"books: {tokens} tokens in the {split} split, expected more than task.context={self.context}"
                 )
+
+
+def _content(origin: str, books: int) -> Content:
+    return {"from": origin, "books": {"found": books}}
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:

@@ -1,9 +1,10 @@
 """Files: the class of a text, or of a pair of texts, from files that a person brings."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -24,6 +25,9 @@ from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_id
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 VERSION = 2  # 1 took a mark at the beginning of a file for a part of its first cell
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 BATCH = 1_000  # texts that are encoded at once
@@ -32,6 +36,7 @@ Share = Annotated[float, Field(gt=0, lt=0.5)]
 Data = str | dict[Literal["train", "val", "test"], str]
 
 
+@dataclass(kw_only=True)
 class Files(FromSource):
     """`data`: a folder with train, val and test as .csv, .tsv, .jsonl or .parquet; one file; or a file for each split.
 
@@ -41,25 +46,20 @@ class Files(FromSource):
     cut at the right to `max_length` tokens. `limit`: at most so many examples of each split. `name`: in tables.
     """
 
-    def __init__(
-        self,
-        *,
-        data: Data,
-        val: Share,
-        test: Share,
-        columns: list[str] | None,
-        documents: str | None,
-        tokens: Literal["bytes", "bpe"],
-        vocabulary: BpeVocabulary,
-        max_length: PositiveInt,
-        limit: PositiveInt | None,
-        name: str | None,
-    ) -> None:
-        self.data, self.columns, self.documents = data, columns, documents
-        self.shares = {"val": val, "test": test}
-        self.tokens, self.vocabulary, self.max_length = tokens, vocabulary, max_length
-        self.limit = limit
-        self.name = name or _stem(data)
+    data: Data
+    val: Share
+    test: Share
+    columns: list[str] | None
+    documents: str | None
+    tokens: Literal["bytes", "bpe"]
+    vocabulary: BpeVocabulary
+    max_length: PositiveInt
+    limit: PositiveInt | None
+    name: str | None
+
+    def __post_init__(self) -> None:
+        self.shares = {"val": self.val, "test": self.test}
+        self.name = self.name or _stem(self.data)
         self._words: dict[str, list[str]] = {}  # of each split, for the baselines
 
     def find(self, place: Place) -> Source:
@@ -104,7 +104,10 @@ class Files(FromSource):
         self._say_absent(every, labels)
         splits = {split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in every.items()}
         self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
-        tokenizer = {} if self.tokens == "bytes" else self._trained(splits["train"], staging / TOKENIZER)
+        tokenizer = None
+        if self.tokens == "bpe":
+            texts = [text for row in splits["train"] for text in row.texts]
+            tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
         for split, rows in splits.items():
             for start in range(0, len(rows), BATCH):
                 part = rows[start : start + BATCH]
@@ -156,13 +159,14 @@ class Files(FromSource):
         """The examples of all splits; ids are replaced by the texts that they name."""
         rows = {split: list(examples(path, self.columns)) for split, path in files.items()}
         for path in self._documents(place):
-            rows = {split: _looked_up(pairs, documents(path), path) for split, pairs in rows.items()}
+            texts = documents(path)
+            rows = {split: _looked_up(pairs, texts, path) for split, pairs in rows.items()}
         for split in ("test", "val"):
             if split not in rows:
                 labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
                 chosen = held_out(labels, self.shares[split], split)
-                rows[split] = [row for row, held in zip(rows["train"], chosen, strict=True) if held]
-                rows["train"] = [row for row, held in zip(rows["train"], chosen, strict=True) if not held]
+                rows[split] = list(compress(rows["train"], chosen))
+                rows["train"] = list(compress(rows["train"], ~chosen))
                 if not rows[split]:
                     raise UserError(
                         f"task.{split}={self.shares[split]}: leaves no example of {files['train']} for {split}; take a "
@@ -183,12 +187,9 @@ class Files(FromSource):
                 names = ", ".join(map(repr, absent[:5])) + (", ..." if len(absent) > 5 else "")
                 say(f"{self.name}: {len(absent)} of {len(labels)} classes have no example in {split}: {names}")
 
-    def _trained(self, rows: list[Example], path: Path) -> Any:
-        return train_bpe([text for row in rows for text in row.texts], self.vocabulary, path)
-
-    def _encoded(self, rows: list[Example], tokenizer: Any) -> list[list[np.ndarray]]:
-        """The token ids of the texts of each example."""
-        if self.tokens == "bytes":
+    def _encoded(self, rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np.ndarray]]:
+        """The token ids of the texts of each example; those of bytes without a tokenizer."""
+        if tokenizer is None:
             return [[byte_ids(text.encode(), self.max_length) for text in row.texts] for row in rows]
         ids = iter(encode(tokenizer, [text for row in rows for text in row.texts]))
         return [[next(ids)[: self.max_length] for _ in row.texts] for row in rows]

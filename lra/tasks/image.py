@@ -5,6 +5,7 @@ which trains on the first nine tenths of its loader's order. Its loader stores t
 that its validation split holds other images than ours.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,8 +15,7 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.data import hub, readers
 from lra.data.baselines import majority
-from lra.data.cache import Identity, Splits
-from lra.data.fingerprints import Stamp
+from lra.data.cache import Splits
 from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.picture_baselines import picture_baselines
 from lra.data.pictures import sheet
@@ -41,25 +41,23 @@ Images = tuple[np.ndarray, np.ndarray]
 """Grey pixels [n, 1024] uint8 and labels [n] uint8."""
 
 
+@dataclass(kw_only=True)
 class Image(FromSource):
     """Grey values 0 to 255, id = value + 1: no pixel is padding. `limit`: at most so many examples of each split."""
 
-    def __init__(self, *, limit: PositiveInt | None) -> None:
-        self.limit = limit
+    name = "image"
+
+    limit: PositiveInt | None
 
     def facts_of(self, content: Content) -> TaskSpec:
         return TaskSpec(
-            name=titled("image", {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
+            name=titled(self.name, {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=PIXELS,
             classes=CLASSES,
-            documents=1,
             fixed_length=True,
         )
-
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {"task": "image", "version": VERSION, "limit": self.limit, "raw": stamps or None}
 
     def find(self, place: Place) -> Source:
         """The first of: the official binary archive, the folder of grey copies, the hub."""

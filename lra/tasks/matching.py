@@ -6,6 +6,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +16,7 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.data import fingerprints, readers
 from lra.data.baselines import Overlap, majority, pair_cosine
-from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
+from lra.data.cache import NUL, SPLITS, Splits
 from lra.data.from_source import Content, FromSource, Source, absent, first, of_splits, together
 from lra.data.groups import Group, by_size
 from lra.data.sampling import sampled
@@ -33,6 +33,7 @@ Pair = tuple[int, bytes, bytes]
 """A label and two texts."""
 
 
+@dataclass(kw_only=True)
 class Pairs(FromSource):
     """Pairs of documents, each cut at the right to `max_length` bytes, id = byte + 1, in the order of their files.
 
@@ -40,12 +41,10 @@ class Pairs(FromSource):
     pairs; a split is read before the next is asked for.
     """
 
-    name: ClassVar[str]
     rows: ClassVar[tuple[int, int, int]]  # of train, val and test, where the data are complete
 
-    def __init__(self, *, max_length: PositiveInt, limit: PositiveInt | None) -> None:
-        self.max_length = max_length
-        self.limit = limit
+    max_length: PositiveInt
+    limit: PositiveInt | None
 
     @abstractmethod
     def origin(self, source: Source) -> dict[str, Any]:
@@ -67,15 +66,6 @@ class Pairs(FromSource):
             classes=2,
             documents=2,
         )
-
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": self.name,
-            "version": VERSION,
-            "max_length": self.max_length,
-            "limit": self.limit,
-            "raw": stamps or None,
-        }
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         rows = dict.fromkeys(SPLITS, 0)
@@ -134,8 +124,12 @@ class Matching(Pairs):
     def find(self, place: Place) -> Source:
         """The first of: the archive, a folder with its three files."""
         if archive := first(place, self.ARCHIVE):
-            count = lambda: {"rows": fingerprints.counted(place, archive, self._count)}  # noqa: E731
-            return Source(name=archive.name, paths=[archive], read=lambda: self._from_archive(archive), content=count)
+            return Source(
+                name=archive.name,
+                paths=[archive],
+                read=lambda: ((split, _rows(lines)) for split, lines in self._members(archive)),
+                content=lambda: {"rows": fingerprints.counted(place, archive, self._count)},
+            )
         layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
         files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
         if not files:
@@ -163,9 +157,6 @@ class Matching(Pairs):
             if not missing:
                 return
         raise UserError(f"{archive}: no member {next(iter(missing))}, expected {', '.join(self.FILES)}")
-
-    def _from_archive(self, archive: Path) -> Iterator[tuple[str, Iterator[Pair]]]:
-        return ((split, _rows(lines)) for split, lines in self._members(archive))
 
     def _count(self, archive: Path) -> dict[str, int]:
         return {split: sum(1 for _ in lines) for split, lines in self._members(archive)}

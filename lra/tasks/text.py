@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,7 @@ from lra.core.errors import UserError
 from lra.core.files import opened
 from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority, texts_of
-from lra.data.cache import NUL, Identity, Splits
-from lra.data.fingerprints import Stamp
+from lra.data.cache import NUL, Splits
 from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.data.sampling import held_out, limited
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
@@ -65,6 +64,7 @@ class Review:
         return self.text, self.label
 
 
+@dataclass(kw_only=True)
 class Text(FromSource):
     """Reviews cut at the right to `max_length` bytes, id = byte + 1, sorted by their bytes.
 
@@ -72,13 +72,15 @@ class Text(FromSource):
     train, stratified and seeded. `limit`: at most this many examples of each split, for quick checks.
     """
 
-    def __init__(
-        self, *, max_length: PositiveInt, validation: Literal["test", "holdout"], limit: PositiveInt | None
-    ) -> None:
-        self.max_length = max_length
-        self.validation = validation
-        self.validates_on_test = validation == "test"
-        self.limit = limit
+    name = "text"
+
+    max_length: PositiveInt
+    validation: Literal["test", "holdout"]
+    limit: PositiveInt | None
+
+    @property
+    def validates_on_test(self) -> bool:
+        return self.validation == "test"
 
     def facts_of(self, content: Content) -> TaskSpec:
         complete = dict.fromkeys(READ_SPLITS, len(CLASSES) * ROWS_PER_CLASS)
@@ -89,23 +91,12 @@ class Text(FromSource):
             f"limit {self.limit}": self.limit is not None,
         }
         return TaskSpec(
-            name=titled("text", notes),
+            name=titled(self.name, notes),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=self.max_length,
             classes=len(CLASSES),
-            documents=1,
         )
-
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": "text",
-            "version": VERSION,
-            "max_length": self.max_length,
-            "validation": self.validation,
-            "limit": self.limit,
-            "raw": stamps or None,
-        }
 
     def find(self, place: Place) -> Source:
         """The first of: the original archive, its unpacked folder, columnar or JSON-lines files, the hub."""
@@ -146,8 +137,7 @@ class Text(FromSource):
         if self.validation == "test":
             return read
         chosen = held_out(np.array([label for _, label in read["train"]]))
-        train = [example for example, held in zip(read["train"], chosen, strict=True) if not held]
-        val = [example for example, held in zip(read["train"], chosen, strict=True) if held]
+        train, val = (list(compress(read["train"], part)) for part in (~chosen, chosen))
         return {"train": train, "val": val, "test": read["test"]}
 
 

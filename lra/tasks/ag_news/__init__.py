@@ -5,6 +5,7 @@ trained on and the rest validates, as SimpleTRON's authors do.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,6 +39,7 @@ BERT, BERT_VOCABULARY, BERT_SIZE = "google-bert/bert-base-cased", 28_996, "213 k
 VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
 
 
+@dataclass(kw_only=True)
 class AgNews(FromSource):
     """Title and description in tokens; of a longer item the first `head` and the last `tail`.
 
@@ -47,32 +49,27 @@ class AgNews(FromSource):
     `limit`: at most this many examples of each split.
     """
 
-    def __init__(
-        self,
-        *,
-        tokenizer: Literal["auto", "wordpiece", "wordpiece_uncased", "bpe"],
-        vocab: str | None,
-        vocabulary: BpeVocabulary,
-        head: PositiveInt,
-        tail: NonNegativeInt,
-        limit: PositiveInt | None,
-    ) -> None:
-        if tokenizer == "wordpiece_uncased" and vocab is None:
+    name = "ag_news"
+
+    tokenizer: Literal["auto", "wordpiece", "wordpiece_uncased", "bpe"]
+    vocab: str | None
+    vocabulary: BpeVocabulary
+    head: PositiveInt
+    tail: NonNegativeInt
+    limit: PositiveInt | None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer == "wordpiece_uncased" and self.vocab is None:
             raise UserError("task.tokenizer=wordpiece_uncased: name its vocabulary with task.vocab=FILE")
-        if vocab is not None and tokenizer == "bpe":
-            raise UserError(f"task.vocab={vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
-        self.tokenizer = tokenizer
-        self.vocab = Path(vocab).expanduser() if vocab is not None else None
-        self.vocabulary = vocabulary
-        self.head, self.tail = head, tail
-        self.limit = limit
+        if self.vocab is not None and self.tokenizer == "bpe":
+            raise UserError(f"task.vocab={self.vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
         self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
 
     def _vocabulary(self, place: Place | None) -> Path | None:
         """The file of word pieces that was named, or else is at hand."""
-        if self.tokenizer == "bpe" or self.vocab or place is None:
-            return self.vocab
-        return first(place, *VOCABULARIES)
+        if self.vocab is not None:
+            return Path(self.vocab).expanduser()
+        return None if self.tokenizer == "bpe" or place is None else first(place, *VOCABULARIES)
 
     def _pieces(self, vocab: Path | None) -> bool:
         """Whether the tokens are word pieces, given the vocabulary at hand."""
@@ -101,25 +98,25 @@ class AgNews(FromSource):
             f"limit {self.limit}": self.limit is not None,
         }
         return TaskSpec(
-            name=titled("ag_news", notes),
+            name=titled(self.name, notes),
             version=VERSION,
             vocab_size=size,
             max_len=self.head + self.tail,
             classes=CLASSES,
-            documents=1,
         )
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
         vocab = self._vocabulary(place)
-        pieces = {"pieces": sha256(self.vocab) if self.vocab else None, **self._case}
+        pieces = {"pieces": None if self.vocab is None else sha256(vocab), **self._case}
+        unnamed = sha256(vocab) if vocab and self.vocab is None else None  # of a vocabulary that was at hand
         return {
-            "task": "ag_news",
+            "task": self.name,
             "version": VERSION,
             "tokenizer": pieces if self._pieces(vocab) else {"bpe": self.vocabulary},
             "head": self.head,
             "tail": self.tail,
             "limit": self.limit,
-            "raw": _raw(stamps, None if self.vocab else vocab),
+            "raw": {"data": stamps, "vocab": unnamed} if stamps or unnamed else None,
         }
 
     def find(self, place: Place) -> Source:
@@ -192,20 +189,11 @@ class AgNews(FromSource):
 
 def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
     """Train, validation and test; train in the order of the digests of its texts where it has no order of its own."""
-    train = read["train"] if ordered else sorted(read["train"], key=lambda item: _digest(item[0]))
+    train = read["train"]
+    if not ordered:
+        train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
     cut = len(train) * 7 // 10
     return {"train": train[:cut], "val": train[cut:], "test": read["test"]}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _raw(stamps: list[Stamp], vocab: Path | None) -> dict[str, Any] | None:
-    """What the identity of a cache says of the files that were found: data, and a vocabulary that nobody named."""
-    if not stamps and vocab is None:
-        return None
-    return {"data": stamps, "vocab": sha256(vocab) if vocab else None}
 
 
 def _count(rows: int, split: str) -> str:
