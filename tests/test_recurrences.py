@@ -486,6 +486,18 @@ def test_where_states_begin() -> None:
     assert (values.imag > 0).all()
 
 
+@pytest.mark.parametrize("attention", ["mamba2", "gated_deltanet"])
+@pytest.mark.parametrize("option", ["dt", "a"])
+def test_steps_begin_between_two_ends(attention: str, option: str) -> None:
+    with pytest.raises(UserError, match=f"attention.{option}_min=99.0: expected at most attention.{option}_max="):
+        mixer_of(attention, f"attention.{option}_min=99.0")
+
+
+def test_a_denominator_is_not_made_smaller() -> None:
+    with pytest.raises(UserError, match=r"attention.eps=-1.0: should be greater than or equal to 0"):
+        mixer_of("linear", "attention.eps=-1.0")
+
+
 def test_wrong_options_of_state_spaces() -> None:
     with pytest.raises(UserError, match="attention.state=6: expected a multiple of 2 attention.blocks=4"):
         mixer_of("s5", "attention.state=6", "attention.blocks=2")

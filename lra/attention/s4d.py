@@ -25,6 +25,7 @@ from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
+from lra.ops.first_weights import check_ends
 from lra.ops.precision import at_least_float32, full_precision
 
 
@@ -73,8 +74,7 @@ class S4D(Mixer):
             raise UserError(f"attention.copies={copies} does not divide model.dim={shape.dim}")
         if state % 2:
             raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
-        if dt_min > dt_max:
-            raise UserError(f"attention.dt_min={dt_min}: expected at most attention.dt_max={dt_max}")
+        check_ends("dt", dt_min, dt_max)
         self.state = state
         self.directions = 1 if self.causal else 2
         dim, modes = shape.dim, state // 2

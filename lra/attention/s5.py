@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
-from lra.ops.first_weights import draw_truncated
+from lra.ops.first_weights import check_ends, draw_truncated
 from lra.ops.state_space import SHELL, StateSpace
 
 UNRELEASED = (
@@ -58,8 +58,7 @@ class S5(StateSpace):
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
-        if dt_min > dt_max:
-            raise UserError(f"attention.dt_min={dt_min}: expected at most attention.dt_max={dt_max}")
+        check_ends("dt", dt_min, dt_max)
         super().__init__(shape, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)

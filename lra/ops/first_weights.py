@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from lra.core.errors import UserError
+
 CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
 
 
@@ -32,3 +34,9 @@ def draw_truncated(tensor: Tensor, deviation: float) -> Tensor:
     """Normal numbers, cut off at two deviations of the uncut ones so that their own deviation is this; in place."""
     uncut = deviation / CUT_OFF
     return nn.init.trunc_normal_(tensor, std=uncut, a=-2 * uncut, b=2 * uncut)
+
+
+def check_ends(option: str, least: float, most: float) -> None:
+    """Raises UserError where an attention's `{option}_min` is above its `{option}_max`, between which it begins."""
+    if least > most:
+        raise UserError(f"attention.{option}_min={least}: expected at most attention.{option}_max={most}")

@@ -7,6 +7,7 @@ Legend: M features, N width of the values.
 from abc import abstractmethod
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -26,7 +27,7 @@ class KernelAttention(Attention, abstract=True):
     can_be_causal = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, eps: float) -> None:
+    def __init__(self, shape: Shape, *, eps: NonNegativeFloat) -> None:
         super().__init__(shape)
         self.eps = eps
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu, softplus
 
+from lra.ops.first_weights import check_ends
 from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import both_ways
@@ -82,6 +83,8 @@ class DecaySteps(nn.Module):
 
     def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
         super().__init__()
+        check_ends("a", a_min, a_max)
+        check_ends("dt", dt_min, dt_max)
         self.project = nn.Linear(shape.dim, shape.heads, bias=False)
         low, high = math.log(dt_min), math.log(dt_max)
         start = (low + (high - low) * torch.rand(shape.heads)).exp()
