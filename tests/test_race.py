@@ -16,7 +16,7 @@ from lra.report import Report
 from lra.report.read.records import load
 from lra.report.render import layout
 from lra.report.statistics import inference
-from lra.report.statistics.race import Race, grouped, quicker, race_of
+from lra.report.statistics.race import Race, grouped, race_of
 
 BUDGET = 700
 TRAIN = {"lr": 0.005, "goal": 99.0, "steps": BUDGET}
@@ -62,6 +62,10 @@ def test_seeds_that_are_missing_are_said(solved: int, word: str) -> None:
     """Whoever solves a task ends first: of a sweep that is not finished, the quick are there."""
     known = race(300, 200, 500, solved=solved, declared=5)
     assert (known.word, known.learned, known.median) == (word, False, None)
+
+
+def quicker(first: Race, other: Race) -> tuple[bool, float] | None:
+    return inference.log_rank(first.times, other.times)
 
 
 def test_the_log_rank_test_is_that_of_its_definition() -> None:

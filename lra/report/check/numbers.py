@@ -41,9 +41,8 @@ from lra.report.render import layout
 from lra.report.render.markup import markdown
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import asked, verdict
-from lra.report.statistics.inference import ALPHA
 from lra.report.statistics.race import Race
-from lra.report.statistics.table import Column, TableRow, Verdict, Word, paired
+from lra.report.statistics.table import Column, TableRow, Verdict, paired
 
 BENCH, PUBLISHED = "bench", "published"
 BENCH_FILE = "bench.json"
@@ -237,11 +236,8 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
 
 def _quicker(column: Column, first: str, other: str) -> Quantity:
     """Whether a row gets to the goal quicker or slower than its reference, after Holm's correction over the rows."""
-    tests = {(test.row.name, test.reference): test for test in column.race_tests}
-    test = tests.get((first, other))
-    if test is None:
-        return Quantity([], "")
-    return Quantity([("quicker" if test.quicker else "slower") if test.holm < ALPHA else Word.UNDECIDED], "{}")
+    test = column.race_tests.get(_one(column, first).order)
+    return Quantity([test.word] if test and test.reference == other else [], "{}")
 
 
 def _published(source: str, task: str, system: str) -> Quantity:

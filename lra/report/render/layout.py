@@ -13,7 +13,6 @@ from lra.report.read.published import Published, PublishedTable
 from lra.report.read.records import Record, anchor
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import KINDS, Across
-from lra.report.statistics.inference import ALPHA
 from lra.report.statistics.race import GAP, grouped
 from lra.report.statistics.table import (
     FULL_PATTERN,
@@ -220,7 +219,7 @@ def verdicts(column: Column) -> Grid:
 def race(column: Column) -> Grid:
     """Who reached the goal of a task, and when: medians over the seeds, seconds over those that solved it, and the
     log-rank test against the reference."""
-    p, holm = ({test.row.order: getattr(test, name) for test in column.race_tests} for name in ("p", "holm"))
+    p, holm = ({order: getattr(test, name) for order, test in column.race_tests.items()} for name in ("p", "holm"))
     columns: dict[str, Callable[[TableRow], str]] = {
         "system": lambda row: row.name,
         "verdict": lambda row: row.race.word,
@@ -389,15 +388,17 @@ def sign(row: TableRow, column: Column) -> str:
         return ""
     if not both_reached(row, column):
         return SIGNS.get(row.verdict.word, "")
-    told = [test for test in column.race_tests if test.row.order == row.order and test.holm < ALPHA]
-    return ("quicker" if told[0].quicker else "slower") if told else SIGNS[Word.UNDECIDED]
+    test = column.race_tests.get(row.order)
+    word = test.word if test else Word.UNDECIDED
+    return SIGNS.get(word, word)
 
 
 def sign_in_full(row: TableRow, column: Column) -> str:
     """What a sign rests on."""
     verdict = row.verdict
     if both_reached(row, column):
-        p = next((f", {p_text(test.holm)} (Holm)" for test in column.race_tests if test.row.order == row.order), "")
+        test = column.race_tests.get(row.order)
+        p = f", {p_text(test.holm)} (Holm)" if test else ""
         return f"steps to the goal beside those of {verdict.reference}: log-rank test{p}"
     return f"{verdict.word}: {signed(verdict.estimate)} {interval(verdict.interval)} to {verdict.reference}"
 

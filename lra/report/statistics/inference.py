@@ -239,7 +239,8 @@ def median_time(happened: Sequence[float], censored: Sequence[float]) -> int | N
 
 
 def log_rank(first: Times, other: Times) -> tuple[bool, float] | None:
-    """Whether the first is the quicker, and the p of the log-rank test; None where it has nothing to compare."""
+    """Whether the first is the quicker, and the p of the log-rank test that both take as long; None where it has
+    nothing to compare."""
     from scipy.stats import CensoredData, logrank
 
     with np.errstate(invalid="ignore"):  # 0 / 0 then

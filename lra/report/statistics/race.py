@@ -7,6 +7,8 @@ task within it, whenever that was; at the step of its end it is no loss by chanc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lra.records import course
 from lra.report.read.records import RecordedCell
 from lra.report.statistics import inference
@@ -93,33 +95,17 @@ def race_of(cell: RecordedCell) -> Race | None:
 
 def span(*races: Race) -> str:
     """After how many steps their runs ended, as in `1,900` or `1,900 to 5,000`."""
-    steps = [run for race in races for run in race.steps.values()]
-    return f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
-
-
-def quicker(race: Race, other: Race) -> tuple[bool, float] | None:
-    """Whether the first is the quicker, and the p of the log-rank test that both take as many steps; None where the
-    seeds cannot say: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
-    return inference.log_rank(race.times, other.times)
-
-
-def groups(scores: Mapping[int, float]) -> list[list[float]]:
-    """The scores of the seeds, ascending, in one group, or in several between which lie `GAP` points or more."""
-    parts: list[list[float]] = []
-    for score in sorted(scores.values()):
-        if parts and score - parts[-1][-1] < GAP:
-            parts[-1].append(score)
-        else:
-            parts.append([score])
-    return parts
+    return _range([steps for race in races for steps in race.steps.values()], ",")
 
 
 def grouped(scores: Mapping[int, float]) -> str:
-    """As in `2 at 25 to 32, 3 at 77 to 91`; empty where the seeds are one group."""
-    parts = groups(scores)
-    return ", ".join(f"{len(part)} at {_range(part)}" for part in parts) if len(parts) > 1 else ""
+    """The scores of seeds in groups between which lie `GAP` points or more, as in `2 at 25 to 32, 3 at 77 to 91`; empty
+    where they are one group."""
+    ascending = np.sort(list(scores.values()))
+    parts = np.split(ascending, np.flatnonzero(np.diff(ascending) >= GAP) + 1)
+    return ", ".join(f"{len(part)} at {_range(part, '.0f')}" for part in parts) if len(parts) > 1 else ""
 
 
-def _range(part: Sequence[float]) -> str:
-    low, high = (f"{end:.0f}" for end in (part[0], part[-1]))
+def _range(numbers: Sequence[float], form: str) -> str:
+    low, high = (format(end, form) for end in (min(numbers), max(numbers)))
     return low if low == high else f"{low} to {high}"

@@ -23,7 +23,7 @@ from lra.report.read.published import PublishedTable
 from lra.report.read.records import Curve, Record, RecordedCell
 from lra.report.statistics import inference
 from lra.report.statistics.inference import Difference, Discordant
-from lra.report.statistics.race import Race, quicker, race_of
+from lra.report.statistics.race import Race, race_of
 
 T = TypeVar("T")
 
@@ -100,7 +100,9 @@ class Summary:
 
     @property
     def mean_minus_published(self) -> float | None:
-        return _minus(self.mean, self.published_best)
+        if self.mean is None or self.published_best is None:
+            return None
+        return self.mean - self.published_best
 
     @property
     def gain_of_best(self) -> float | None:
@@ -121,10 +123,6 @@ def _known(value: T | None) -> T:
     """A value of which was asked before whether it is there."""
     assert value is not None
     return value
-
-
-def _minus(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other
 
 
 @dataclass(frozen=True)
@@ -268,6 +266,13 @@ class RaceTest:
     p: float
     holm: float
 
+    @property
+    def word(self) -> str:
+        """What holds after the correction."""
+        if self.holm >= inference.ALPHA:
+            return Word.UNDECIDED
+        return "quicker" if self.quicker else "slower"
+
 
 @dataclass(frozen=True)
 class Column:
@@ -304,16 +309,17 @@ class Column:
         return goals.pop() if len(goals) == 1 else None
 
     @cached_property
-    def race_tests(self) -> list[RaceTest]:
-        """Of the rows that have a reference, where one of the two reached the goal."""
+    def race_tests(self) -> dict[tuple[Any, ...], RaceTest]:
+        """Of the rows that have a reference, by their places in tables; without those of which the seeds cannot say who
+        is quicker: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
         by_name = {row.name: row for row in self.rows}
         tested = []
         for row in self.rows:
             other = by_name.get(row.verdict.reference) if row.verdict else None
-            if other and row.race and other.race and (result := quicker(row.race, other.race)) is not None:
+            if other and row.race and other.race and (result := inference.log_rank(row.race.times, other.race.times)):
                 tested.append((row, other.name, *result))
         corrected = inference.holm([p for *_, p in tested])
-        return [RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)]
+        return {test[0].order: RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)}
 
     @property
     def strongest(self) -> tuple[str, float] | None:
@@ -336,9 +342,8 @@ class Column:
             settings = row.cell.key.settings
             depth = DEPTH.search(settings)
             if depth:
-                name = row.name.removesuffix(f" ({settings})")
                 rest = DEPTH.sub("", settings).strip()
-                systems.setdefault(f"{name} ({rest})" if rest else name, {})[int(depth[1])] = row
+                systems.setdefault(f"{row.base} ({rest})" if rest else row.base, {})[int(depth[1])] = row
         return {name: dict(sorted(rows.items())) for name, rows in systems.items() if len(rows) > 1}
 
     @property

@@ -122,12 +122,10 @@ def _stuck(column: Column) -> str:
 
 def _trivial(column: Column) -> str:
     """Where a trivial baseline is above systems."""
-    if column.strongest is None:
-        return ""
-    name, value = column.strongest
     done, below = _below(column)
     if not below:
         return ""
+    name, value = column.strongest
     which = "every system" if below == done else f"{below} of {done} systems"
     beats = "below" if column.metric == "perplexity" else "above"
     return f" A trivial baseline, {name} ({value:.2f}), is {beats} {which}, beyond chance."
@@ -163,13 +161,10 @@ def _race(column: Column) -> str:
 
 def _quicker(column: Column) -> str:
     """Whose steps to the goal differ from those of the reference."""
-    tests = column.race_tests
+    tests = column.race_tests.values()
     if not tests:
         return ""
-    words = {
-        word: [test.row.name for test in tests if test.holm < ALPHA and test.quicker == first]
-        for word, first in (("quicker", True), ("slower", False))
-    }
+    words = {word: [test.row.name for test in tests if test.word == word] for word in ("quicker", "slower")}
     said = "; ".join(f"{word}: {_some(rows)}" for word, rows in words.items() if rows)
     names = {test.reference for test in tests}
     reference = min(names) if len(names) == 1 else "the reference of its settings"
@@ -236,12 +231,12 @@ def _holm(judged: list[TableRow]) -> str:
 
 
 def _baselines(column: Column) -> str:
-    if column.strongest is None:
+    done, below = _below(column)
+    if not below:
         return ""
     name, value = column.strongest
-    done, below = _below(column)
     worse = "above" if column.metric == "perplexity" else "below"
-    return f" {below} of {done} {worse} the strongest baseline ({name}, {value:.2f})." if below else ""
+    return f" {below} of {done} {worse} the strongest baseline ({name}, {value:.2f})."
 
 
 def _below(column: Column) -> tuple[int, int]:
