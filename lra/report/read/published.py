@@ -90,7 +90,6 @@ class Published:
                     raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
-        self._order = list(self._rows)
 
     def add(self, key: CellKey, row: dict[str, str] | None) -> None:
         """A row as a record has it, of an attention that no file names; a name that is taken stays with who has it."""
@@ -101,7 +100,6 @@ class Published:
         if name not in self._systems:
             fields = {"name": name, "attention": key.attention, "variant": key.variant}
             self._systems[name] = self._rows[place] = PublishedSystem(**fields, complexity=row["complexity"])
-            self._order.append(place)
 
     def rows(self) -> Iterator[PublishedSystem]:
         """All systems, in order."""
@@ -123,8 +121,8 @@ class Published:
 
     def order(self, key: CellKey) -> tuple:
         """Sorts rows as the paper does, others after them."""
-        place = (key.attention, key.variant)
-        return (self._order.index(place) if place in self._order else len(self._order), *place, _natural(key.settings))
+        place, places = (key.attention, key.variant), list(self._rows)
+        return (places.index(place) if place in places else len(places), *place, _natural(key.settings))
 
     def title(self, task: str) -> str:
         return self.tasks.get(task, task)

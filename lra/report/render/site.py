@@ -130,11 +130,10 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
 
     def weight(benchmark: Benchmark) -> tuple[int, int]:
         columns = [column for _, column in benchmark.columns]
-        return -sum(column.goal is not None for column in columns), -sum(
-            column.source is not None for column in columns
-        )
+        races = sum(column.goal is not None for column in columns)
+        return races, sum(column.source is not None for column in columns)
 
-    return sorted(compared, key=weight)
+    return sorted(compared, key=weight, reverse=True)
 
 
 def _at_chance(column: Column) -> bool:
@@ -162,32 +161,8 @@ def _said(row: TableRow) -> str:
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 300, 44, 96, 16, 38  # pixels
 WIDE, HIGH = 6.4, 13  # of a letter of a name
 TICKS = (
-    0.25,
-    0.35,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-    1,
-    1.1,
-    1.2,
-    1.35,
-    1.5,
-    1.75,
-    2,
-    2.5,
-    3,
-    4,
-    5,
-    6,
-    8,
-    12,
-    16,
-    24,
-    32,
-    48,
-    64,
+    *(0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5),
+    *(3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64),
 )
 MOST_TICKS = 8
 

@@ -90,12 +90,11 @@ class Tables:
     def named(self) -> list[tuple[str, Column]]:
         """The columns, each with what it is called beside all others: its task in one word, with the protocol where
         there are several."""
-        rules = {(section.protocol, section.selection) for section in self.sections}
-        several = {protocol for protocol, _ in rules} if len(rules) > 1 else set()
+        protocols = {section.protocol for section in self.sections}
         names = []
         for section in self.sections:
-            where = f", {section.protocol}" if several else ""
-            where += f", {section.selection}" if len(rules) > max(1, len(several)) else ""
+            where = f", {section.protocol}" if len(self.sections) > 1 else ""
+            where += f", {section.selection}" if len(self.sections) > len(protocols) else ""
             names += [(column.short + where, column) for column in section.columns]
         return names
 
@@ -110,9 +109,7 @@ def sections(run_files: RunFiles, cells: list[RecordedCell], published: Publishe
     titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
     tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks, titles)
     for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
-        by_task: dict[str, list[RecordedCell]] = {}
-        for cell in group:
-            by_task.setdefault(cell.key.task, []).append(cell)
+        by_task = {task: list(members) for task, members in groupby(group, key=lambda cell: cell.key.task)}
         columns = [_column(run_files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
         columns = [
             replace(column, short=short[column.task], plain=plain(column), answer=answer(column))
@@ -248,8 +245,8 @@ def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping
         base, _, note = task.partition(" (")
         name = base + (_other_data(note) if base in published else "")
         numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
-        same = sum(numbered.fullmatch(other) is not None for earlier, other in names.items() if earlier != task)
-        names.setdefault(task, f"{name}-{same + 1}" if same else name)
+        same = sum(numbered.fullmatch(other) is not None for other in names.values())
+        names[task] = f"{name}-{same + 1}" if same else name
     return names
 
 
