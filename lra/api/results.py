@@ -145,7 +145,7 @@ def compare(first: TableRow, other: TableRow, *, margin: float | None = None) ->
     refuse_other_labels([first, other])
     if margin is None:
         margin = asked([first.cell, other.cell]).margin
-    judged = verdict(first, other, Question(other.name, margin), first.cell.metric)
+    judged = verdict(first, other, Question(other.name, margin))
     assert judged is not None
     return judged
 

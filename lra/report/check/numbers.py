@@ -230,7 +230,7 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
     values = [first_row.scores[seed] - other_row.scores[seed] for seed in seeds]
     judged = first_row.verdict
     if judged is None or judged.reference != other:
-        judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]), column.metric)
+        judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]))
     return Quantity(read(difference, values, judged), form)
 
 

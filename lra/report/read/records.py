@@ -160,10 +160,6 @@ class RecordedCell:
         return bool(self.declared) and len(self.scores()) == len(self.seeds())
 
 
-def settings_text(settings: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in sorted(settings.items()))
-
-
 def refuse(fault: str) -> NoReturn:
     raise UserError(fault)
 
@@ -276,14 +272,8 @@ def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:
 
 def key_of(cell: Mapping[str, Any], task: str, selection: str | None = None) -> CellKey:
     """Of a cell as a record or a sweep.json has it; `selection`: the rule that a report is asked for."""
-    return CellKey(
-        cell["protocol"],
-        selection or cell["selection"],
-        task,
-        cell["attention"],
-        cell["variant"],
-        settings_text(cell["settings"]),
-    )
+    settings = " ".join(f"{name}={value}" for name, value in sorted(cell["settings"].items()))
+    return CellKey(cell["protocol"], selection or cell["selection"], task, cell["attention"], cell["variant"], settings)
 
 
 def _keys(

@@ -21,16 +21,7 @@ from lra.report.read.published import Published, files
 from lra.report.read.records import Record, RecordedCell, Tell, load, refuse
 from lra.report.statistics import inference
 from lra.report.statistics.comparison import Across, across, asked, badges, judged
-from lra.report.statistics.table import (
-    COLLAPSED,
-    OUTLIER,
-    Column,
-    Comparison,
-    Section,
-    Summary,
-    TableRow,
-    compare,
-)
+from lra.report.statistics.table import COLLAPSED, OUTLIER, Column, Section, Summary, TableRow
 from lra.report.statistics.words import answer, plain
 
 T = TypeVar("T")
@@ -123,24 +114,17 @@ def _column(files: RunFiles, cells: list[RecordedCell], published: Published) ->
     task = cells[0].key.task
     trivial = baselines(cells)
     cells = sorted(cells, key=lambda cell: published.order(cell.key))
-    metric = next((cell.metric for cell in cells if cell.runs), cells[0].metric)
     rows = [_row(files, cell, published, trivial.get(MAJORITY)) for cell in cells]
     refuse_other_labels(rows)
     source = published.source(task)
-    rows = [replace(row, badges=badges(row, trivial, metric, source)) for row in judged(rows, asked(cells), metric)]
-    column = Column(
+    rows = [replace(row, badges=badges(row, trivial, source)) for row in judged(rows, asked(cells))]
+    return Column(
         key=cells[0].key.column,
         title=published.title(task),
-        metric=metric,
+        metric=next((cell.metric for cell in cells if cell.runs), cells[0].metric),
         baselines=trivial,
         rows=rows,
         source=source,
-    )
-    if column.leader is None:
-        return column
-    others = [compare(column.leader, row) for row in column.rows if row is not column.leader]
-    return replace(
-        column, against=others + [_beside(column.leader, name, value) for name, value in sorted(trivial.items())]
     )
 
 
@@ -185,11 +169,6 @@ def refuse_other_labels(rows: list[TableRow]) -> None:
     for path, labels in labelled[1:]:
         if not np.array_equal(labels, labelled[0][1]):
             raise UserError(f"{path} and {labelled[0][0]} were tested on different labels, yet share a column")
-
-
-def _beside(row: TableRow, name: str, value: float) -> Comparison:
-    scores = list(row.scores.values())
-    return Comparison(row.name, name, True, inference.difference(scores, [value] * len(scores)), {})
 
 
 def _corrected(columns: list[Column]) -> list[Column]:

@@ -37,9 +37,9 @@ def _by_default() -> Question:
     return Question(sweep["reference"], sweep["margin"])
 
 
-def judged(rows: list[TableRow], question: Question, metric: str) -> list[TableRow]:
+def judged(rows: list[TableRow], question: Question) -> list[TableRow]:
     """The rows of a column with their verdicts; p is corrected after Holm over all of them."""
-    verdicts = [verdict(row, reference(row, rows, question), question, metric) for row in rows]
+    verdicts = [verdict(row, reference(row, rows, question), question) for row in rows]
     tested = [place for place, outcome in enumerate(verdicts) if outcome is not None and outcome.p is not None]
     for place, holm in zip(tested, inference.holm([verdicts[place].p for place in tested]), strict=True):
         verdicts[place] = replace(verdicts[place], holm=holm)
@@ -71,7 +71,7 @@ def _is(row: TableRow, name: str | None) -> bool:
     return row.is_vanilla if name is None else name in (row.name, row.base)
 
 
-def verdict(row: TableRow, other: TableRow | None, question: Question, metric: str) -> Verdict | None:
+def verdict(row: TableRow, other: TableRow | None, question: Question) -> Verdict | None:
     """None for the reference itself."""
     if other is row:
         return None
@@ -88,7 +88,7 @@ def verdict(row: TableRow, other: TableRow | None, question: Question, metric: s
     if reason:
         return replace(untested, reason=reason)
     equivalence = difference.equivalence(question.margin)
-    word = _word(difference, equivalence, lower=metric == "perplexity")
+    word = _word(difference, equivalence, lower=row.cell.metric == "perplexity")
     stuck = next((system.name for system in (other, row) if system.collapsed == system.summary.done), None)
     if stuck and word in (Word.EQUIVALENT, Word.UNDECIDED):
         return replace(untested, reason=f"{stuck} collapsed in every seed")
@@ -153,16 +153,16 @@ KINDS = {
 """By the first letter of a code, what it is called and what it means."""
 
 
-def badges(
-    row: TableRow, baselines: dict[str, float], metric: str, published: PublishedTable | None
-) -> tuple[Badge, ...]:
+def badges(row: TableRow, baselines: dict[str, float], published: PublishedTable | None) -> tuple[Badge, ...]:
     """What a reader must know of the numbers of a row; `published`: the table whose numbers stand beside them."""
     done, selection = row.summary.done, row.cell.key.selection
+    if not done:
+        return ()
     on_test = selection == "best_val" and any("best_test" in run["test"] for run in row.finished)
     shown = {
         "T": on_test or selection == "best_test",
         "C": bool(row.collapsed),
-        "B": bool(done) and _below(row, baselines, metric),
+        "B": _below(row, baselines),
         "n": done < ENOUGH,
         "U": row.verdict is not None and row.verdict.word == Word.UNTESTED,
         "P": bool(PARTIAL.search(row.cell.key.task)),
@@ -171,7 +171,7 @@ def badges(
     }
     numbers = {"C": (f"{row.collapsed}/{done}", f"collapsed {row.collapsed}/{done}"), "n": (str(done), f"n = {done}")}
     caveats = []
-    for kind in (kind for kind, is_shown in shown.items() if is_shown and done):
+    for kind in (kind for kind, is_shown in shown.items() if is_shown):
         number, label = numbers.get(kind, ("", KINDS[kind][0]))
         caveats.append(Badge(f"{kind}{number}", label, KINDS[kind][1]))
     return tuple(caveats)
@@ -183,18 +183,18 @@ def _narrow(row: TableRow, published: PublishedTable) -> bool:
     return theirs is not None and any(width is not None and width < theirs for width in widths)
 
 
-def _below(row: TableRow, baselines: dict[str, float], metric: str) -> bool:
+def _below(row: TableRow, baselines: dict[str, float]) -> bool:
     """Whether the 95 % interval of the mean leaves out the strongest baseline, on the wrong side; with one seed, the
     interval over examples."""
-    sign = -1 if metric == "perplexity" else 1
+    sign = -1 if row.cell.metric == "perplexity" else 1
     strongest = max((sign * value for value in baselines.values()), default=-math.inf)
     if row.summary.interval is not None:
         return max(sign * end for end in row.summary.interval) < strongest
-    return sign * row.summary.mean + _of_examples(row, metric) < strongest
+    return sign * row.summary.mean + _of_examples(row) < strongest
 
 
-def _of_examples(row: TableRow, metric: str) -> float:
-    if metric == "perplexity":
+def _of_examples(row: TableRow) -> float:
+    if row.cell.metric == "perplexity":
         return 0.0
     [seed] = row.scores
     entry = row.cell.runs[seed]["test"][row.cell.key.selection]

@@ -10,7 +10,7 @@ A column is one task under one protocol and selection rule; a section is all col
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
@@ -276,9 +276,8 @@ class RaceTest:
 
 @dataclass(frozen=True)
 class Column:
-    """One task under one protocol and rule. `against`: the row with the best mean beside every other and every
-    baseline; `adjusted`: the largest p of these, corrected over the columns; `short`: the task in one word; `plain`:
-    what the verdicts say, in a sentence; `answer`: all of them in words."""
+    """One task under one protocol and rule. `adjusted`: `p`, corrected over the columns; `short`: the task in one word;
+    `plain`: what the verdicts say, in a sentence; `answer`: all of them in words."""
 
     key: tuple[str, str, str]
     title: str
@@ -286,7 +285,6 @@ class Column:
     baselines: dict[str, float]
     rows: list[TableRow]
     source: PublishedTable | None
-    against: list[Comparison] = field(default_factory=list)
     adjusted: float | None = None
     short: str = ""
     plain: str = ""
@@ -430,10 +428,23 @@ class Column:
         return f"No row is bold: {_known(self.leader).name} has the best mean, but {closest}."
 
     @cached_property
+    def against(self) -> list[Comparison]:
+        """The row with the best mean beside every other and every trivial baseline."""
+        if self.leader is None:
+            return []
+        name, scores = self.leader.name, list(self.leader.scores.values())
+        of_baselines = [
+            Comparison(name, trivial, True, inference.difference(scores, [value] * len(scores)), {})
+            for trivial, value in sorted(self.baselines.items())
+        ]
+        return [compare(self.leader, row) for row in self.rows if row is not self.leader] + of_baselines
+
+    @cached_property
     def pairs(self) -> list[Comparison]:
         """All pairs of rows, the leader first in its own."""
-        rows = sorted(self.rows, key=lambda row: row is not self.leader)
-        return [compare(first, other) for first, other in combinations(rows, 2)]
+        others = [row for row in self.rows if row is not self.leader]
+        of_leader = [pair for pair in self.against if not pair.is_baseline]
+        return of_leader + [compare(first, other) for first, other in combinations(others, 2)]
 
 
 @dataclass(frozen=True)
