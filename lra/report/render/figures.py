@@ -469,20 +469,16 @@ def _a_panel_each(shown: list[DrawnSystem], score: str, label: str) -> "Figure":
 
 def _by_depth(column: Column, systems: list[DrawnSystem]) -> "Figure | None":
     """Table 2 of the paper: every seed at every number of blocks, and the means."""
-    scores = {
-        name: {depth: list(by_depth.values()) for depth, row in rows.items() if (by_depth := row.scores)}
-        for name, rows in column.by_depth.items()
-    }
-    if not any(scores.values()):
+    if not any(row.scores for rows in column.by_depth.values() for row in rows.values()):
         return None
     figure, [panel] = new_figure(1, 2.4, across=1)
-    for number, (name, by_depth) in enumerate(scores.items()):
+    for number, (name, rows) in enumerate(column.by_depth.items()):
         style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        points = [(depth, score) for depth, seeds in by_depth.items() for score in seeds]
+        points = [(depth, score) for depth, row in rows.items() for score in row.scores.values()]
         panel.plot(*zip(*points, strict=True), fillstyle="none", linestyle="", alpha=0.6, **style)
-        means = [(depth, fmean(seeds)) for depth, seeds in by_depth.items()]
+        means = [(depth, row.summary.mean) for depth, row in rows.items() if row.scores]
         panel.plot(*zip(*means, strict=True), linestyle=DASHES[number % len(DASHES)], label=plain(name), **style)
-        published = [(depth, row.summary.published_best) for depth, row in column.by_depth[name].items()]
+        published = [(depth, row.summary.published_best) for depth, row in rows.items()]
         if any(value is not None for _, value in published):
             label = plain(f"{name}, published")
             panel.plot(*zip(*published, strict=True), color=style["color"], linestyle=":", label=label)

@@ -341,9 +341,7 @@ def _trained_anew(columns: Sequence[Column]) -> str:
     said = []
     for column in columns:
         for name, best in column.baselines.items():
-            lowest = min(
-                run.get("baselines", {}).get(name, best) for row in column.rows for run in row.cell.runs.values()
-            )
+            lowest = min(run.get("baselines", {}).get(name, best) for run in column.runs)
             if lowest < best:
                 said.append(f"{name} of {column.short}: {decimals(lowest)} to {decimals(best)}")
     return f"A baseline was trained on each machine, and the best counts: {'; '.join(said)}." if said else ""
@@ -354,8 +352,7 @@ def _repeated(columns: Sequence[Column]) -> str:
     shares = {
         column.short: f"{share:.1f} % of the test examples of {column.short} are in the training set, too"
         for column in columns
-        for row in column.rows
-        for run in row.cell.runs.values()
+        for run in column.runs
         if (share := run.get("test_in_train") or 0) >= 0.05
     }
     return "; ".join(shares.values()) + "." * bool(shares)

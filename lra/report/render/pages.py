@@ -103,8 +103,7 @@ def _summed(tables: Tables) -> Iterator[str]:
 
 def _other_rules(section: Section) -> list[str]:
     """The runs' own rules of selection that are not the section's."""
-    runs = [run for column in section.columns for row in column.rows for run in row.runs]
-    return sorted({run["selection"] for run in runs} - {section.selection})
+    return sorted({run["selection"] for column in section.columns for run in column.runs} - {section.selection})
 
 
 def _made(runs: Sequence[Record]) -> dict[str, Any]:

@@ -294,6 +294,10 @@ class Column:
     def task(self) -> str:
         return self.key[2]
 
+    @property
+    def runs(self) -> list[Record]:
+        return [run for row in self.rows for run in row.runs]
+
     @cached_property
     def by_order(self) -> dict[tuple[Any, ...], TableRow]:
         """The rows by their places in tables."""
@@ -360,7 +364,7 @@ class Column:
         """What the published numbers are, and which settings of our runs are not theirs; empty where there are none."""
         if self.source is None:
             return ""
-        configs = [run["config"] for row in self.rows for run in row.runs]
+        configs = [run["config"] for run in self.runs]
         others = []
         for key, theirs in self.source.settings.get(self.task, {}).items():
             group, name = key.split(".")
