@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> list[Path]:
-    return figures.write_figures(folder, Report(folder).named)
+    return figures.write_figures(folder, Report(folder).columns)
 
 
 def drawn(
@@ -90,7 +90,7 @@ def test_same_bytes_when_drawn_again(folder: Path, written: list[Path], tmp_path
     shutil.copytree(folder / "books", copy / "books")  # the column with all figures
     program = (
         "import sys; from pathlib import Path; from lra.report import Report; from lra.report.render import figures\n"
-        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).named)\n"
+        f"folder = Path({str(copy)!r}); figures.write_figures(folder, Report(folder).columns)\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'matplotlib.pyplot'} & set(sys.modules)"
     )
     environment = {"PYTHONHASHSEED": "7", "MATPLOTLIBRC": str(tmp_path), "PATH": "", "HOME": str(Path.home())}
@@ -111,7 +111,7 @@ def test_a_report_written_again_leaves_no_figure_of_the_earlier_one(
     (place / "mine.svg").write_text("")
 
     def write(names: tuple[str, ...]) -> set[str]:
-        def draw(folder: Path, named: list) -> list[Path]:
+        def draw(folder: Path, shown: list) -> list[Path]:
             for name in names:
                 (folder / "figures" / name).write_text(name)
             return [Path("figures", name) for name in names]

@@ -247,7 +247,7 @@ def test_letters_that_a_font_lacks_are_no_warnings(tmp_path: Path) -> None:
     """pytest makes an error of each."""
     put(tmp_path, 1, 30.0, attention="注意", diagnostics={"種類" * 90: {"長さ" * 90: {"examples": 9, "correct": 3}}})
     put(tmp_path, 1, 31.0)
-    assert write_figures(tmp_path, Report(tmp_path).named)
+    assert write_figures(tmp_path, Report(tmp_path).columns)
 
 
 def test_a_backend_that_is_none_is_named(tmp_path: Path) -> None:

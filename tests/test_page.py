@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> Path:
     report = Report(folder)
-    return write_page(report, write_figures(folder, report.named[-1:]))
+    return write_page(report, write_figures(folder, report.columns[-1:]))
 
 
 def write_page(report: Report, figures: list[Path]) -> Path:
@@ -169,7 +169,7 @@ def test_the_licence_of_the_library_is_in_the_page(page: Path) -> None:
 def test_same_bytes_when_built_again(folder: Path, page: Path) -> None:
     before = page.read_bytes()
     report = Report(folder)
-    write_page(report, write_figures(folder, report.named[-1:]))
+    write_page(report, write_figures(folder, report.columns[-1:]))
     assert page.read_bytes() == before
 
 

@@ -290,7 +290,7 @@ def test_names_are_no_formulas_in_figures(tmp_path: Path, monkeypatch: pytest.Mo
     """Nor do they vanish from a legend, as names that begin with an underscore do; long ones leave room for panels."""
     folder = named(tmp_path, r" $\frac{$ _")
     monkeypatch.setattr(figures, "DRAWINGS", {"diagnostics": figures.DRAWINGS["diagnostics"]})
-    drawn = figures.write_figures(folder, Report(folder).named)
+    drawn = figures.write_figures(folder, Report(folder).columns)
     assert {path.name.split("_")[0] for path in drawn} == {"diagnostics"}
     assert figures.plain("_a$b$") == r" _a\$b\$"
     assert len(figures.plain(500 * "x")) < 70

@@ -81,7 +81,7 @@ def write_report(root: Path, selection: str | None = None, published: Iterable[P
     Figures of an earlier report that are not drawn any more are removed.
     """
     report = Report(root, selection, published, tell)
-    paths = [path.as_posix() for path in figures.write_figures(report.folder, report.named)]
+    paths = [path.as_posix() for path in figures.write_figures(report.folder, report.columns)]
     _remove_figures(report.folder, paths)
     drawn = record.sha256(report.folder, *paths)
     _write(report.folder, {**report.files(drawn), PAGE: report.page(drawn), **_kept_cards(report)})

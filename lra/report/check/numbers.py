@@ -94,9 +94,9 @@ class Quantities:
         folder, _, names = (part.strip() for part in asked.partition(":"))
         report = self._report(folder)
         if not names:
-            return markdown(layout.matrix(report.named))
+            return markdown(layout.matrix(report.columns))
         orders = {row.name: row.order for _, row in report.rows}
-        return markdown(layout.excerpt(report.named, [_known(name.strip(), orders) for name in names.split(",")]))
+        return markdown(layout.excerpt(report.columns, [_known(name.strip(), orders) for name in names.split(",")]))
 
     def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():

@@ -210,7 +210,7 @@ def _counts(right: np.ndarray) -> dict[str, int]:
 def _drawn(report: Report) -> dict[str, str]:
     """The figures that the records make on this machine: by path their SHA-256."""
     with tempfile.TemporaryDirectory() as place:
-        paths = write_figures(Path(place), report.named)
+        paths = write_figures(Path(place), report.columns)
         return record.sha256(Path(place), *(path.as_posix() for path in paths))
 
 

@@ -19,7 +19,6 @@ from lra.records.names import FIGURES as FOLDER
 from lra.report.read import records
 from lra.report.read.records import PROBES, Curve, Record, computed_tokens, training_seconds
 from lra.report.render import layout
-from lra.report.render.layout import Named
 from lra.report.render.pictures import COLOURS, colour_number, shortened, system_number
 from lra.report.statistics import columns, inference
 from lra.report.statistics.table import Column, TableRow
@@ -53,19 +52,19 @@ LOOK = {
 }
 
 
-def write_figures(folder: Path, named: Named) -> list[Path]:
+def write_figures(folder: Path, shown: Sequence[Column]) -> list[Path]:
     """Draw what the records hold into `folder`/figures; returns the paths below `folder`. Raises UserError."""
     written = []
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks, and of names without room
-        for title, column in named:
+        for column in shown:
             systems = drawn(column)
             for name, (draw, _) in DRAWINGS.items():
                 figure = draw(column, systems)
                 if figure is not None:
-                    figure.suptitle(plain(layout.with_caveats(column, title), 150), fontsize=8)
+                    figure.suptitle(plain(layout.with_caveats(column, column.name), 150), fontsize=8)
                     for kind, data in rendered(figure).items():
-                        written.append(Path(FOLDER, f"{stem(name, title)}.{kind}"))
+                        written.append(Path(FOLDER, f"{stem(name, column.name)}.{kind}"))
                         write_atomic(folder / written[-1], data)
     return written
 
@@ -562,12 +561,12 @@ def stem(drawing: str, heading: str) -> str:
     return re.sub(r"[^\w-]+", "_", f"{drawing} {heading}")
 
 
-def captions(named: Named, paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
+def captions(shown: Sequence[Column], paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
     """Of those of these figures that are SVG: the task and what is shown, and the caveats of all its systems, then
     those of some."""
     texts = {
-        stem(drawing, heading): (f"{heading}: {shows}", layout.caveats(column))
-        for heading, column in named
+        stem(drawing, column.name): (f"{column.name}: {shows}", layout.caveats(column))
+        for column in shown
         for drawing, (_, shows) in DRAWINGS.items()
     }
     return {path: texts.get(path.stem, (path.stem.replace("_", " "), "")) for path in paths if path.suffix == ".svg"}

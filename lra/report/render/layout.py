@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import TypeVar
 from urllib.parse import quote
@@ -289,40 +289,38 @@ def _mean_sd(values: list[float]) -> str:
 # The tables that set systems beside each other: the matrix of all tasks, depths, the field.
 
 
-Named = Sequence[tuple[str, Column]]
-"""Columns, each with what it is called beside the others."""
-
-
-def matrix(named: Named, most: int | None = None) -> Grid:
+def matrix(columns: Sequence[Column], most: int | None = None) -> Grid:
     """One row a system, one column a task; the caveats that a whole column shares stand in its heading.
 
     `most`: so many systems at most."""
-    names = sorted({name for _, column in named for name in column.baselines})
-    lines = [[baseline(name), "", *(decimals(column.baselines.get(name)) for _, column in named)] for name in names]
-    return _matrix(named, lines, [*by_system(column for _, column in named)][:most])
+    names = sorted({name for column in columns for name in column.baselines})
+    lines = [[baseline(name), "", *(decimals(column.baselines.get(name)) for column in columns)] for name in names]
+    return _matrix(columns, lines, [*by_system(columns)][:most])
 
 
-def excerpt(named: Named, orders: Sequence[tuple]) -> Grid:
+def excerpt(columns: Sequence[Column], orders: Sequence[tuple]) -> Grid:
     """As `matrix`, of some systems by their places in tables, below the strongest baseline of each task."""
-    values = [decimals(column.strongest and column.strongest[1]) for _, column in named]
-    return _matrix(named, [[TableText("strongest trivial baseline", italic=True), "", *values]], orders)
+    values = [decimals(column.strongest and column.strongest[1]) for column in columns]
+    return _matrix(columns, [[TableText("strongest trivial baseline", italic=True), "", *values]], orders)
 
 
-def _matrix(named: Named, baselines: Sequence[Line], orders: Sequence[tuple]) -> Grid:
-    systems = by_system(column for _, column in named)
+def _matrix(columns: Sequence[Column], baselines: Sequence[Line], orders: Sequence[tuple]) -> Grid:
+    systems = by_system(columns)
     rows: list[Line] = []
     for order in orders:
-        cells = [(column.by_order.get(order), column) for _, column in named]
+        cells = [(column.by_order.get(order), column) for column in columns]
         shown = [_short(row, column, column.shared) if row else "" for row, column in cells]
         _, first = systems[order][0]
         rows.append([first.name, first.complexity, *shown])
-    header = ["system", "complexity", *(with_caveats(column, name) for name, column in named)]
+    header = ["system", "complexity", *(with_caveats(column, column.name) for column in columns)]
     return Grid(header, [*baselines, *rows], 2, len(baselines))
 
 
 def overview(section: Section) -> Grid:
     """Table 1 in the paper's shape."""
-    return matrix([(column.short, column) for column in section.columns])
+    names = [with_caveats(column, column.short) for column in section.columns]
+    table = matrix(section.columns)
+    return replace(table, header=[*table.header[:2], *names])
 
 
 def tasks(columns: Sequence[Column], most: int | None = None) -> str:

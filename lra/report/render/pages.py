@@ -39,8 +39,8 @@ def readme(tables: Tables, *, files: bool) -> dict[str, str]:
     """README.md, of at most 80 lines, and the pictures in it: of races, and of what was tested elsewhere. `files`:
     whether there are any for other programs."""
     states = Counter(cell.status(seed) for cell in tables.cells for seed in cell.seeds())
-    untimed = [(name, column) for name, column in tables.named if column.goal is None]
-    drawings = {names.RACE: pictures.races(tables.named, MOST), names.VERDICTS: pictures.verdicts(untimed, MOST)}
+    untimed = [column for column in tables.columns if column.goal is None]
+    drawings = {names.RACE: pictures.races(tables.columns, MOST), names.VERDICTS: pictures.verdicts(untimed, MOST)}
     drawn = {name: rendered(f"{name}.j2", **picture) for name, picture in drawings.items() if picture}
     text = rendered(
         "readme.md.j2",
@@ -50,7 +50,7 @@ def readme(tables: Tables, *, files: bool) -> dict[str, str]:
         not_done=[f"{number} {state}" for state, number in sorted(states.items()) if state != "finished"],
         summed=list(_summed(tables)),
         rules=list(dict.fromkeys(section.selection for section in tables.sections)),
-        matrix=layout.matrix(tables.named, MOST),
+        matrix=layout.matrix(tables.columns, MOST),
         hidden=len(by_system(tables.columns)) - MOST,
         pictures=drawn,
         files=files,
@@ -69,7 +69,7 @@ def details(tables: Tables, figures: Sequence[Path]) -> str:
     for column in tables.columns:
         if column.source:
             by_task.setdefault(column.task, []).append(column)
-    published, drawn = tables.published, captions(tables.named, figures)
+    published, drawn = tables.published, captions(tables.columns, figures)
     return rendered(
         "details.md.j2",
         of=tables,
@@ -184,7 +184,7 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
         packed=list(_packed(tables)),
         figures=[
             (path.as_posix(), path.with_suffix(".png").as_posix(), caption)
-            for path, caption in captions(tables.named, figures).items()
+            for path, caption in captions(tables.columns, figures).items()
         ],
         data=data_block(
             {

@@ -10,7 +10,6 @@ from zlib import crc32
 
 import numpy as np
 
-from lra.report.render.layout import Named
 from lra.report.statistics import words
 from lra.report.statistics.table import Column, TableRow
 
@@ -55,10 +54,10 @@ LONGEST = 40  # letters of a name
 PANEL, GAP = 150, 18
 
 
-def verdicts(named: Named, most: int) -> Picture | None:
+def verdicts(columns: Sequence[Column], most: int) -> Picture | None:
     """The differences to the reference as dots with their intervals; None where nothing was tested. `most`: so many
     systems at most."""
-    shown = [(name, column) for name, column in named if any(map(_tested, column.rows))]
+    shown = [column for column in columns if any(map(_tested, column.rows))]
     return _panels(shown, lambda row: row.verdict is not None, most, _reach)
 
 
@@ -75,9 +74,9 @@ def _reach(rows: Sequence[TableRow]) -> tuple[float, float]:
     return -reach, reach
 
 
-def races(named: Named, most: int) -> Picture | None:
+def races(columns: Sequence[Column], most: int) -> Picture | None:
     """The steps in which each seed reached the goal of its task; None where no task has one."""
-    shown = [(name, column) for name, column in named if column.goal is not None]
+    shown = [column for column in columns if column.goal is not None]
     return _panels(shown, lambda row: row.race is not None, most, _longest)
 
 
@@ -86,29 +85,28 @@ def _longest(rows: Sequence[TableRow]) -> tuple[float, float]:
 
 
 def _panels(
-    shown: Named,
+    shown: Sequence[Column],
     is_drawn: Callable[[TableRow], bool],
     most: int,
     ends: Callable[[Sequence[TableRow]], tuple[float, float]],
 ) -> Picture | None:
-    """Columns with their names side by side, and the first `most` systems below each other; `ends` of the axis of a
+    """Columns side by side, and the first `most` systems below each other; `ends` of the axis of a
     column's rows."""
-    names = {row.order: row.name for _, column in shown for row in column.rows if is_drawn(row)}
+    names = {row.order: row.name for column in shown for row in column.rows if is_drawn(row)}
     heights = {order: HEAD + LINE * (place + 0.75) for place, order in enumerate(sorted(names)[:most])}
     if not heights:
         return None
     left = 12 + LETTER * min(LONGEST, max(len(names[order]) for order in heights))
     drawn = [
-        (name, column, rows)
-        for name, column in shown
+        (column, rows)
+        for column in shown
         if (rows := [row for row in column.rows if is_drawn(row) and row.order in heights])
     ]
     panels = []
-    for number, (name, column, rows) in enumerate(drawn):
+    for number, (column, rows) in enumerate(drawn):
         (low, high), start = ends(rows), left + number * (PANEL + GAP)
         panels.append(
             {
-                "name": name,
                 "column": column,
                 "rows": [(heights[row.order] - 4, row) for row in rows],
                 "middle": f"{start + PANEL / 2:.1f}",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from lra.records.names import PAGE
-from lra.report.render.layout import Named
 from lra.report.render.markup import markup, rendered
 from lra.report.render.pictures import Picture, colour_number, kinds
 from lra.report.statistics import words
@@ -30,12 +29,12 @@ class Listed:
     faults: Sequence[str]
 
     @property
-    def columns(self) -> Named:
-        return self.tables.named if self.tables else []
+    def columns(self) -> list[Column]:
+        return self.tables.columns if self.tables else []
 
     @property
     def tasks(self) -> list[str]:
-        return list(dict.fromkeys(column.title for _, column in self.columns))
+        return list(dict.fromkeys(column.title for column in self.columns))
 
     @property
     def provenance(self) -> str:
@@ -67,17 +66,17 @@ class Number:
 @dataclass(frozen=True)
 class Benchmark:
     """The systems of a result beside each other, those without settings of their own. `columns`: tasks on which they
-    are told apart, with their names; `chance`: those on which nobody is."""
+    are told apart; `chance`: those on which nobody is."""
 
     entry: Listed
-    columns: Named
-    chance: Named
+    columns: list[Column]
+    chance: list[Column]
 
     @property
     def systems(self) -> list[tuple[TableRow, list[Number | None]]]:
         """A line for each system of these columns."""
-        rows = {row.order: row for _, column in self.columns for row in plain_rows(column)}
-        return [(rows[order], [self._number(column, order) for _, column in self.columns]) for order in sorted(rows)]
+        rows = {row.order: row for column in self.columns for row in plain_rows(column)}
+        return [(rows[order], [self._number(column, order) for column in self.columns]) for order in sorted(rows)]
 
     def _number(self, column: Column, order: tuple) -> Number | None:
         row = column.by_order.get(order)
@@ -103,7 +102,7 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     records = sum(entry.records for entry in entries)
     ranked = benchmarks(entries)
     apart = {id(benchmark.entry) for benchmark in ranked}
-    drawn = cost(column for _, column in ranked[0].columns) if ranked else None
+    drawn = cost(ranked[0].columns) if ranked else None
     return rendered(
         "site.html.j2",
         title=title,
@@ -122,16 +121,15 @@ def benchmarks(entries: Sequence[Listed]) -> list[Benchmark]:
     """The results that compare several systems: those with most races first, then those on data of published tables."""
     compared = []
     for entry in entries:
-        columns = [(name, column) for name, column in entry.columns if len(plain_rows(column)) >= BENCHMARK]
-        chance = [(name, column) for name, column in columns if _at_chance(column)]
-        shown = [(name, column) for name, column in columns if not _at_chance(column)]
+        columns = [column for column in entry.columns if len(plain_rows(column)) >= BENCHMARK]
+        chance = [column for column in columns if _at_chance(column)]
+        shown = [column for column in columns if not _at_chance(column)]
         if shown:
             compared.append(Benchmark(entry, shown, chance))
 
     def weight(benchmark: Benchmark) -> tuple[int, int]:
-        columns = [column for _, column in benchmark.columns]
-        races = sum(column.goal is not None for column in columns)
-        return races, sum(column.source is not None for column in columns)
+        races = sum(column.goal is not None for column in benchmark.columns)
+        return races, sum(column.source is not None for column in benchmark.columns)
 
     return sorted(compared, key=weight, reverse=True)
 

@@ -78,18 +78,6 @@ class Tables:
         return sum(sum(run.get("seconds", {}).values()) for run in self.runs) / 3600
 
     @cached_property
-    def named(self) -> list[tuple[str, Column]]:
-        """The columns, each with what it is called beside all others: its task in one word, with the protocol where
-        there are several."""
-        protocols = {section.protocol for section in self.sections}
-        names = []
-        for section in self.sections:
-            where = f", {section.protocol}" if len(self.sections) > 1 else ""
-            where += f", {section.selection}" if len(self.sections) > len(protocols) else ""
-            names += [(column.short + where, column) for column in section.columns]
-        return names
-
-    @cached_property
     def across(self) -> dict[str, list[Across]]:
         """The systems over the tasks of each section, by its name."""
         return {section.name: across(section.columns) for section in self.sections}
@@ -99,11 +87,20 @@ def sections(run_files: RunFiles, cells: list[RecordedCell], published: Publishe
     """The tables that `cells` make. Raises UserError where a column's runs disagree about the data."""
     titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
     tables, short = [], short_names(dict.fromkeys(cell.key.task for cell in cells), published.tasks, titles)
+    rules = {(cell.key.protocol, cell.key.selection) for cell in cells}
+    protocols = {protocol for protocol, _ in rules}
     for (protocol, selection), group in groupby(cells, key=lambda cell: (cell.key.protocol, cell.key.selection)):
         by_task = {task: list(members) for task, members in groupby(group, key=lambda cell: cell.key.task)}
         columns = [_column(run_files, by_task[task], published) for task in sorted(by_task, key=published.task_order)]
+        where = f", {protocol}" * (len(rules) > 1) + f", {selection}" * (len(rules) > len(protocols))
         columns = [
-            replace(column, short=short[column.task], plain=plain(column), answer=answer(column))
+            replace(
+                column,
+                short=short[column.task],
+                name=short[column.task] + where,
+                plain=plain(column),
+                answer=answer(column),
+            )
             for column in _corrected(columns)
         ]
         tables.append(Section(protocol, selection, columns))

@@ -277,7 +277,8 @@ class RaceTest:
 @dataclass(frozen=True)
 class Column:
     """One task under one protocol and rule. `adjusted`: `p`, corrected over the columns; `short`: the task in one word;
-    `plain`: what the verdicts say, in a sentence; `answer`: all of them in words."""
+    `name`: what it is called beside all others, its protocol and rule included where there are several; `plain`: what
+    the verdicts say, in a sentence; `answer`: all of them in words."""
 
     key: tuple[str, str, str]
     title: str
@@ -287,6 +288,7 @@ class Column:
     source: PublishedTable | None
     adjusted: float | None = None
     short: str = ""
+    name: str = ""
     plain: str = ""
     answer: str = ""
 
