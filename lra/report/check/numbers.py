@@ -236,7 +236,7 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
 
 def _quicker(column: Column, first: str, other: str) -> Quantity:
     """Whether a row gets to the goal quicker or slower than its reference, after Holm's correction over the rows."""
-    test = column.race_tests.get(_one(column, first).order)
+    test = column.race_tests.get(first)
     return Quantity([test.word] if test and test.reference == other else [], "{}")
 
 

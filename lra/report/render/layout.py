@@ -219,7 +219,7 @@ def verdicts(column: Column) -> Grid:
 def race(column: Column) -> Grid:
     """Who reached the goal of a task, and when: medians over the seeds, seconds over those that solved it, and the
     log-rank test against the reference."""
-    p, holm = ({order: getattr(test, name) for order, test in column.race_tests.items()} for name in ("p", "holm"))
+    p, holm = ({row: getattr(test, name) for row, test in column.race_tests.items()} for name in ("p", "holm"))
     columns: dict[str, Callable[[TableRow], str]] = {
         "system": lambda row: row.name,
         "verdict": lambda row: row.race.word,
@@ -229,8 +229,8 @@ def race(column: Column) -> Grid:
         "to 90 %": lambda row: whole(row.reached(90)),
         "to 99 %": lambda row: whole(row.reached(99)),
         "seconds": lambda row: f"{median(row.race.seconds.values()):.0f}" if row.race.seconds else "",
-        "p (log-rank)": lambda row: short_p(p.get(row.order)),
-        "p (Holm)": lambda row: short_p(holm.get(row.order)),
+        "p (log-rank)": lambda row: short_p(p.get(row.name)),
+        "p (Holm)": lambda row: short_p(holm.get(row.name)),
     }
     return grid(columns, (row for row in column.rows if row.race), numbers=2)
 
@@ -383,7 +383,7 @@ def sign(row: TableRow, column: Column) -> str:
         return ""
     if not both_reached(row, column):
         return SIGNS.get(row.verdict.word, "")
-    test = column.race_tests.get(row.order)
+    test = column.race_tests.get(row.name)
     word = test.word if test else Word.UNDECIDED
     return SIGNS.get(word, word)
 
@@ -392,7 +392,7 @@ def sign_in_full(row: TableRow, column: Column) -> str:
     """What a sign rests on."""
     verdict = row.verdict
     if both_reached(row, column):
-        test = column.race_tests.get(row.order)
+        test = column.race_tests.get(row.name)
         p = f", {p_text(test.holm)} (Holm)" if test else ""
         return f"steps to the goal beside those of {verdict.reference}: log-rank test{p}"
     return f"{verdict.word}: {signed(verdict.estimate)} {interval(verdict.interval)} to {verdict.reference}"

@@ -90,8 +90,7 @@ def _panels(
     most: int,
     ends: Callable[[Sequence[TableRow]], tuple[float, float]],
 ) -> Picture | None:
-    """Columns side by side, and the first `most` systems below each other; `ends` of the axis of a
-    column's rows."""
+    """Columns side by side, and the first `most` systems below each other; `ends` of the axis of a column's rows."""
     names = {row.order: row.name for column in shown for row in column.rows if is_drawn(row)}
     heights = {order: HEAD + LINE * (place + 0.75) for place, order in enumerate(sorted(names)[:most])}
     if not heights:

@@ -313,9 +313,9 @@ class Column:
         return goals.pop() if len(goals) == 1 else None
 
     @cached_property
-    def race_tests(self) -> dict[tuple[Any, ...], RaceTest]:
-        """Of the rows that have a reference, by their places in tables; without those of which the seeds cannot say who
-        is quicker: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
+    def race_tests(self) -> dict[str, RaceTest]:
+        """Of the rows that have a reference, by name; without those of which the seeds cannot say who is quicker:
+        nobody reached the goal, all reached it at once, or whoever did was alone by then."""
         by_name = {row.name: row for row in self.rows}
         tested = []
         for row in self.rows:
@@ -323,7 +323,7 @@ class Column:
             if other and row.race and other.race and (result := inference.log_rank(row.race.times, other.race.times)):
                 tested.append((row, other.name, *result))
         corrected = inference.holm([p for *_, p in tested])
-        return {test[0].order: RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)}
+        return {test[0].name: RaceTest(*test, holm) for test, holm in zip(tested, corrected, strict=True)}
 
     @property
     def strongest(self) -> tuple[str, float] | None:
