@@ -57,6 +57,5 @@ def first_sentence(text: str) -> str:
     lines = [line for line in text.splitlines() if not line.startswith("# @")]
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     comment = " ".join(line.lstrip("# ") for line in lines[:end])
-    return re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z]|experiment=)|(?<=\?)\s|(?<=\d\)),\s|;\s|:\s+lra-", comment)[
-        0
-    ].rstrip(". ")
+    sentences = re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z]|experiment=)|(?<=\?)\s|(?<=\d\)),\s|;\s|:\s+lra-", comment)
+    return sentences[0].rstrip(". ")
