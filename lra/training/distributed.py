@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lra.core.errors import UserError
-from lra.core.signals import ASKING, INTERRUPTED, PAUSED, Paused, hand_on
+from lra.core.signals import ASKING, INTERRUPTED, Paused, hand_on
 from lra.core.subprocesses import end_with
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
@@ -239,7 +239,7 @@ def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value
             pass
     if asked:
         hand_on(asked[0])
-        raise Paused(signal.Signals(asked[0]).name, INTERRUPTED if asked[0] == signal.SIGINT else PAUSED)
+        raise Paused.by(asked[0])
     return result
 
 
@@ -262,7 +262,7 @@ def _handed_on() -> Iterator[list[int]]:
         asked.append(number)
         started = [child for child in multiprocessing.active_children() if child not in before]
         if not started:
-            raise Paused(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
+            raise Paused.by(number)
         for child in started:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
