@@ -3,6 +3,7 @@
 Legend: B documents, H heads, N positions, Dh width of a head; A = Q K^T times the scale, [N, N] for each head.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,10 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
     places = np.arange(min(examples, len(split)))
     length = int(split.lengths(places).max()) if model.key_mask else model.max_len
     entered: list[tuple[Any, ...]] = []
-    hooks = [
-        block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])) for block in model.blocks
-    ]
-    try:
+    with ExitStack() as hooks:
+        for block in model.blocks:
+            hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, places, np.arange(len(places)), length), precision)
-    finally:
-        for hook in hooks:
-            hook.remove()
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
     # In the order of the blocks: a mixer may hand a memory to the next.
     measured = [

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,10 @@ def _activations(
 
         return hook
 
-    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(note(name)))
         for number, part in enumerate(micro_batches(model, split, examples, size)):
             dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
             sizes.clear()
@@ -71,7 +74,4 @@ def _activations(
                 return told, None
             if sizes[name] > largest:
                 largest, where = sizes[name], told
-    finally:
-        for hook in hooks:
-            hook.remove()
     return None, where
