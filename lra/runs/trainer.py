@@ -23,7 +23,7 @@ from lra.ops.async_copy import runs_behind
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.course import End, StoppingRule
-from lra.records.names import COSTS
+from lra.records.names import COSTS, PREDICTIONS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
 from lra.runs.loggers import Loggers
@@ -31,7 +31,7 @@ from lra.runs.status import another_run
 from lra.training import distributed
 from lra.training.batches import Tokens
 from lra.training.block_probe import probe
-from lra.training.diagnostics import PREDICTIONS, calibration, calibration_error, diagnose, packed
+from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit

@@ -10,8 +10,6 @@ import numpy as np
 
 from lra.data.groups import Group
 
-PREDICTIONS = "predictions.npy"
-
 
 def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Predicted classes and labels [2, n] in the smallest type that holds them: uint8 up to 256 classes."""
