@@ -90,7 +90,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def drawn(bar: console.TrainingBar) -> list[str]:
     """What stands in the terminal now."""
-    shown = bar._bar._bar
+    shown = bar._bar
     with shown.console.capture() as capture:
         shown.console.print(*shown.get_renderables())
     return re.sub(r"\x1b\[[0-9;]*m", "", capture.get()).splitlines()
@@ -108,7 +108,7 @@ def test_the_bar_moves_within_a_step_and_an_evaluation(monkeypatch: pytest.Monke
     assert " 0/2 " in top
     assert " this step " in part
     assert " 10/20 " in part
-    assert bar._bar._bar.tasks[0].completed == 0.5
+    assert bar._bar.tasks[0].completed == 0.5
     bar.step(1, 2.5, 600)
     assert "loss 2.500, 67 tokens/s" in drawn(bar)[1]
     bar.evaluating(1, 0, 2000)

@@ -4,7 +4,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,7 +60,7 @@ class Bar:
             self._task = self._bar.add_task(printable(title), total=total, completed=done)
             self._part = self._bar.add_task("", total=1, visible=False)
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> Self:
         if self._bar:
             self._bar.start()
         return self
@@ -123,23 +124,17 @@ class _Bars(Progress):
             yield Text(self.note, no_wrap=True, overflow="ellipsis")
 
 
-class Parts:
+class Parts(ExitStack):
     """Progress of work that tells how much there is when it is called: silent until then. A context manager."""
 
     def __init__(self, title: str) -> None:
+        super().__init__()
         self.title = title
         self._bar: Bar | None = None
 
-    def __enter__(self) -> "Parts":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.__exit__()
-
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
-            self._bar = Bar(self.title, total).__enter__()
+            self._bar = self.enter_context(Bar(self.title, total))
         self._bar.total = total
         self._bar.update(done)
 
@@ -153,25 +148,18 @@ class Preparation(Parts):
         super().__call__(done, total)
 
 
-class TrainingBar:
+class TrainingBar(Bar):
     """The bar of one run: step, loss, validation score, tokens per second, time left."""
 
     def __init__(self, title: str, steps: int, done: int) -> None:
-        self._bar = Bar(title, steps, done)
+        super().__init__(title, steps, done)
         self._done, self._score = done, ""
         self._clock, self._tokens, self._rate = time.monotonic(), 0, 0.0
         self._evaluated = False
 
-    def __enter__(self) -> "TrainingBar":
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.__exit__()
-
     def within(self, done: int, total: int) -> None:
         """Between the parts of a step, in examples."""
-        self._bar.part("this step", done, total, self._done + done / total)
+        self.part("this step", done, total, self._done + done / total)
 
     def step(self, done: int, loss: float, tokens: int) -> None:
         """After an update that read `tokens`; the rate is that since the last evaluation."""
@@ -182,12 +170,12 @@ class TrainingBar:
             self._tokens += tokens
             self._rate = self._tokens / max(now - self._clock, 1e-9)
         self._done = done
-        self._bar.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
+        self.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
 
     def evaluating(self, step: int, done: int, total: int) -> None:
         """Between the parts of an evaluation after `step`, in examples."""
         self._done = step
-        self._bar.part("evaluating", done, total, step, alone=True)
+        self.part("evaluating", done, total, step, alone=True)
 
     def evaluated(self, score: str) -> None:
         """Before the `step` of the update that was evaluated."""
