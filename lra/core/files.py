@@ -192,16 +192,12 @@ def sweep_partials(folder: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut, where the system can."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:
