@@ -86,9 +86,9 @@ def read_regular(path: Path, most: int, follow: bool = False) -> bytes:
         return file.read()
 
 
-def read_json(path: Path, most: int = JSON_BYTES, follow: bool = False) -> Any:
+def read_json(path: Path, most: int = JSON_BYTES) -> Any:
     """The value in a JSON file that `read_regular` reads. Raises OSError, and ValueError without the path."""
-    return parse_json(read_regular(path, most, follow))
+    return parse_json(read_regular(path, most))
 
 
 def parse_json(text: bytes | str) -> Any:
