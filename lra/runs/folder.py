@@ -19,7 +19,7 @@ from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.outcome import recorded
 from lra.runs.build import Job, assemble, check_memory
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
-from lra.runs.status import complete, nothing_to_do
+from lra.runs.status import complete, pass_over
 
 if TYPE_CHECKING:
     from lra.training.distributed import Gate
@@ -95,14 +95,11 @@ class Runner:
 
     def done(self) -> str | None:
         """What became of the run, if it is complete."""
-        folder = self.job.folder
-        earlier = complete(folder, self.job.settings)
+        earlier = complete(self.job.folder, self.job.settings)
         if earlier is None:
             return None
-        if earlier["status"] == "finished":
-            checkpoint.remove(folder)
-        say(nothing_to_do(self.job.title, folder, earlier, self.job.settings))
-        return "skipped" if earlier["status"] == "finished" else earlier["status"]
+        status = pass_over(self.job.title, self.job.folder, earlier, self.job.settings)
+        return "skipped" if status == "finished" else status
 
     def lead(self, gate: "Gate") -> str:
         """The part of the process that writes."""

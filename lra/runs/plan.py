@@ -26,12 +26,12 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, make_results_folder
-from lra.records import checkpoint, record
+from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.run_files import RunFiles
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.loggers import loggers_of
-from lra.runs.status import complete, nothing_to_do
+from lra.runs.status import complete, pass_over
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
@@ -54,12 +54,9 @@ class PlannedRun:
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
-        if earlier is None:
-            return True
-        if earlier["status"] == "finished":
-            checkpoint.remove(self.folder)
-        say(nothing_to_do(self.title, self.folder, earlier, self.settings))
-        return False
+        if earlier is not None:
+            pass_over(self.title, self.folder, earlier, self.settings)
+        return earlier is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lra.config.settings import Settings
+from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.records import checkpoint, record
@@ -74,15 +75,20 @@ def begun(folder: Path) -> int:
     return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
 
 
-def nothing_to_do(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
-    """What is said of a run that is complete, also of what is asked of it and will not be done any more."""
+def pass_over(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
+    """Leave a run alone that is complete, without a checkpoint where it is finished; returns its status. Says so, also
+    what is asked of it and will not be done any more. Raises UserError where the checkpoint cannot be removed."""
+    status = earlier["status"]
+    if status == "finished":
+        checkpoint.remove(folder)
+    now = json.loads(json.dumps(settings.identity))
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    now, status = json.loads(json.dumps(settings.identity)), earlier["status"]
     stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.get("config", now), now)]
     if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.get("files", {}):
         stays.append(f"its weights were not kept; delete {folder} to train it again")
     said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
-    return f"{title}: {status} before, nothing to do ({said})"
+    say(f"{title}: {status} before, nothing to do ({said})")
+    return status
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
