@@ -78,17 +78,13 @@ def largest(work: Callable[[int], None], most: int) -> int:
     """The first of `most`, half of it, and so on, for which `work` finds memory; 1 is not tried, since there is nothing
     below it."""
     size = most
-    while size > 1 and not _finds_memory(work, size):
-        size //= 2
+    while size > 1:
+        try:
+            work(size)
+            break
+        except torch.OutOfMemoryError:
+            size //= 2
     return size
-
-
-def _finds_memory(work: Callable[[int], None], size: int) -> bool:
-    try:
-        work(size)
-    except torch.OutOfMemoryError:
-        return False
-    return True
 
 
 @contextmanager
