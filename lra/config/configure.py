@@ -50,14 +50,12 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
         raise UserError(
             f"{where}_target_: takes {len(every)} values, expected one that takes {supplied} besides its options"
         )
-    parameters = every[supplied:]
-    by_name = {parameter.name: parameter for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in every[supplied:]}
     for key in values:
         if key not in by_name:
             raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, by_name)}")
-    missing = [name for name, parameter in by_name.items() if parameter.default is Parameter.empty]
-    for name in missing:
-        if name not in values:
+    for name, parameter in by_name.items():
+        if parameter.default is Parameter.empty and name not in values:
             raise UserError(f"{where}{name}: missing; set {where}{name}=...")
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     for key, value in values.items():

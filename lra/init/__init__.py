@@ -62,7 +62,7 @@ class Start(ABC):
         taken = {name: stored[name] for name in wanted if name not in left}
         for name, reason in left.items():
             if self.take is not None and reason != NOT_WANTED:
-                raise UserError(f"init.take={_listed(self.take)}: {self.path}: {name}: {reason}")
+                raise UserError(f"init.take=[{','.join(self.take)}]: {self.path}: {name}: {reason}")
         frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
         for name in frozen:
             if name in left:
@@ -126,7 +126,3 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
 def _summary(names: Iterable[str]) -> dict[str, int]:
     """How many, the number of the block left out of the name."""
     return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))
-
-
-def _listed(groups: list[str]) -> str:
-    return f"[{','.join(groups)}]"
