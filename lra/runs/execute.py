@@ -15,7 +15,7 @@ from lra.data import Task
 from lra.data.duplicates import seen
 from lra.records import checkpoint, record
 from lra.records.checkpoint import Generation
-from lra.records.names import COSTS, PREDICTIONS, SAMPLE, WEIGHTS
+from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
@@ -50,6 +50,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     recipe = job.system.recipe
     trainer = Trainer(job, task, Training(model, recipe), device)
     diverged = _trained(trainer, saved, requests, loggers)
+    auto = {key: getattr(recipe, key) for key in automatic(system.recipe)}
     results = {
         **trainer.summary(),
         "status": "diverged" if diverged else "finished",
@@ -57,11 +58,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
         "full_pattern": system.full_pattern,
         **start,
         **({"checked": checked} if checked else {}),
-        **(
-            {"auto": {key: getattr(recipe, key) for key in automatic(system.recipe)}}
-            if automatic(system.recipe)
-            else {}
-        ),
+        **({"auto": auto} if auto else {}),
         "baselines": task.baselines,
         "test": {},
     }
@@ -71,7 +68,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     else:
         with naming_what_is_too_large(recipe):
             results |= _finished(trainer, clock)
-    results["files"] = record.sha256(job.folder, record.METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
+    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
     return results
