@@ -18,10 +18,10 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.records.course import End, StoppingRule
+from lra.records.course import End, StoppingRule, better
 from lra.training.batches import batches, cheapest, cuts, micro_batches, rounded_up
 from lra.training.divergence import Diverged
-from lra.training.evaluate import Score, evaluate
+from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe
 from lra.training.update import accumulate, compile_blocks
@@ -395,17 +395,14 @@ def test_finite_gradients_whose_norm_is_not_are_told_by_the_largest() -> None:
     assert re.search(r"in micro-batch \d, blocks.1 gives values up to 1e\+04", str(stop.value))
 
 
-def test_the_better_of_two_scores() -> None:
-    def score(correct: int, loss: float) -> Score:
-        return Score(correct=correct, examples=10, loss=loss)
-
-    assert score(1, 9.0).better_than(None, "accuracy")
-    assert score(5, 9.0).better_than(score(4, 1.0), "accuracy")
-    assert not score(5, 1.0).better_than(score(5, 2.0), "accuracy")
-    assert score(1, 2.0).better_than(score(5, 3.0), "perplexity")
-    assert score(1, 2.0).better_than(score(1, math.nan), "perplexity")
-    assert not score(1, math.nan).better_than(score(1, 2.0), "perplexity")
-    assert not score(1, math.nan).better_than(score(1, math.nan), "perplexity")
+def test_the_better_of_two_evaluations() -> None:
+    assert better((10.0, 9.0), None, "accuracy")
+    assert better((50.0, 9.0), (40.0, 1.0), "accuracy")
+    assert not better((50.0, 1.0), (50.0, 2.0), "accuracy")
+    assert better((10.0, 2.0), (50.0, 3.0), "perplexity")
+    assert better((10.0, 2.0), (10.0, math.nan), "perplexity")
+    assert not better((10.0, math.nan), (10.0, 2.0), "perplexity")
+    assert not better((10.0, math.nan), (10.0, math.nan), "perplexity")
 
 
 def test_bf16_is_near_fp32() -> None:

@@ -22,7 +22,7 @@ from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
-from lra.records.course import End, StoppingRule
+from lra.records.course import End, StoppingRule, better
 from lra.records.names import COSTS, PREDICTIONS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
@@ -277,8 +277,8 @@ class Trainer:
         self.seconds["evaluate"] += now.eval_seconds
         self.tokens += now.tokens
         self.last = entry(now.val, now.step)
-        best = None if self.best is None else Score(**{key: self.best[key] for key in ("correct", "examples", "loss")})
-        if now.val.better_than(best, self.task.metric):
+        best = None if self.best is None else (self.best["accuracy"], self.best["loss"])
+        if better((now.val.accuracy, now.val.loss), best, self.task.metric):
             self.best = self.last
             self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
         self.end.take(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))

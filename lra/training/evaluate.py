@@ -12,7 +12,6 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
-from lra.records.course import better
 from lra.training import distributed
 from lra.training.batches import ahead, cuts, predict, read
 from lra.training.losses import hits, summed_loss
@@ -42,11 +41,6 @@ class Score:
     def accuracy(self) -> float:
         """Percent."""
         return 100 * self.correct / self.examples
-
-    def better_than(self, other: "Score | None", metric: str) -> bool:
-        """By `TaskSpec.metric`, as `lra.records.course.better` says."""
-        best = None if other is None else (other.accuracy, other.loss)
-        return better((self.accuracy, self.loss), best, metric)
 
 
 class Predictions:
