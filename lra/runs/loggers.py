@@ -115,6 +115,7 @@ class TensorBoard(Logger):
             RecordWriter(file).write(event.SerializeToString())
 
 
+@dataclass(kw_only=True)
 class Wandb(Logger):
     """A run of Weights & Biases, by default in a folder of the run's, for `wandb sync` to send.
 
@@ -122,19 +123,15 @@ class Wandb(Logger):
     alone, from WANDB_API_KEY or `wandb login`.
     """
 
-    def __init__(
-        self,
-        *,
-        mode: Literal["offline", "online"],
-        project: str,
-        entity: str | None,
-        tags: list[str],
-        init_seconds: PositiveFloat,
-        patience: PositiveFloat,
-    ) -> None:
+    mode: Literal["offline", "online"]
+    project: str
+    entity: str | None
+    tags: list[str]
+    init_seconds: PositiveFloat
+    patience: PositiveFloat
+
+    def __post_init__(self) -> None:
         _refuse_absent("wandb")
-        self.mode, self.project, self.entity, self.tags = mode, project, entity, tags
-        self.init_seconds, self.patience = init_seconds, patience
 
     def open(self, run: LoggedRun) -> None:
         import wandb
