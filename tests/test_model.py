@@ -12,11 +12,10 @@ from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.model.architecture import Architecture
-from lra.model.block import Block
+from lra.model.block import Block, ShortConvolution
 from lra.model.embedding import sinusoids
 from lra.model.heads import pooled
 from lra.model.model import Model
-from lra.model.short_conv import ShortConvolution
 
 PAPER = {
     "listops": (
