@@ -204,7 +204,7 @@ def test_the_estimate_is_what_a_run_takes(
 def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last block reads the CLS alone and costs little: 0.06 s, where the others take 0.37 s each."""
     settings = settings_of(composed("task=listops", "model.depth=6", "model.dim=16", "model.heads=2"))
-    work = estimate.Work(settings=settings, system=assemble(settings))
+    work = estimate.Work(settings=settings, system=assemble(settings), folders=[])
     monkeypatch.setattr(estimate, "_training", lambda model, *_: 0.06 + 0.37 * (len(model.blocks) - 1))
     trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23  # 23 examples, every 50 of 15,000 steps, the test twice
     expected = (0.06 + 0.37 * 5) * (trained + evaluated / 3)
@@ -215,7 +215,7 @@ def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.Monkey
 def test_a_first_pass_that_is_far_slower_than_the_next_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """7 s for the first example, 0.25 s for each after it: what is told first is told anew. In evaluation 0.125 s."""
     settings = settings_of(composed("task=listops", "model.depth=1", "model.dim=16", "model.heads=2"))
-    work = estimate.Work(settings=settings, system=assemble(settings))
+    work = estimate.Work(settings=settings, system=assemble(settings), folders=[])
     first = iter([7.0])
     monkeypatch.setattr(estimate, "_training", lambda *_: next(first, 0.25))
     monkeypatch.setattr(estimate, "_evaluation", lambda *_: 0.125)

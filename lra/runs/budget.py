@@ -1,6 +1,5 @@
 """What runs will cost, said before they start, and refused where it is more than the user allows."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -10,10 +9,10 @@ from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.runs.build import Job, System, check_memory
-from lra.runs.status import begun, complete
+from lra.runs.status import complete
 
 if TYPE_CHECKING:
-    from lra.runs.estimate import Cost, Work
+    from lra.runs.estimate import Cost
 
 LONG = 5e11  # operations of a training that takes a core some of a minute
 QUICK = "lra-train experiment=small_listops train.steps=800"
@@ -28,11 +27,9 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
     """
     from lra.runs.estimate import SECONDS, Work, costs, duration
 
-    cells = [cell for cell in cells if cell[-1]]
-    works = [Work(settings=settings, system=system) for settings, system, _ in cells]
-    left = [[_left(work, folder) for folder in folders] for work, (*_, folders) in zip(works, cells, strict=True)]
-    runs = sum(map(len, left))
-    tokens = sum(sum(parts) * work.tokens for work, parts in zip(works, left, strict=True))
+    works = [Work(settings=settings, system=system, folders=folders) for settings, system, folders in cells if folders]
+    runs = sum(len(work.folders) for work in works)
+    tokens = sum(work.left * work.tokens for work in works)
     said = f"{runs} run{'s' * (runs != 1)}, {tokens:.2g} tokens in training"
     if launcher in ELSEWHERE or not runs:
         say(said)
@@ -42,9 +39,8 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
         if runs > 1:
             say(f"{said}; how long they take cannot be told, since none of them can be begun")
         return
-    seconds = sum(sum(parts) * (cost.seconds or 0) for parts, cost in zip(left, each, strict=True))
-    fresh = [sum(not folder.exists() for folder in folders) for *_, folders in cells]
-    new = sum(number * (cost.seconds or 0) for number, cost in zip(fresh, each, strict=True))
+    seconds = sum(work.left * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
+    new = sum(work.fresh * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
     said += f", {duration(seconds)} of this machine{' one after another' * (runs > 1)}{_basis(each, SECONDS)}"
     settings = works[0].settings
     if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:
@@ -53,13 +49,6 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
             "parts with sweep_minutes=..."
         )
     say(said)
-
-
-def _left(work: "Work", folder: Path) -> float:
-    """Which part of a run is still to be done: all of it where its checkpoint is damaged, which it says itself."""
-    with suppress(UserError):
-        return work.left(begun(folder))
-    return 1.0
 
 
 def _basis(costs: "list[Cost]", seconds: float) -> str:
@@ -87,8 +76,8 @@ def check_cost_of_one(job: Job) -> None:
         or complete(job.folder, settings) is not None
     ):
         return
-    work = Work(settings=settings, system=system)
-    if 6 * system.parameters * work.tokens * _left(work, job.folder) > LONG:
+    work = Work(settings=settings, system=system, folders=[job.folder])
+    if 6 * system.parameters * work.tokens * work.left > LONG:
         check_cost(HydraConfig.get().runtime.choices["hydra/launcher"], [(settings, system, [job.folder])])
 
 

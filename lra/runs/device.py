@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -180,13 +179,3 @@ def _reset_resident_peak() -> bool:
     except OSError:
         return False
     return os.path.exists("/proc/self/status")
-
-
-class Stopwatch:
-    """Seconds since construction, from the monotonic clock."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    def read(self) -> float:
-        return time.monotonic() - self._start

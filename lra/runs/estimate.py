@@ -1,9 +1,12 @@
 """What runs will take on this machine, measured with a part of their first batches, or reckoned from their FLOPs."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,10 @@ from lra.data import Place, Split, Task
 from lra.model.model import Model
 from lra.runs.build import System
 from lra.runs.describe import describe
-from lra.runs.device import Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.device import device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import initial
 from lra.runs.micro_batch import by_tokens
+from lra.runs.status import begun
 from lra.training.batches import batches, micro_batches, predict
 from lra.training.update import accumulate
 
@@ -34,19 +38,32 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly, h
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A run of a cell of a sweep."""
+    """The runs of a cell of a sweep that are to be done, in their `folders`."""
 
     settings: Settings
     system: System
+    folders: list[Path]
 
     @property
     def tokens(self) -> int:
         """Of one training and its pretraining, padding included; an upper bound where padding is masked."""
         return self._until(self.system.recipe.steps)
 
-    def left(self, step: int) -> float:
-        """Which part of the tokens is still to be read by a run that goes on from this step."""
+    @cached_property
+    def left(self) -> float:
+        """How many runs are still to be done; one that goes on counts by the part of its tokens that is to be read."""
+        return sum(map(self._part_left, self.folders))
+
+    def _part_left(self, folder: Path) -> float:
+        step = 0
+        with suppress(UserError):  # its checkpoint is damaged, which the run says itself
+            step = begun(folder)
         return 1 - self._until(step) / self.tokens if step else 1.0
+
+    @property
+    def fresh(self) -> int:
+        """How many runs have not begun."""
+        return sum(not folder.exists() for folder in self.folders)
 
     def _until(self, step: int) -> int:
         recipe, facts = self.system.recipe, self.system.builder.facts
@@ -82,17 +99,16 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     child, which leaves nothing in this process and is killed when time is up.
     """
     tasks = _prepared(works)
-    measured = {}
+    by_place: dict[int, Cost] = {}
     with suppress(ChildProcessError):  # for want of memory, which its run will say
-        for place, cost in heard_from(_measure, works, tasks, seconds, seconds=seconds):
-            measured[place] = cost
-    by_place = {place: Cost(seconds) for place, seconds in measured.items()}
-    left = [place for place in range(len(works)) if place not in measured]
+        for place, measured in heard_from(_measure, works, tasks, seconds, seconds=seconds):
+            by_place[place] = Cost(measured)
+    left = [place for place in range(len(works)) if place not in by_place]
     if left:
         speed, per_example = ASSUMED_SPEED, {}
-        if measured:
-            flops = sum(_flops(works[place], tasks[place], per_example) for place in measured)
-            speed = flops / sum(measured.values())
+        if by_place:
+            flops = sum(_flops(works[place], tasks[place], per_example) for place in by_place)
+            speed = flops / sum(cost.seconds for cost in by_place.values())
         by_place |= {place: _reckoned(works[place], tasks[place], speed, per_example) for place in left}
     return [by_place[place] for place in range(len(works))]
 
@@ -200,13 +216,13 @@ def _training(model: Model, work: Work, task: Task, most: int) -> float:
     settings, recipe = work.settings, by_tokens(work.system.recipe, task)
     _, batch = next(batches(len(task.train), recipe, settings.seed))
     examples = _part(task.train, batch, most)
-    clock = Stopwatch()
+    began = time.monotonic()
     model.train()
     model.redraw(settings.seed, 0)
     accumulate(
         model, task.train, examples, recipe.micro_batch, seed=settings.seed, step=0, precision=settings.precision
     ).tolist()  # an accelerator has done it by then
-    return clock.read() / len(examples)
+    return (time.monotonic() - began) / len(examples)
 
 
 @torch.inference_mode()
@@ -214,8 +230,8 @@ def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
     """Likewise, on `most` of a batch of evaluation."""
     size = by_tokens(work.system.recipe, task).eval_batch
     examples = _part(task.val, np.arange(min(len(task.val), size)), most)
-    clock = Stopwatch()
+    began = time.monotonic()
     model.eval()
     for part in micro_batches(model, task.val, examples, size):
         predict(model, part, work.settings.precision)[0].sum().item()
-    return clock.read() / len(examples)
+    return (time.monotonic() - began) / len(examples)

@@ -1,5 +1,6 @@
 """One run: build, train, test. What it returns is the part of a record that only a run can fill."""
 
+import time
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
-from lra.runs.device import PeakMemory, Stopwatch, keep_memory, reproducible, threads_at_hand
+from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
 from lra.runs.initial_weights import first_weights, initial, pretrained
 from lra.runs.loggers import Loggers
 from lra.runs.micro_batch import automatic, naming_what_is_too_large, settled
@@ -38,7 +39,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     settings, system = job.settings, job.system
     if system.recipe.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
-    memory, clock = PeakMemory(device), Stopwatch()
+    memory, began = PeakMemory(device), time.monotonic()
     reproducible()
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
@@ -67,7 +68,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
         results["reason"] = str(diverged)
     else:
         with naming_what_is_too_large(recipe):
-            results |= _finished(trainer, clock)
+            results |= _finished(trainer, began)
     results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
     results["peak_memory_bytes"] = memory.read()
     results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
@@ -88,7 +89,7 @@ def _trained(trainer: Trainer, saved: Generation | None, requests: Requests, log
         return trainer.follow(requests, loggers)
 
 
-def _finished(trainer: Trainer, clock: Stopwatch) -> dict[str, Any]:
+def _finished(trainer: Trainer, began: float) -> dict[str, Any]:
     """Test, say the score, and leave what a finished run leaves in its folder."""
     job, task, model = trainer.job, trainer.task, trainer.training.model
     test, predictions = tested(job, task, model, trainer.best_weights, trainer.best["step"], trainer.training.step)
@@ -96,7 +97,7 @@ def _finished(trainer: Trainer, clock: Stopwatch) -> dict[str, Any]:
     selection = job.system.recipe.selection
     chosen = test[selection]
     score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
-    say(f"{job.title}: {score}, {clock.read():.0f} s", to_stdout=True)
+    say(f"{job.title}: {score}, {time.monotonic() - began:.0f} s", to_stdout=True)
     if distributed.is_main():
         if task.objective == "next_token":
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)

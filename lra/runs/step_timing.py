@@ -1,6 +1,7 @@
 """A training step measured here, on made-up documents of the greatest length: it needs no data."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from lra.core.console import say
 from lra.core.subprocesses import heard_from
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
-from lra.runs.device import PeakMemory, Stopwatch, device_of, keep_memory, threads_at_hand
+from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.execute import initial
 from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
@@ -86,13 +87,13 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
         split = stand_in(facts, recipe.batch_size, settings.seed)
         for examples in sorted({1, min(recipe.micro_batch, recipe.batch_size), recipe.batch_size}):
             for step in range(2):
-                clock = Stopwatch()
+                began = time.monotonic()
                 part = np.arange(examples)
                 asked = update(
                     model, optimizer, split, part, recipe, seed=settings.seed, step=step, precision=settings.precision
                 )
                 asked.numbers.read()  # an accelerator has done it by then
-                whole = clock.read() * recipe.batch_size / examples
+                whole = (time.monotonic() - began) * recipe.batch_size / examples
                 send(StepCost(seconds=whole, memory=memory.read(), examples=examples))
     except Exception:  # a system that fails says so when it is run
         return
