@@ -19,7 +19,7 @@ from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
 from lra.bench.settings import BenchSettings, settings_of
 from lra.bench.worker import BenchPlace
-from lra.config.compose import compose, options, table1
+from lra.config.compose import compose, options, systems
 from lra.config.settings import Precision
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
@@ -113,7 +113,7 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
         yield (place if len(places) == 1 else f"{_names(names)}: {place}") + "\n"
 
 
-def _memory(systems: dict[str, Costs]) -> Iterator[str]:
+def _memory(of_systems: dict[str, Costs]) -> Iterator[str]:
     """What a token keeps for the backward pass, and the micro-batches that fit."""
     yield "## Memory of the systems of Table 1\n"
     yield "Counted for text at the paper's sizes, as by `lra-train task=text describe=true`: bytes that a token"
@@ -123,7 +123,7 @@ def _memory(systems: dict[str, Costs]) -> Iterator[str]:
     columns = [f"{precision}, {column}" for precision in PRECISIONS for column in ("bytes a token", *sizes)]
     yield f"| `system=` | {' | '.join(columns)} |"
     yield f"|---|{'---:|' * len(columns)}"
-    for name, row in systems.items():
+    for name, row in of_systems.items():
         cells = []
         for precision in PRECISIONS:
             fits = row[precision]["micro_batch_that_fits"]
@@ -239,7 +239,7 @@ def main() -> None:
     if arguments.measure is not None:
         costs["rows"] |= measure(arguments.measure or attentions, arguments.rounds)
     costs["flags"] = {name: flags_of(mixer_of(settings(f"attention={name}"))) for name in attentions}
-    costs["memory"] = {system: memory_of(system) for system in table1()}
+    costs["memory"] = {system: memory_of(system) for system in systems("system")}
     write_json(kept, costs)
     lines = page(attentions, costs)
     write_atomic(arguments.page, "".join(f"{line}\n" for line in lines).encode())

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lra.config.compose import table1
+from lra.config.compose import systems
 from lra.config.settings import settings_of
 from lra.core.paths import CHECKOUT
 from lra.ops.dropout import set_keys
@@ -142,5 +142,5 @@ def test_what_was_freed_is_not_kept() -> None:
 
 def test_the_page_has_what_is_counted() -> None:
     kept = json.loads((CHECKOUT / "results" / "attentions.json").read_text())["memory"]
-    assert [*kept] == [*table1()]
+    assert [*kept] == [*systems("system")]
     assert all(kept[system] == attentions_page.memory_of(system) for system in ("simple", "transformer"))

@@ -33,6 +33,8 @@ from lra.core.paths import conf_dir, systems_file, table1_file
 
 GROUPS = {"by_task": ("task", "task/recipe"), "by_attention": ("attention",), "by_protocol": ("protocol",)}
 """By the key that holds sections, whose options name them."""
+SYSTEMS = {"system": table1_file, "system/other": systems_file}
+"""By the group of their options, the file of the rows of Table 1, and of the systems that stand in none of them."""
 OTHERS = "others"  # the section for options that have none of their own
 # Our conf/hydra/launcher/joblib.yaml is meant to complete the plugin's configuration of that name.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
@@ -59,8 +61,8 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
 @cache
 def _store_systems() -> None:
     """Give Hydra the options of `system`, once: it keeps them."""
-    for place, rows in (("system", table1()), ("system/other", other_systems())):
-        for option, row in rows.items():
+    for place in SYSTEMS:
+        for option, row in systems(place).items():
             defaults = [{f"override /{group}": row[group]} for group in ("attention", "variant")]
             ConfigStore.instance().store(
                 option, {"defaults": defaults}, group=place, package="_global_", provider="lra"
@@ -82,7 +84,7 @@ def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> Dict
 
 def options(group: str) -> list[str]:
     """Our options of a configuration group, in alphabetical order."""
-    rows = {"system": table1, "system/other": other_systems}.get(group, dict)()
+    rows = systems(group) if group in SYSTEMS else ()
     return sorted([*rows, *(path.stem for path in (conf_dir() / group).glob("*.yaml"))])
 
 
@@ -107,19 +109,9 @@ class _Engine(Hydra):
 
 
 @cache
-def table1() -> dict[str, dict[str, str]]:
-    """By their options, the rows of Table 1 that can be run."""
-    return _runnable(table1_file())
-
-
-@cache
-def other_systems() -> dict[str, dict[str, str]]:
-    """By their options, which are those of `system/other`, the systems that stand in no row of Table 1."""
-    return _runnable(systems_file())
-
-
-def _runnable(path: Path) -> dict[str, dict[str, str]]:
-    rows = yaml.safe_load(path.read_text())["systems"]
+def systems(group: str) -> dict[str, dict[str, str]]:
+    """By their options, which are those of a group of `SYSTEMS`, the systems of its file that can be run."""
+    rows = yaml.safe_load(SYSTEMS[group]().read_text())["systems"]
     return {row["option"]: row for row in rows if "option" in row}
 
 
