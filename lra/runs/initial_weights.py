@@ -75,17 +75,14 @@ def pretrained(
     )
     with ExitStack() as stack:
         _take_lock(stack, pretraining, requests)
-        done = distributed.first(
-            record.read(pretraining.folder / RECORD) if (pretraining.folder / RECORD).exists() else None
-        )
+        earlier = pretraining.folder / RECORD
+        done = distributed.first(record.read(earlier) if earlier.exists() else None)
         if done is not None:
             _refuse_damaged(pretraining, done["files"])
         else:
             done = _pretrain(pretraining, name, inputs, task.vocab_size, device, requests)
-        if distributed.is_main():
-            checkpoint.remove(
-                pretraining.folder
-            )  # also where an earlier run was killed before it had removed all of it
+        if distributed.is_main():  # also where an earlier run was killed before it had removed all of it
+            checkpoint.remove(pretraining.folder)
     report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
     lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]

@@ -15,7 +15,7 @@ from lra.core.subprocesses import heard_from
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
-from lra.runs.execute import initial
+from lra.runs.initial_weights import initial
 from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
 from lra.runs.stand_in import stand_in

@@ -104,9 +104,6 @@ def save_array(path: Path, values: np.ndarray) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-# The way of one run: its training, what it measured, the best weights, and its checkpoints.
-
-
 class Trainer:
     """Everything of a run that a checkpoint keeps."""
 
