@@ -48,7 +48,7 @@ def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
     OmegaConf.set_struct(cfg, False)
     cfg.pop("hydra")
     OmegaConf.resolve(cfg)
-    for key in list(dotted(OmegaConf.to_container(cfg), "")):
+    for key, _ in list(dotted(OmegaConf.to_container(cfg))):
         before = OmegaConf.select(cfg, key)
         OmegaConf.update(cfg, key, value, merge=False)
         try:

@@ -220,7 +220,7 @@ def _stated(path: Path, group: str) -> set[str]:
     """The dotted keys of the file of an option."""
     text = path.read_text()
     package = "" if text.startswith("# @package _global_") else f"{group.replace('/', '.')}."
-    return set(dotted(yaml.safe_load(text), package))
+    return {key for key, _ in dotted(yaml.safe_load(text), package)}
 
 
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
@@ -230,12 +230,13 @@ def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
         cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
-    return [*chosen, *dotted(OmegaConf.to_container(cfg, resolve=False), "")]
+    return [*chosen, *(key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False)))]
 
 
-def dotted(node: dict[str, Any], prefix: str) -> Iterator[str]:
+def dotted(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of nested dictionaries, also those of dictionaries, with its value."""
     for key, value in node.items():
-        yield f"{prefix}{key}"
+        yield f"{prefix}{key}", value
         if isinstance(value, dict):
             yield from dotted(value, f"{prefix}{key}.")
 

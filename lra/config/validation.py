@@ -82,7 +82,7 @@ def check_boundary(config: DictConfig) -> None:
         target = str(plugin.pop("_target_", None))
         if not target.startswith(HYDRAS_OWN) or (key == "sweeper" and not target.endswith(".BasicSweeper")):
             raise UserError(f"hydra.{key}._target_={target}: not one of Hydra's")
-        inner = next((name for name in dotted(plugin, "") if name.split(".")[-1] == "_target_"), None)
+        inner = next((name for name, _ in dotted(plugin) if name.split(".")[-1] == "_target_"), None)
         if inner is not None:
             raise UserError(f"hydra.{key}.{inner}: would run code of its own; leave it out")
 

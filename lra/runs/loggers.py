@@ -282,12 +282,7 @@ def _finite(values: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys with the values that TensorBoard takes; others as JSON."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
-    return flat
+    leaves = ((key, value) for key, value in configure.dotted(config) if not isinstance(value, dict))
+    return {key: value if isinstance(value, bool | int | float | str) else json.dumps(value) for key, value in leaves}
