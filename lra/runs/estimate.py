@@ -114,12 +114,10 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
 
 
 def _reckoned(work: Work, task: Task | None, speed: float, per_example: dict[str, float]) -> Cost:
-    if task is None:
-        return Cost(None)
-    try:
-        return Cost(_flops(work, task, per_example) / speed, speed)
-    except Exception:  # a model that cannot even be run without numbers says so when it is run
-        return Cost(None)
+    if task is not None:
+        with suppress(Exception):  # a model that cannot even be run without numbers says so when it is run
+            return Cost(_flops(work, task, per_example) / speed, speed)
+    return Cost(None)
 
 
 def _examples(work: Work, task: Task) -> tuple[int, int]:
@@ -161,13 +159,10 @@ def _measure(
     """Send the place of a cell and the seconds of a run, one cell after the other; what is sent later is nearer."""
     keep_memory()
     for place in sorted(range(len(works)), key=lambda place: place * GOLDEN % 1):
-        if tasks[place] is None:
-            continue
-        try:
-            for seconds in _seconds(works[place], tasks[place], max(limit / len(works), LEAST)):
-                send((place, seconds))
-        except Exception:  # a system that fails says so when it is run
-            continue
+        if tasks[place] is not None:
+            with suppress(Exception):  # a system that fails says so when it is run
+                for seconds in _seconds(works[place], tasks[place], max(limit / len(works), LEAST)):
+                    send((place, seconds))
 
 
 def _seconds(work: Work, task: Task, share: float) -> Iterator[float]:

@@ -218,7 +218,7 @@ class Trainer:
                 say(f"{title}: goes on from step {self.training.step}")
             observer = _Observer(self, bar, requests)
             requests.patiently(True)
-            loggers.start(metrics.read() if metrics is not None else [])
+            loggers.start(metrics.read() if metrics is not None else b"")
             measurements = fit(
                 self.training,
                 self.task,
