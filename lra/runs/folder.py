@@ -103,8 +103,7 @@ class Runner:
 
     def lead(self, gate: "Gate") -> str:
         """The part of the process that writes."""
-        done = self.done()
-        if done is not None:
+        if done := self.done():
             return done
         try:
             make_results_folder(self.job.folder)
