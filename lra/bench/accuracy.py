@@ -1,6 +1,7 @@
 """Rounding errors of the two forms of SimpleAttention, against its textbook form in float64."""
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -25,13 +26,10 @@ def run(settings: BenchSettings, device: str) -> Iterator[Result]:
     if settings.precision != "fp32":
         raise UserError(f"what=accuracy: precision={settings.precision}: it measures fp32 and bf16; leave it out")
     draws = range(settings.rounds)
-    for length in settings.lengths:
-        for inputs, shared in INPUTS.items():
-            for precision in PRECISIONS:
-                for form in FORMS:
-                    drawn = [errors(settings, length, shared, precision, form, draw, device) for draw in draws]
-                    by_part = {part: [draw[part] for draw in drawn] for part in PARTS}
-                    yield {"length": length, "inputs": inputs, "precision": precision, "form": form, "errors": by_part}
+    for length, inputs, precision, form in product(settings.lengths, INPUTS, PRECISIONS, FORMS):
+        drawn = [errors(settings, length, INPUTS[inputs], precision, form, draw, device) for draw in draws]
+        by_part = {part: [draw[part] for draw in drawn] for part in PARTS}
+        yield {"length": length, "inputs": inputs, "precision": precision, "form": form, "errors": by_part}
 
 
 def errors(

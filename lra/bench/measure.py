@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Any, TypeVar
 
@@ -70,10 +71,14 @@ def _repeat(work: Workload, steps: int, turn: int) -> None:
         work.step(turn * steps + number)
 
 
+def spread(values: list[float]) -> tuple[float, float, float]:
+    """Median, smallest and largest."""
+    return median(values), min(values), max(values)
+
+
 def ratio(seconds: list[float], reference: list[float]) -> tuple[float, float, float]:
-    """Median, smallest and largest of the ratios of the rounds."""
-    ratios = [taken / other for taken, other in zip(seconds, reference, strict=True)]
-    return median(ratios), min(ratios), max(ratios)
+    """The spread of the ratios of the rounds."""
+    return spread([taken / other for taken, other in zip(seconds, reference, strict=True)])
 
 
 def allocated(work: Workload) -> int:
@@ -120,10 +125,6 @@ def flops(work: Workload) -> float:
     return counted.get_total_flops() / work.distinct
 
 
-def facts(work: Workload) -> dict[str, Any]:
-    return work.facts
-
-
 def product(size: int, times: int, precision: str, device: str) -> Workload:
     """`times` products of two square matrices."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -146,7 +147,7 @@ def count(subject: Subject, place: BenchPlace) -> Result:
                 "allocated_bytes": worker.ask(allocated),
                 "flops": worker.ask(flops),
                 "saved_bytes": worker.ask(saved),
-                **worker.ask(facts),
+                **worker.ask(attrgetter("facts")),
             }
         except OutOfMemory as error:
             return {"status": OUT_OF_MEMORY, "reason": str(error)}

@@ -1,11 +1,11 @@
 """What a benchmark leaves: `bench.json` with every raw measurement, and, made of it alone, a page and figures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from lra.bench.measure import MEASURED, Result
+from lra.bench.measure import MEASURED, Result, spread
 from lra.bench.scaling import CURVES, MB, curve, exponent, exponents_of_rounds, figure, groups, line, number
 from lra.core.files import write_atomic, write_json
 from lra.report.statistics.words import plural
@@ -39,9 +39,10 @@ def page(record: Record) -> Iterator[str]:
     config = record["config"]
     batch = f", batch {config['batch']}" if record["what"] in LENGTHS else ""
     precision = f", {config['precision']}" if config["precision"] != "fp32" else ""
-    yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}{batch}{precision}\n"
+    title, section = PAGES[record["what"]]
+    yield f"# {title}: {record['task']}, protocol {record['protocol']}{batch}{precision}\n"
     yield f"By `{record['command']}`.\n"
-    yield from SECTIONS[record["what"]](record)
+    yield from section(record)
     yield f"{measured(record['provenance'])} Raw: [{NAME}]({NAME}).\n"
 
 
@@ -108,8 +109,7 @@ def _lengths(record: Record, directions: dict[str, str], held: str) -> Iterator[
         yield from _table(header, _exponents(rows, kinds))
         rounds = exponents_of_rounds(results) if alone else []
         if rounds:
-            spread = median(rounds), min(rounds), max(rounds)
-            yield "In time, median [least, most] of those of the rounds: {:.3f} [{:.3f}, {:.3f}].\n".format(*spread)
+            yield f"In time, median [least, most] of those of the rounds: {_spread(spread(rounds), '.3f')}.\n"
         yield "### A fixed part and a part for each position\n"
         yield "The line a + b L with the least relative squares (a position has all examples of the batch), and how far"
         yield "the farthest length is from it: what is linear with a fixed part has an exponent below 1 and lies on its"
@@ -192,14 +192,10 @@ def _host(record: Record) -> Iterator[str]:
 
 
 def _host_row(title: str, results: list[Result]) -> list[str]:
-    cells = [title, *("{:.3f} [{:.3f}, {:.3f}]".format(*_middle(_sums(results, kind))) for kind in ("cpu", "wall"))]
+    cells = [title, *(_spread(spread(_sums(results, kind)), ".3f") for kind in ("cpu", "wall"))]
     every = results[0]["every"] if len(results) == 1 else None
     once = "" if every is None else " / ".join(f"{1e3 * median(results[0][kind]):.1f}" for kind in ("cpu", "wall"))
     return [*cells, once, every or ""]
-
-
-def _middle(values: list[float]) -> tuple[float, float, float]:
-    return median(values), min(values), max(values)
 
 
 def _sums(results: list[Result], kind: str) -> list[float]:
@@ -209,58 +205,45 @@ def _sums(results: list[Result], kind: str) -> list[float]:
     return [1e3 * sum(seconds * times for seconds, times in zip(values, often, strict=True)) for values in rounds]
 
 
-TITLES = {
-    "layer": "Layers",
-    "model": "Models",
-    "step": "A training step",
-    "epoch": "An epoch",
-    "profile": "Where a training step's time goes",
-    "accuracy": "Rounding errors of SimpleAttention",
-    "host": "What a training step costs besides the device's work",
-}
-SECTIONS = {
-    "layer": _layers,
-    "model": _models,
-    "step": _steps,
-    "epoch": _steps,
-    "profile": _profiles,
-    "accuracy": _errors,
-    "host": _host,
+PAGES = {  # by what is measured, the title and what stands below it
+    "layer": ("Layers", _layers),
+    "model": ("Models", _models),
+    "step": ("A training step", _steps),
+    "epoch": ("An epoch", _steps),
+    "profile": ("Where a training step's time goes", _profiles),
+    "accuracy": ("Rounding errors of SimpleAttention", _errors),
+    "host": ("What a training step costs besides the device's work", _host),
 }
 LENGTHS = ("layer", "model")  # which have figures
 FORWARD = "Forward, without gradients"
 
 
-def _exponents(rows: list[tuple[str, list[Result]]], kinds: list[str]) -> list[list[str]]:
-    lines = []
+def _exponents(rows: list[tuple[str, list[Result]]], kinds: list[str]) -> Iterator[list[str]]:
     for subject, results in rows:
         curves = [curve(results, name) for name in kinds]
         slopes = [number(exponent(lengths[start:], values[start:])) for start in (0, -2) for lengths, values in curves]
         first_measured = next((result for result in results if result["status"] == MEASURED), {})
         facts = [f"{first_measured['parameters']:,}", first_measured.get("version", "")] if first_measured else ["", ""]
-        lines.append([f"`{subject}`", *slopes, *facts])
-    return lines
+        yield [f"`{subject}`", *slopes, *facts]
 
 
-def _lines(rows: list[tuple[str, list[Result]]]) -> list[list[str]]:
-    lines = []
+def _lines(rows: list[tuple[str, list[Result]]]) -> Iterator[list[str]]:
     for subject, results in rows:
         cells = [f"`{subject}`"]
         for name, fixed, each in (("time (s)", 1e3, 1e6), ("peak of tensors (MB)", 1, 1e3)):
             fit = line(*curve(results, name))
             cells += [f"{fit[0] * fixed:.3g}", f"{fit[1] * each:.3g}", f"{fit[2]:.0%}"] if fit else ["", "", ""]
-        lines.append(cells)
-    return lines
+        yield cells
 
 
-def _cells(rows: list[tuple[str, list[Result]]], lengths: list[int], cell: Callable[[Result], str]) -> list[list[str]]:
-    lines = []
+def _cells(
+    rows: list[tuple[str, list[Result]]], lengths: list[int], cell: Callable[[Result], str]
+) -> Iterator[list[str]]:
     for subject, results in rows:
         by_length = {
             result["length"]: cell(result) if result["status"] == MEASURED else result["status"] for result in results
         }
-        lines.append([f"`{subject}`", *(by_length[length] for length in lengths)])
-    return lines
+        yield [f"`{subject}`", *(by_length[length] for length in lengths)]
 
 
 def _step(result: Result) -> list[str]:
@@ -288,8 +271,9 @@ def _tokens(result: Result) -> int:
     return result["tokens"]["computed"] if "tokens" in result else result["batch"] * result["length"]
 
 
-def _spread(values: list[float] | None) -> str:
-    return "" if values is None else "{:.3g} [{:.3g}, {:.3g}]".format(*values)
+def _spread(values: Iterable[float] | None, form: str = ".3g") -> str:
+    """`MEDIAN [LEAST, MOST]`."""
+    return "" if values is None else "{} [{}, {}]".format(*(format(value, form) for value in values))
 
 
 def _percent(values: list[float]) -> str:
@@ -300,7 +284,7 @@ def _megabytes(count: int | None) -> str:
     return "" if count is None else f"{count / MB:.4g}"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> Iterator[str]:
+def _table(header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
     yield f"| {' | '.join(header)} |"
     yield f"|---|{'---:|' * (len(header) - 1)}"
     for row in rows:

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -67,26 +68,9 @@ def _line(event: FunctionEvent) -> Iterator[FunctionEvent]:
 @contextmanager
 def _marked(module: nn.Module) -> Iterator[None]:
     """The dropouts of a model under a name of their own in the profile, also where others draw by them."""
-    open_ranges: list[record_function] = []
-
-    def enter(*_: object) -> None:
-        open_ranges.append(record_function(DROPOUT))
-        open_ranges[-1].__enter__()
-
-    def leave(*_: object) -> None:
-        open_ranges.pop().__exit__(None, None, None)
-
-    drops = [part for part in module.modules() if isinstance(part, nn.Dropout | Dropout)]
-    hooks = [
-        hook for drop in drops for hook in (drop.register_forward_pre_hook(enter), drop.register_forward_hook(leave))
-    ]
-    ours = [drop for drop in drops if isinstance(drop, Dropout)]
-    for drop in ours:
-        drop.draw = record_function(DROPOUT)(drop.draw)
-    try:
+    with ExitStack() as stack:
+        for drop in [part for part in module.modules() if isinstance(part, nn.Dropout | Dropout)]:
+            for method in ("forward", "draw") if isinstance(drop, Dropout) else ("forward",):
+                marked = record_function(DROPOUT)(getattr(drop, method))
+                stack.enter_context(patch.object(drop, method, marked))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for drop in ours:
-            del drop.draw

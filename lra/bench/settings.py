@@ -1,7 +1,7 @@
 """What a configuration of `lra-bench` means."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -41,16 +41,8 @@ class BenchSettings:
     data_dir: str | None
     workers: PositiveInt | None
     packages: list[str]
-
-    @property
-    def start(self) -> None:
-        """Weights are drawn."""
-        return None
-
-    @property
-    def pretrain(self) -> None:
-        """Nothing is trained before."""
-        return None
+    start: ClassVar[None] = None  # weights are drawn
+    pretrain: ClassVar[None] = None  # nothing is trained before
 
 
 def settings_of(cfg: DictConfig) -> BenchSettings:

@@ -218,12 +218,8 @@ def _given(settings: BenchSettings, length: int | None) -> tuple[System, TaskSpe
         return system, facts, stand_in(facts, recipe.batch_size, settings.seed), [np.arange(recipe.batch_size)]
     task = system.builder.build(Data.of(settings, lambda done, total: None))
     steps = settings.rounds if settings.what == "epoch" else 1
-    return (
-        system,
-        task,
-        task.train,
-        [chosen for _, chosen in islice(batches(len(task.train), recipe, settings.seed), steps)],
-    )
+    examples = [chosen for _, chosen in islice(batches(len(task.train), recipe, settings.seed), steps)]
+    return system, task, task.train, examples
 
 
 def _facts(model: torch.nn.Module, split: Split, batches: int, tokens: Tokens) -> dict[str, Any]:

@@ -82,9 +82,6 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         """End the process, whatever it does."""
         self._pipe.close()
         self._process.terminate()
