@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lra.laws.lines import Line, Watch
+from lra.laws.lines import Line
 from lra.laws.trial import Broken, Trial, trained, values
 from lra.ops.mixer import Mixer
 
@@ -38,9 +38,7 @@ def _cutting(trial: Trial, x: Tensor) -> Line | None:
         lost = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
         return needed and lost
 
-    with Watch(trial.file, seen) as watch:
-        trained(trial.mixer(), [0, 1])(x.clone().requires_grad_())
-    return watch.line
+    return trial.line_where(seen, trained(trial.mixer(), [0, 1]), x.clone().requires_grad_())
 
 
 def differences(trial: Trial) -> bool:

@@ -11,7 +11,6 @@ from lra.laws.trial import trained, values
 from lra.ops.mixer import Mixer
 from lra.ops.saved_tensors import saved_tensors
 
-LENGTHS = (256, 512, 1024, 2048)
 TURNS = 3
 
 
@@ -23,7 +22,7 @@ class Growth:
     seconds: dict[int, float]
 
 
-def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...] = LENGTHS) -> Growth:
+def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...]) -> Growth:
     """Of the float32 mixers that `make` makes for these numbers of positions."""
     kept, seconds = {}, {}
     for length in lengths:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, Watch, of_method, reads
-from lra.laws.trial import SEED, Broken, Trial, moved, trained
+from lra.laws.lines import Line, of_method, reads
+from lra.laws.trial import SEED, Broken, Trial, trained
 from lra.ops.mixer import Mixer
 
 
@@ -13,11 +13,12 @@ def rows(trial: Trial) -> bool:
     for x in trial.inputs(2):
         mixer = trial.mixer()
         batch, alone = mixer(x.clone()), mixer(x[:1].clone())
-        if not trial.same(alone, batch[:1]):
-            difference = (
-                f"the outputs of a document beside another differ by {moved(alone, batch[:1]):.2g} from those alone"
+        if difference := trial.difference(alone, batch[:1]):
+            raise Broken(
+                f"the outputs of a document beside another differ by {difference:.2g} from those alone",
+                "a sum, mean or norm over the first axis",
+                _where_rows_meet(trial, mixer, x),
             )
-            raise Broken(difference, "a sum, mean or norm over the first axis", _where_rows_meet(trial, mixer, x))
     return True
 
 
@@ -29,20 +30,16 @@ def _where_rows_meet(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
         results.append(result.clone() if isinstance(result, Tensor) else None)
         return False
 
-    given, other = x.clone(), torch.cat([x[:1], 3 - x[1:]])
-    with Watch(trial.file, keep):
-        mixer(given)
+    trial.line_where(keep, mixer, x.clone())
     before = iter(results)
 
     def seen(_func: object, _arguments: object, result: object) -> bool:
         expected = next(before, None)
         if not isinstance(result, Tensor) or expected is None or expected.shape != result.shape or not result.dim():
             return False
-        return len(result) != len(x) or not trial.same(expected[0].double(), result[0].double())
+        return len(result) != len(x) or trial.difference(expected[0].double(), result[0].double()) > 0
 
-    with Watch(trial.file, seen) as watch:
-        mixer(other)
-    return watch.line
+    return trial.line_where(seen, mixer, torch.cat([x[:1], 3 - x[1:]]))
 
 
 @torch.no_grad()
@@ -50,11 +47,11 @@ def cuts(trial: Trial) -> bool:
     for x in trial.inputs(3):
         whole, cut = (trained(trial.mixer(), documents) for documents in ([0, 1, 2], [2]))
         in_whole, other = whole(x.clone())[2:], cut(x[2:].clone())
-        if not trial.same(in_whole, other):
-            difference = (
-                f"the outputs of the last document differ by {moved(in_whole, other):.2g} where it is a cut of its own"
+        if difference := trial.difference(in_whole, other):
+            raise Broken(
+                f"the outputs of the last document differ by {difference:.2g} where it is a cut of its own",
+                line=of_method(trial.kind),
             )
-            raise Broken(difference, line=of_method(trial.kind))
     return True
 
 
@@ -66,10 +63,10 @@ def padding(trial: Trial) -> bool:
         real, mask = _half(trial, x)
         other = torch.where(mask[..., None], x, 3 - x)
         first, second = (trial.mixer()(given.clone(), mask)[:, :real] for given in (x, other))
-        if not trial.same(first, second):
+        if difference := trial.difference(first, second):
             hint = "" if reads(trial.kind, "key_mask") else "key_mask is never used"
-            difference = f"other numbers in padding move the outputs of real positions by {moved(first, second):.2g}"
-            raise Broken(difference, hint, of_method(trial.kind))
+            message = f"other numbers in padding move the outputs of real positions by {difference:.2g}"
+            raise Broken(message, hint, of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -80,13 +77,13 @@ def length(trial: Trial) -> bool:
     for x in trial.inputs(1, least=2):
         real, mask = _half(trial, x)
         padded, full = trial.mixer()(x.clone(), mask)[:, :real], trial.mixer()(x[:, :real].clone(), mask[:, :real])
-        if not trial.same(full, padded):
-            difference = f"without the padding the outputs of real positions differ by {moved(full, padded):.2g}"
-            raise Broken(difference, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
+        if difference := trial.difference(full, padded):
+            message = f"without the padding the outputs of real positions differ by {difference:.2g}"
+            raise Broken(message, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
         unmasked = trial.mixer()(x[:, :real].clone())
-        if not trial.same(full, unmasked):
-            difference = f"with a mask that hides nothing the outputs differ by {moved(full, unmasked):.2g}"
-            raise Broken(difference, line=of_method(trial.kind))
+        if difference := trial.difference(full, unmasked):
+            message = f"with a mask that hides nothing the outputs differ by {difference:.2g}"
+            raise Broken(message, line=of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -109,10 +106,9 @@ def causality(trial: Trial) -> bool:
         before = mixer(x.clone())
         for later in range(x.shape[1] - 1, 0, -1):
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
-            if not trial.same(before[:, :later], after[:, :later]):
-                by = moved(before[:, :later], after[:, :later])
-                difference = f"other numbers from position {later} on move earlier outputs by {by:.2g}"
-                raise Broken(difference, "self.causal says which form is wanted", of_method(trial.kind))
+            if difference := trial.difference(before[:, :later], after[:, :later]):
+                message = f"other numbers from position {later} on move earlier outputs by {difference:.2g}"
+                raise Broken(message, "self.causal says which form is wanted", of_method(trial.kind))
     return trial.has_neighbours
 
 
@@ -124,6 +120,6 @@ def order(trial: Trial) -> bool:
     for x in trial.inputs(2, least=2):
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
         reordered, other = mixer(x.clone())[:, permutation], mixer(x[:, permutation])
-        if not trial.same(reordered, other):
-            raise Broken(f"commutes = True, but outputs in another order differ by {moved(reordered, other):.2g}")
+        if difference := trial.difference(reordered, other):
+            raise Broken(f"commutes = True, but outputs in another order differ by {difference:.2g}")
     return trial.has_neighbours

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, Watch, of_result
+from lra.laws.lines import Line, of_result
 from lra.laws.trial import Broken, Trial
 from lra.ops.mixer import Mixer
 from lra.ops.precision import autocast_dtype
@@ -43,9 +43,7 @@ def _first_other(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
         other = isinstance(result, Tensor) and result.is_floating_point() and result.dtype != x.dtype
         return other and all(tensor.dtype == x.dtype for tensor in tensors)
 
-    with Watch(trial.file, seen) as watch:
-        mixer(x.clone())
-    return watch.line
+    return trial.line_where(seen, mixer, x.clone())
 
 
 @torch.no_grad()
@@ -86,9 +84,7 @@ def _first_not_finite(trial: Trial, mixer: Mixer, x: Tensor, mask: Tensor | None
     def seen(_func: object, arguments: list[object], result: object) -> bool:
         return bad(result) and not any(map(bad, arguments))
 
-    with Watch(trial.file, seen) as watch:
-        mixer(x.clone(), mask)
-    return watch.line
+    return trial.line_where(seen, mixer, x.clone(), mask)
 
 
 @torch.no_grad()
@@ -104,9 +100,7 @@ def unchanged(trial: Trial) -> bool:
 
 def _first_change(trial: Trial, x: Tensor) -> Line | None:
     """The first line after which x has been changed."""
-    with Watch(trial.file, lambda *_: x._version > 0) as watch:
-        trial.mixer()(x)
-    return watch.line
+    return trial.line_where(lambda *_: x._version > 0, trial.mixer(), x)
 
 
 def _name(dtype: torch.dtype) -> str:

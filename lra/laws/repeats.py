@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, Watch, of_attribute, of_method
-from lra.laws.trial import SEED, Broken, Trial, moved, trained, values
+from lra.laws.lines import Line, of_attribute, of_method
+from lra.laws.trial import SEED, Broken, Trial, trained, values
 from lra.ops.mixer import Mixer
 
 
@@ -29,12 +29,10 @@ def state(trial: Trial) -> bool:
             changed = [name for name, value in _kept(mixer).items() if _differs(before.get(name), value)]
             _after_seed(SEED, mixer, values(*x.shape, seed=SEED + 1))
             second = _after_seed(SEED, mixer, x)
-            if not trial.same(first, second):
+            if difference := trial.difference(first, second):
                 hint = f"a call changes self.{changed[0]}" if changed else ""
                 line = of_attribute(trial.kind, changed[0].split(".")[0]) if changed else None
-                raise Broken(
-                    f"{form} the same input gives outputs that differ by {moved(first, second):.2g}", hint, line
-                )
+                raise Broken(f"{form} the same input gives outputs that differ by {difference:.2g}", hint, line)
     return True
 
 
@@ -44,9 +42,9 @@ def noise(trial: Trial) -> bool:
     for x in trial.inputs(2):
         for form, fresh in _forms(trial, 2).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
-            if not trial.same(first, second):
+            if difference := trial.difference(first, second):
                 raise Broken(
-                    f"{form} outputs of the same input differ by {moved(first, second):.2g}",
+                    f"{form} outputs of the same input differ by {difference:.2g}",
                     "draw with lra.ops.dropout.Dropout, or define draw(self, rng)",
                     _drawing(trial, fresh(), x),
                 )
@@ -71,10 +69,9 @@ def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
 
 def _drawing(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
     """The first line that moves torch's generator, else the method."""
-    file, before = trial.file, torch.random.get_rng_state()
-    with Watch(file, lambda *_: not torch.equal(torch.random.get_rng_state(), before)) as watch:
-        mixer(x.clone())
-    return watch.line or of_method(trial.kind)
+    before = torch.random.get_rng_state()
+    moves = trial.line_where(lambda *_: not torch.equal(torch.random.get_rng_state(), before), mixer, x.clone())
+    return moves or of_method(trial.kind)
 
 
 def _kept(mixer: Mixer) -> dict[str, object]:

@@ -6,11 +6,12 @@ Legend: B documents, L positions, D width.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, file_of
+from lra.laws.lines import Line, Watch, file_of
 from lra.ops import dropout
 from lra.ops.mixer import Mixer, Shape
 
@@ -70,8 +71,21 @@ class Trial:
                 self.case = f"{counted(documents, 'document')} of {counted(length, 'position')}"
                 yield values(documents, length, dim)
 
-    def same(self, expected: Tensor, other: Tensor) -> bool:
-        return not expected.numel() or moved(expected, other) <= self.tolerance * expected.abs().max().item()
+    def difference(self, expected: Tensor, other: Tensor) -> float:
+        """The largest, 0 where it is within the tolerance; infinite where something is not finite."""
+        if not expected.numel():
+            return 0.0
+        largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
+        return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
+
+    def line_where(
+        self, seen: Callable[[Any, list[Any], Any], bool], mixer: Mixer, *inputs: Tensor | None
+    ) -> Line | None:
+        """The first line of the class's file whose call of torch makes `seen` true, as for `Watch`, in this forward
+        pass."""
+        with Watch(self.file, seen) as watch:
+            mixer(*inputs)
+        return watch.line
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
@@ -83,12 +97,6 @@ def trained(mixer: Mixer, documents: list[int]) -> Mixer:
 
 def values(*shape: int, seed: int = SEED) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def moved(first: Tensor, other: Tensor) -> float:
-    """The largest difference; infinite where something is not finite."""
-    difference = (first - other).abs().max().item()
-    return difference if difference == difference else float("inf")
 
 
 def counted(number: int, what: str) -> str:

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lra.laws.lines import of_attribute, of_method
-from lra.laws.trial import SEED, Broken, Trial, counted, moved
+from lra.laws.trial import SEED, Broken, Trial, counted
 from lra.ops.dropout import Keyed
-from lra.ops.mixer import Mixer
 
 REGISTERS = ("_parameters", "_buffers", "_modules")
 
@@ -38,11 +37,8 @@ def _hidden(value: object) -> Iterator[str]:
         yield "tensor"
     elif isinstance(value, nn.Module):
         yield "module"
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _hidden(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
+    elif isinstance(value, dict | list | tuple | set):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _hidden(item)
 
 
@@ -67,15 +63,9 @@ def loaded(trial: Trial) -> bool:
     for x in trial.inputs(1):
         source, target = trial.mixer(), trial.mixer(seed=SEED + 1)
         target.load_state_dict(source.state_dict())
-        difference = _difference(trial, source, target, x)
-        if difference:
+        if difference := trial.difference(source(x.clone()), target(x.clone())):
             raise Broken(
                 f"after load_state_dict another mixer's outputs differ by {difference:.2g}",
                 "something that is drawn when the mixer is made is no nn.Parameter and no buffer",
             )
     return True
-
-
-def _difference(trial: Trial, source: Mixer, target: Mixer, x: Tensor) -> float:
-    actual, expected = target(x.clone()), source(x.clone())
-    return 0.0 if trial.same(expected, actual) else moved(expected, actual)
