@@ -3,6 +3,7 @@
 import io
 import signal
 import sys
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -79,32 +80,13 @@ def _let_readers_leave() -> None:
     )  # fmt: skip
 
 
-def train() -> None:
-    start("lra-train")
-
-
-def prepare() -> None:
-    start("lra-prepare")
-
-
-def report() -> None:
-    start("lra-report")
-
-
-def check() -> None:
-    start("lra-check")
-
-
-def new() -> None:
-    start("lra-new")
-
-
-def explain() -> None:
-    start("lra-explain")
-
-
-def bench() -> None:
-    start("lra-bench")
+train = partial(start, "lra-train")
+prepare = partial(start, "lra-prepare")
+report = partial(start, "lra-report")
+check = partial(start, "lra-check")
+new = partial(start, "lra-new")
+explain = partial(start, "lra-explain")
+bench = partial(start, "lra-bench")
 
 
 if __name__ == "__main__":
