@@ -18,6 +18,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +29,6 @@ from lra.records import course
 from lra.records.names import RECORD
 from lra.records.run_files import RunFiles
 from lra.report.read.records import read_record
-
-Row = tuple[str, str]  # task and attention
 
 
 class Pilot(NamedTuple):
@@ -46,15 +45,24 @@ Runs = list[Pilot]  # of one rate
 DIVERGED = Pilot(solved=False, quickness=0, accuracy=-math.inf, fit=-math.inf)
 
 
-def runs_by_rate(records: dict[Path, dict[str, Any]]) -> dict[Row, dict[float, Runs]]:
-    """Of runs that ended, by their folder, the option of the task first: by task and attention, then by rate. Raises
-    UserError where the folders begin below those of tasks."""
-    rows: dict[Row, dict[float, Runs]] = defaultdict(lambda: defaultdict(list))
+@dataclass
+class PilotRow:
+    """What ran of one attention on one task: which of its variants, and the runs of each rate."""
+
+    variants: set[str] = field(default_factory=set)
+    rates: dict[float, Runs] = field(default_factory=lambda: defaultdict(list))
+
+
+def rows_of(records: dict[Path, dict[str, Any]]) -> dict[str, dict[str, PilotRow]]:
+    """Of runs that ended, by their folder, the option of the task first: by task, then by attention. Raises UserError
+    where the folders begin below those of tasks."""
+    rows: dict[str, dict[str, PilotRow]] = defaultdict(lambda: defaultdict(PilotRow))
     for folder, run in records.items():
         if folder.parts[0] == run["protocol"]:
             raise UserError(f"{folder}: expected the folder of a whole sweep, found that of a task in it")
-        rates = rows[folder.parts[0], run["attention"]]
-        rates[run["config"]["train"]["lr"]].append(_pilot(run))
+        row = rows[folder.parts[0]][run["attention"]]
+        row.variants.add(run["variant"])
+        row.rates[run["config"]["train"]["lr"]].append(_pilot(run))
     return rows
 
 
@@ -81,25 +89,15 @@ def described(runs: Runs) -> str:
     return mean + solved + f", {diverged} of {len(runs)} diverged" * bool(diverged)
 
 
-def variants_by_row(records: dict[Path, dict[str, Any]]) -> dict[Row, list[str]]:
-    """Which variants of an attention ran on a task."""
-    rows: dict[Row, set[str]] = defaultdict(set)
-    for folder, run in records.items():
-        rows[folder.parts[0], run["attention"]].add(run["variant"])
-    return {row: sorted(variants) for row, variants in rows.items()}
-
-
-def lines(rows: dict[Row, dict[float, Runs]], variants: dict[Row, list[str]]) -> Iterator[str]:
+def lines(rows: dict[str, dict[str, PilotRow]]) -> Iterator[str]:
     """YAML, by task."""
     yield "by_task:"
-    for task in dict.fromkeys(task for task, _ in rows):
+    for task, by_attention in rows.items():
         yield f"  {task}:\n    by_attention:"
-        for (other, attention), rates in rows.items():
-            if other == task:
-                means = "; ".join(f"{rate:g}: {described(rates[rate])}" for rate in sorted(rates))
-                pooled = variants[task, attention]
-                over = f"{', '.join(pooled)}: " if len(pooled) > 1 else ""
-                yield f"      {attention}: {{train: {{lr: {chosen(rates)!r}}}}}  # {over}{means}"
+        for attention, row in by_attention.items():
+            means = "; ".join(f"{rate:g}: {described(runs)}" for rate, runs in sorted(row.rates.items()))
+            over = f"{', '.join(sorted(row.variants))}: " if len(row.variants) > 1 else ""
+            yield f"      {attention}: {{train: {{lr: {chosen(row.rates)!r}}}}}  # {over}{means}"
 
 
 def main() -> None:
@@ -112,14 +110,14 @@ def main() -> None:
         if not records:
             raise UserError(f"{folder}: no records below it")
         ended = {path: run for path, run in records.items() if run["status"] in ("finished", "diverged")}
-        rows = runs_by_rate(ended)
+        rows = rows_of(ended)
     except (UserError, ValueError) as error:
         print(f"lra.tools.rates: error: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR) from None
     for path, run in records.items():
         if path not in ended:
             print(f"{path}: {run['status']}")
-    print("\n".join(lines(rows, variants_by_row(ended))))
+    print("\n".join(lines(rows)))
 
 
 if __name__ == "__main__":
