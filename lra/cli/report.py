@@ -63,7 +63,7 @@ def main() -> None:
         elif arguments.verify and is_over_folders(arguments.folder):
             sys.exit(_verify_all(arguments))
         elif arguments.verify:
-            sys.exit(_verify(arguments, arguments.folder))
+            sys.exit(_verify(arguments))
         elif arguments.fill:
             _fill(arguments.folder, arguments.text)
         elif arguments.overview:
@@ -172,8 +172,8 @@ def _verify_all(arguments: argparse.Namespace) -> int:
     return 1 if faults or any(wrong) else 0
 
 
-def _verify(arguments: argparse.Namespace, folder: Path) -> int:
-    return _told(folder, *verify(folder, arguments.selection, arguments.published))
+def _verify(arguments: argparse.Namespace) -> int:
+    return _told(arguments.folder, *verify(arguments.folder, arguments.selection, arguments.published))
 
 
 def _told(folder: Path, runs: int, mismatches: list[str]) -> int:
@@ -186,7 +186,7 @@ def _told(folder: Path, runs: int, mismatches: list[str]) -> int:
 def _pack(arguments: argparse.Namespace, faults: list[str]) -> None:
     if (arguments.folder / RECEIPTS).exists():  # where packing was cut short, the report is that of what lay in folders
         _write(arguments, faults)
-    if _verify(arguments, arguments.folder):
+    if _verify(arguments):
         raise UserError(f"{arguments.folder}: not packed; mend what does not match, or run lra-report on it first")
     receipts = pack(arguments.folder)
     _write(arguments, faults)

@@ -9,7 +9,6 @@ Only tokens up to one's own are counted, as in the paper. The tests count the op
 import argparse
 from collections.abc import Callable
 
-OPERATIONS = ("multiplications", "additions", "divisions", "exponentiations")
 Counts = dict[str, int]
 
 

@@ -46,12 +46,9 @@ class KeptRun:
     def evaluations(self) -> list[dict[str, Any]]:
         """Raises UserError."""
         try:
-            return measurements(self._read(METRICS))
+            return measurements(self.files.read(f"{self.name}/{METRICS}"))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.files.shown(f'{self.name}/{METRICS}')}: not what a run measured: {error}") from None
-
-    def _read(self, file: str) -> bytes:
-        return self.files.read(f"{self.name}/{file}")
 
     def source(self, sha256: str) -> "KeptRun | None":
         """The run beside it that left the weights with this digest."""

@@ -13,6 +13,7 @@ have trained beyond its kept end is counted apart.
 import argparse
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +76,12 @@ def table(runs: list[Kept], rules: list[dict[str, Any]]) -> Iterator[str]:
     yield "  ".join(heads)
     for rule in rules:
         ends = [run.ended(**{key: value for key, value in rule.items() if value is not None}) for run in runs]
-        counted = {why: sum(end == why for end, _ in ends) for why in ("solved", "no progress", "steps", "beyond")}
+        counts = Counter(end for end, _ in ends)
         lost = sum(run.solved and end in ("no progress", "steps") for run, (end, _) in zip(runs, ends, strict=True))
         share = f"{sum(steps for _, steps in ends) / kept_steps:.0%}"
         asked = ("own" if rule[key] is None else f"{rule[key]:g}" for key in RULE)
-        solved, no_progress, out_of_steps, beyond = counted.values()
-        cells = (*asked, str(solved), str(lost), str(no_progress), str(out_of_steps), str(beyond), share)
+        counted = (counts["solved"], lost, counts["no progress"], counts["steps"], counts["beyond"])
+        cells = (*asked, *map(str, counted), share)
         yield "  ".join(cell.rjust(len(head)) for head, cell in zip(heads, cells, strict=True))
 
 
