@@ -89,4 +89,4 @@ def _again(words: tuple[str, ...]) -> DictConfig:
         raise UserError(f"subjects: {configure.explain(error, 'bench', words)}") from None
 
 
-main = command("bench")(job)
+main = command("bench", job)

@@ -112,18 +112,16 @@ def _growth(settings: CheckSettings, trial: "Trial") -> list[str]:
 
     try:
         lengths = tuple(sorted(settings.growth))
-        measured = growth(lambda length: trial.mixer(max_positions=length), lengths)
+        kept, seconds = growth(lambda length: trial.mixer(max_positions=length), lengths)
     except Exception as error:
         return [f"      {'memory':10} not measured: {configure.first_line(error)}"]
-    kept, seconds = measured.kept, measured.seconds
-    most = max(kept)
-    card = "linear" if trial.build().card.linear else "more than linear"
+    most, card = max(kept), trial.build().card
     return [
         f"      {'memory':10} {kept[most] / 2**20:.1f} MiB kept for the backward pass at {most:,} positions, "
-        f"as L^{exponent(kept):.2f} (the card says {card})",
+        f"as L^{exponent(kept):.2f} (the card says {'linear' if card.linear else 'more than linear'})",
         f"      {'time':10} {1000 * seconds[most]:.1f} ms for forward and backward at {most:,} positions, "
-        f"as L^{exponent(seconds):.2f} (the card says O({trial.build().card.time}))",
+        f"as L^{exponent(seconds):.2f} (the card says O({card.time}))",
     ]
 
 
-main = command("check")(job)
+main = command("check", job)

@@ -38,51 +38,49 @@ FAILED = 1
 
 
 def command(
-    config_name: str, sweep: Callable[[DictConfig, TaskFunction], Any] | None = None
-) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+    config_name: str,
+    function: Callable[[DictConfig], Any],
+    sweep: Callable[[DictConfig, TaskFunction], Any] | None = None,
+) -> Callable[[], None]:
     """Make a console command of a function of the composed configuration; mistakes end in one line and exit code 2.
 
     `sweep` gets the configuration of a --multirun, Hydra's own part included, and the function.
     """
+    program = f"lra-{config_name}"
+    debug: str | None = None
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        program = f"lra-{config_name}"
-        debug: str | None = None
+    def complain(error: BaseException) -> NoReturn:
+        raise_stop_behind(error)
+        if debug:
+            traceback.print_exception(error)
+        print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
+        raise SystemExit(CONFIG_ERROR)
 
-        def complain(error: BaseException) -> NoReturn:
+    @wraps(function)
+    def task(cfg: DictConfig) -> Any:
+        try:
+            return function(cfg)
+        except UserError as error:  # caught here, since Hydra would print a preface of its own
+            complain(error)
+
+    @interruptible(program)
+    def main() -> None:
+        nonlocal debug
+        debug = os.environ.get("HYDRA_FULL_ERROR")
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise, so that we can explain
+        try:
+            _start(program, config_name, task, sweep and partial(sweep, task=function))
+        except (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            complain(error)
+        except Exception as error:
             raise_stop_behind(error)
+            raise
+        finally:
+            os.environ.pop("HYDRA_FULL_ERROR")
             if debug:
-                traceback.print_exception(error)
-            print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
-            raise SystemExit(CONFIG_ERROR)
+                os.environ["HYDRA_FULL_ERROR"] = debug
 
-        @wraps(function)
-        def task(cfg: DictConfig) -> Any:
-            try:
-                return function(cfg)
-            except UserError as error:  # caught here, since Hydra would print a preface of its own
-                complain(error)
-
-        @interruptible(program)
-        def main() -> None:
-            nonlocal debug
-            debug = os.environ.get("HYDRA_FULL_ERROR")
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise, so that we can explain
-            try:
-                _start(program, config_name, task, sweep and partial(sweep, task=function))
-            except (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-                complain(error)
-            except Exception as error:
-                raise_stop_behind(error)
-                raise
-            finally:
-                os.environ.pop("HYDRA_FULL_ERROR")
-                if debug:
-                    os.environ["HYDRA_FULL_ERROR"] = debug
-
-        return main
-
-    return decorate
+    return main
 
 
 def _start(program: str, config_name: str, task: TaskFunction, sweep: Callable[[DictConfig], Any] | None) -> None:

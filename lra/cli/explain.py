@@ -24,4 +24,4 @@ def job(cfg: DictConfig) -> None:
     say(f"wrote {settings.page}")
 
 
-main = command("explain")(job)
+main = command("explain", job)

@@ -66,4 +66,4 @@ def job(cfg: DictConfig) -> None:
         say(f"ready in {seconds:.1f} s: {task.folder}")
 
 
-main = command("prepare")(job)
+main = command("prepare", job)

@@ -64,11 +64,11 @@ def main() -> None:
             sys.exit(_verify_all(arguments))
         elif arguments.verify:
             sys.exit(_verify(arguments))
-        elif arguments.fill:
-            _fill(arguments.folder, arguments.text)
-        elif arguments.overview:
-            _fill(arguments.folder, arguments.text)
-            _show(write_overview(arguments.folder, faults.append), "over the folders in it")
+        elif arguments.fill or arguments.overview:
+            for line in fill_pages(arguments.folder, arguments.text):
+                say(f"lra-report: {line}")
+            if arguments.overview:
+                _show(write_overview(arguments.folder, faults.append), "over the folders in it")
         elif arguments.pack:
             _pack(arguments, faults)
         elif arguments.submit:
@@ -153,11 +153,6 @@ def _write(arguments: argparse.Namespace, faults: list[str]) -> Path:
 def _show(page: Path, what: str) -> None:
     show(page)
     say(f"lra-report: wrote {page}, {what}")
-
-
-def _fill(folder: Path, texts: list[Path]) -> None:
-    for line in fill_pages(folder, texts):
-        say(f"lra-report: {line}")
 
 
 def _verify_all(arguments: argparse.Namespace) -> int:

@@ -64,7 +64,8 @@ def run(config: DictConfig, task: TaskFunction) -> None:
             check_attention(row.settings, row.system)
     check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     declare(plan.out, [row.declared for row in plan.rows])
-    _say_who_sees_locks(plan.out)
+    if option := locks.of_one_host(plan.out):
+        say(f"{plan.out}: other machines do not see its locks (mount option {option}); give it to one at a time")
     _current[:] = [plan]
     broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs])
     conclude(broken=broken)
@@ -217,9 +218,3 @@ def _check_launch(config: DictConfig) -> None:
     if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
         name = _launcher(config)
         raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")
-
-
-def _say_who_sees_locks(out: Path) -> None:
-    option = locks.of_one_host(out)
-    if option:
-        say(f"{out}: other machines do not see its locks (mount option {option}); give it to one at a time")

@@ -62,7 +62,9 @@ def train(cfg: DictConfig) -> str:
         say(f"{title}: error: {error}")
         return "refused"
     except Paused as pause:
-        pause.title, pause.saved = title, _saved(cfg, cell)
+        pause.title = title
+        # something to go on from, which a pretraining leaves elsewhere
+        pause.saved = cfg.pretrain is not None or begun(run_folder(settings_of(cfg), cell)) > 0
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)
@@ -70,11 +72,6 @@ def train(cfg: DictConfig) -> str:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     return outcome
-
-
-def _saved(cfg: DictConfig, cell: Cell) -> bool:
-    """Whether a run that was stopped left something to go on from, as its pretraining does elsewhere."""
-    return cfg.pretrain is not None or begun(run_folder(settings_of(cfg), cell)) > 0
 
 
 def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:
@@ -131,7 +128,7 @@ def _rerun(cfg: DictConfig) -> str:
     return "finished"
 
 
-_command = command("train", sweep.run)(train)
+_command = command("train", train, sweep.run)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -14,23 +13,16 @@ from lra.ops.saved_tensors import saved_tensors
 TURNS = 3
 
 
-@dataclass(frozen=True)
-class Growth:
-    """By length: bytes that are kept for the backward pass, and the least seconds of forward and backward."""
-
-    kept: dict[int, int]
-    seconds: dict[int, float]
-
-
-def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...]) -> Growth:
-    """Of the float32 mixers that `make` makes for these numbers of positions."""
+def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...]) -> tuple[dict[int, int], dict[int, float]]:
+    """By length, of the float32 mixers that `make` makes for these numbers of positions: bytes that are kept for the
+    backward pass, and the least seconds of forward and backward."""
     kept, seconds = {}, {}
     for length in lengths:
         mixer = trained(make(length).float(), [0])
         x = values(1, length, mixer.shape.dim).float()
         kept[length] = saved_bytes(mixer, x)
         seconds[length] = min(_step(mixer, x) for _ in range(TURNS))
-    return Growth(kept, seconds)
+    return kept, seconds
 
 
 def exponent(measured: Mapping[int, float]) -> float:
