@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from matplotlib.figure import Figure
+
 from lra.bench.page import measured
 from lra.core.console import say
 from lra.core.files import write_atomic
@@ -121,18 +123,13 @@ def page(
 
 def draw(sweeps: dict[str, MeasuredSweep], path: Path) -> None:
     """Resident memory of the driver against runs finished."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3), layout="constrained")
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
     for name, sweep in sweeps.items():
         axes.plot(range(1, len(sweep.memory) + 1), [bytes / 1e6 for bytes in sweep.memory], label=name)
     axes.set(xlabel="runs finished", ylabel="resident memory of the driver, MB", ylim=(0, None))
     axes.legend()
     figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def main() -> None:

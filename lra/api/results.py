@@ -29,6 +29,7 @@ class Results:
     def __init__(self, path: Path, selection: Rule | None) -> None:
         self._report = Report(path, selection, tell=_warn)
         self._rows = self._report.rows
+        self._runs = [(column, row, seed) for column, row in self._rows for seed in row.cell.seeds()]
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -39,14 +40,15 @@ class Results:
     def seeds(self) -> pd.DataFrame:
         """A line for each run, those that are missing included."""
         lines = exports.seeds(self._report)
-        scores = [row.scores.get(seed) for _, row in self._rows for seed in row.cell.seeds()]
+        scores = [row.scores.get(seed) for _, row, seed in self._runs]
         frame = self._frame(lines).rename(columns={"flags": "flag"})  # `frame.flags` is something else in pandas
         return frame.assign(score=pd.Series(scores, dtype=float))
 
     @cached_property
     def curves(self) -> pd.DataFrame:
         """A line for each evaluation during a training; what is measured block by block is left out."""
-        kept = [self._curve(row, seed) for _, row in self._rows for seed in row.cell.seeds()]
+        runs = [row.cell.runs.get(seed) for _, row, seed in self._runs]
+        kept: list[Curve] = [(run and read_curve(self._report.run_files, run)) or {} for run in runs]
         names = dict.fromkeys(name for curve in kept for name, values in curve.items() if not _is_by_block(values))
         lengths = [len(curve.get("step", ())) for curve in kept]
         return self._repeated(lengths).assign(
@@ -60,7 +62,7 @@ class Results:
     def predictions(self) -> pd.DataFrame:
         """A line for each answer on the test split, of the runs that kept them."""
         none = np.empty((2, 0), np.uint8)
-        kept = [row.predictions.get(seed, none) for _, row in self._rows for seed in row.cell.seeds()]
+        kept = [row.predictions.get(seed, none) for _, row, seed in self._runs]
         predicted, labels = np.concatenate(kept, axis=1)
         return self._repeated([array.shape[1] for array in kept]).assign(
             example=np.concatenate([np.arange(array.shape[1]) for array in kept]),
@@ -88,10 +90,6 @@ class Results:
             raise UserError(f"{self!r}: {name!r} is in {len(matching)} columns, name one of them: {places}")
         return matching[0][1]
 
-    def _curve(self, row: TableRow, seed: int) -> Curve:
-        run = row.cell.runs.get(seed)
-        return (run and read_curve(self._report.run_files, run)) or {}
-
     def _frame(self, lines: list[dict[str, Any]]) -> pd.DataFrame:
         """The lines, and the short name of each one's task; what no line has is a number that is missing."""
         frame = pd.DataFrame(lines)
@@ -101,9 +99,7 @@ class Results:
 
     def _repeated(self, lengths: list[int]) -> pd.DataFrame:
         """The names of each run in so many lines, as categories, which take little memory."""
-        names = [
-            {**exports.names(column, row), "seed": seed} for column, row in self._rows for seed in row.cell.seeds()
-        ]
+        names = [{**exports.names(column, row), "seed": seed} for column, row, seed in self._runs]
         frame = self._frame(names)
         frame = frame.astype(dict.fromkeys(frame.columns.difference(["seed"]), "category"))
         return frame.take(np.repeat(np.arange(len(frame)), lengths)).reset_index(drop=True)
