@@ -1,10 +1,8 @@
 """What another stopping rule would have made of kept runs."""
 
-import sys
 from pathlib import Path
 
-import pytest
-from support import recipe_of
+from support import Commands, recipe_of
 
 from lra.records.names import RECORD
 from lra.records.run_files import RunFiles
@@ -67,14 +65,9 @@ def test_records_from_before_there_was_a_goal_can_be_read() -> None:
     assert runs and all(why != "beyond" for run in runs for why, _ in [run.ended()])
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *words: str) -> list[str]:
-    monkeypatch.setattr(sys, "argv", ["stopping", *words])
-    stopping.main()
-    return capsys.readouterr().out.splitlines()
-
-
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    lines = said(monkeypatch, capsys, str(KEPT), "--steps", "700", "5000")
+def test_the_command(cli: Commands, tmp_path: Path) -> None:
+    _, out, _ = cli(stopping.main, str(KEPT), "--steps", "700", "5000")
+    lines = out.splitlines()
     assert lines[0].startswith("245 runs, ")
     assert [line.split()[:3] for line in lines[2:]] == [["own", "own", "700"], ["own", "own", "5000"]]
     assert lines[3].split()[4] == "0", "its own rule loses nothing"
@@ -85,8 +78,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         ((str(tmp_path),), "no finished run below it has train.goal or train.patience"),
         ((str(tmp_path / "away"),), "no such folder"),
     ):
-        with pytest.raises(SystemExit) as stop:
-            said(monkeypatch, capsys, *words)
-        assert stop.value.code == 2
-        error = capsys.readouterr().err
-        assert error.startswith("lra.tools.stopping: error: ") and fault in error and error.count("\n") == 1
+        code, _, err = cli(stopping.main, *words)
+        assert code == 2
+        assert err.startswith("lra.tools.stopping: error: ") and fault in err and err.count("\n") == 1
