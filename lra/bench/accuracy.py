@@ -1,17 +1,18 @@
 """Rounding errors of the two forms of SimpleAttention, against its textbook form in float64."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
 from lra.attention.simple import Simple
-from lra.bench.layers import shape_of
 from lra.bench.measure import Result
 from lra.bench.settings import BenchSettings
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.laws.trial import shape_of
 
 INPUTS = {"noise": 0.0, "noise and a shared vector": 1.0}  # the latter is the harder case of a Gram matrix
 PRECISIONS = ("fp32", "bf16")
@@ -50,7 +51,7 @@ def errors(
 def _mixer(settings: BenchSettings, length: int, form: str) -> Simple:
     node = {**settings.attention, "form": form}
     build = configure.build(node, "attention", settings.packages, supplied=1)
-    return build(shape_of(settings, length, dropout=0.0))
+    return build(replace(shape_of(settings.model, length), dropout=0.0))
 
 
 def _passes(mixer: Simple, x: Tensor, weights: Tensor, *, bf16: bool) -> dict[str, Tensor]:

@@ -18,8 +18,8 @@ from lra.bench.worker import BenchPlace, Workload
 from lra.config import configure
 from lra.core.console import say
 from lra.core.errors import UserError, did_you_mean
+from lra.laws.trial import shape_of
 from lra.ops.dropout import set_keys
-from lra.ops.mixer import Shape
 
 Again = Callable[..., BenchSettings]
 """The settings of this command with more overrides."""
@@ -116,26 +116,8 @@ def module_of(layer: Layer, length: int) -> nn.Module:
         scale = length**-0.5 if layer.name == "simple" else (dim // heads) ** -0.5
         return ATTENTIONS[layer.name](dim, heads, dropout, model["out_proj"], scale)
     build = configure.build(layer.settings.attention, "attention", layer.settings.packages, supplied=1)
-    mixer = build(shape_of(layer.settings, length, dropout))
+    mixer = build(shape_of(model, length))
     return Stepwise(mixer, layer.title) if layer.kind == "stepwise" else mixer
-
-
-def shape_of(settings: BenchSettings, length: int, dropout: float) -> Shape:
-    """What a layer of the configured model is told."""
-    model = settings.model
-    return Shape(
-        dim=model["dim"],
-        qkv_dim=model["qkv_dim"],
-        heads=model["heads"],
-        max_positions=length,
-        bias=model["attention_bias"],
-        out_proj=model["out_proj"],
-        dropout=dropout,
-        dropout_over=model["dropout_over"],
-        causal=False,
-        layer=0,
-        layers=1,
-    )
 
 
 def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Result]:

@@ -63,8 +63,9 @@ def examine(
 ) -> "list[Finding]":
     """What becomes of each law; `tell` hears it in words, and what is measured besides."""
     from lra import laws
+    from lra.laws.trial import shape_of
 
-    shape = _shape(settings)
+    shape = shape_of(settings.model, max(settings.lengths))
     trial = laws.trial_of(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
         mixer = trial.build()
@@ -82,18 +83,6 @@ def examine(
     names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
     tell(names if broken else "all laws are kept")
     return findings
-
-
-def _shape(settings: CheckSettings) -> "Shape":
-    from lra.ops.mixer import Shape
-
-    keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
-    lacking = [key for key in keys if key not in settings.model]
-    if lacking:
-        raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
-    sizes = {key: settings.model[key] for key in keys}
-    bias = sizes.pop("attention_bias")
-    return Shape(**sizes, max_positions=max(settings.lengths), bias=bias, causal=False, layer=0, layers=1)
 
 
 def _lines(finding: "Finding") -> list[str]:

@@ -3,7 +3,7 @@
 Legend: B documents, L positions, D width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lra.core.errors import UserError
 from lra.laws.lines import Line, Watch, file_of
 from lra.ops import dropout
 from lra.ops.mixer import Mixer, Shape
@@ -86,6 +87,17 @@ class Trial:
         with Watch(self.file, seen) as watch:
             mixer(*inputs)
         return watch.line
+
+
+def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
+    """What the only layer of a configured model is told. Raises UserError for a key that is not there."""
+    keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
+    lacking = [key for key in keys if key not in model]
+    if lacking:
+        raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
+    sizes = {key: model[key] for key in keys}
+    bias = sizes.pop("attention_bias")
+    return Shape(**sizes, max_positions=max_positions, bias=bias, causal=False, layer=0, layers=1)
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
