@@ -1,31 +1,21 @@
 """scripts/everything.sh: parts that fail stop no others, what passed is not run again, and the page says what ran."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import everything as script
 import pytest
+import reruns
 
 from lra.core.paths import CHECKOUT
 from lra.records.names import RECEIPTS
 
-SCRIPTS = CHECKOUT / "scripts"
-pytestmark = pytest.mark.skipif(not SCRIPTS.exists(), reason="not a checkout")
 PARTS = {
     "good": "echo good >>../ran; echo '=== 5 passed, 2 skipped, 1 deselected in 3.21s (0:00:03) ==='",
     "bad": "echo bad >>../ran; echo it is broken; exit 3",
     "last": "echo last >>../ran; test ! -e ../broken",
 }
-
-
-def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"scripts_{name}", SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def git(*words: str) -> None:
@@ -41,19 +31,17 @@ def committed(path: str, text: str) -> None:
 
 
 def test_a_commit_of_another_clone_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module = loaded("everything", monkeypatch)
     monkeypatch.chdir(tmp_path)
     git("init")
     committed("a.py", "a")
-    assert module.changed("suite", "HEAD") == []
-    assert module.changed("suite", "ab" * 20) == ["ab" * 20]
+    assert script.changed("suite", "HEAD") == []
+    assert script.changed("suite", "ab" * 20) == ["ab" * 20]
 
 
 @pytest.fixture
 def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A function that runs it with PARTS in a repository of its own, and gives its exit code."""
-    module = loaded("everything", monkeypatch)
-    monkeypatch.setattr(module, "PARTS", dict(PARTS))
+    monkeypatch.setattr(script, "PARTS", dict(PARTS))
     (tmp_path / "checkout").mkdir()
     monkeypatch.chdir(tmp_path / "checkout")
     git("init")
@@ -62,7 +50,7 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def call(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["everything.sh", *words])
-        return module.main()
+        return script.main()
 
     return call
 
@@ -102,7 +90,7 @@ def test_what_passed_is_run_again_only_for_another_tree(everything) -> None:
 def test_what_other_parts_alone_read_sends_no_part_back(
     place: str, everything, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["scripts_everything"], "READ_BY", {place: {"last"}})
+    monkeypatch.setattr(script, "READ_BY", {place: {"last"}})
     everything("good", "last")
     committed("folder/script.py", "other = 1")
     assert everything("good", "last") == 0
@@ -139,8 +127,8 @@ def test_a_refusal_is_one_line(everything, file: str, part: str, said: str, caps
         ("", ""),
     ],
 )
-def test_counts(log: str, counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded("everything", monkeypatch).counts(log) == counts
+def test_counts(log: str, counts: str) -> None:
+    assert script.counts(log) == counts
 
 
 @pytest.mark.parametrize(
@@ -156,7 +144,6 @@ def test_counts(log: str, counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
     differs: str, ended: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reruns = loaded("reruns", monkeypatch)
     said = f"kept/seed1: not equal to the last bit ({tmp_path})\n  {differs}\n  instructions: a then, b now\n"
     done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
     monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
@@ -177,7 +164,6 @@ def test_a_rerun_elsewhere_is_near_where_it_was_given_the_same(
 def test_a_rerun_elsewhere_drifts_in_the_metric_of_its_task(
     metric: str, accuracy: float, perplexity: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reruns = loaded("reruns", monkeypatch)
     said = f"kept/seed1: not equal to the last bit ({tmp_path})\n  instructions: a then, b now\n"
     done = subprocess.CompletedProcess([], 1, stdout=said, stderr="")
     monkeypatch.setattr(reruns.subprocess, "run", lambda *_, **__: done)
@@ -190,7 +176,6 @@ def test_a_rerun_elsewhere_drifts_in_the_metric_of_its_task(
 @pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
 def test_the_kept_runs_are_of_many_tasks_and_attentions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    reruns = loaded("reruns", monkeypatch)
     runs = reruns.chosen()
     tasks, attentions = ({run.what[side] for run in runs} for side in (0, 1))
     assert len({run.path for run in runs}) == len(runs) == 12
@@ -211,7 +196,6 @@ def test_the_kept_runs_are_of_many_tasks_and_attentions(monkeypatch: pytest.Monk
 def test_two_codes_on_one_machine_are_equal_or_wrong(
     before: tuple[int, str], now: tuple[int, str], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reruns = loaded("reruns", monkeypatch)
     asked = []
 
     def run(command: list[str], cwd: str | None, **_: object) -> subprocess.CompletedProcess:
@@ -232,6 +216,5 @@ def test_two_codes_on_one_machine_are_equal_or_wrong(
 
 def test_a_commit_that_is_not_there_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    reruns = loaded("reruns", monkeypatch)
     with pytest.raises(SystemExit, match="^reruns: error: --against no-such: .*no-such"), reruns.code_of("no-such"):
         pass
