@@ -207,24 +207,21 @@ def _timed(clock: PartClock, rounds: list[Spent], sizes: dict[str, torch.Size]) 
         tensors = {path: of_full_size(path, value) for path, value in saved.tensors.items()}
         write(folder, replace(saved, tensors=tensors))
 
+    timed = {call: clock.timed(part, resolve_name(call)) for part, calls in CALLS.items() for call in calls}
+
+    def saved(trainer: Trainer, **how: bool) -> None:
+        timed["lra.runs.trainer.Trainer.save"](trainer, **how)
+        rounds.append(clock.read())
+
+    others = {
+        "lra.training.fit.ahead": lambda items: ahead(clock.drawn(CHOOSE, items)),
+        "lra.training.fit._read": lambda *given: clock.drawn(WAIT, read(*given)),
+        "lra.training.fit.evaluate": lambda *_, **__: Score(correct=next(scores), examples=1 << 30, loss=1.0),
+        "lra.records.checkpoint.write": written,
+        "lra.runs.trainer.Trainer.save": saved,
+    }
     with ExitStack() as stack:
-        for part, calls in CALLS.items():
-            for call in calls:
-                stack.enter_context(patch(call, clock.timed(part, resolve_name(call))))
-        save = Trainer.save
-
-        def saved(trainer: Trainer, **how: bool) -> None:
-            save(trainer, **how)
-            rounds.append(clock.read())
-
-        others = {
-            "lra.training.fit.ahead": lambda items: ahead(clock.drawn(CHOOSE, items)),
-            "lra.training.fit._read": lambda *given: clock.drawn(WAIT, read(*given)),
-            "lra.training.fit.evaluate": lambda *_, **__: Score(correct=next(scores), examples=1 << 30, loss=1.0),
-            "lra.records.checkpoint.write": written,
-            "lra.runs.trainer.Trainer.save": saved,
-        }
-        for call, other in others.items():
+        for call, other in (timed | others).items():
             stack.enter_context(patch(call, other))
         yield
 

@@ -18,9 +18,7 @@ from lra.ops.fused import kernels
 from lra.training.batches import OVERHEAD
 
 HEAD_DIM, LENGTH = 2, 64  # of the small model; it is longer than wide, as those of the papers are
-
-
-OF_LISTS = ("_foreach_add_", "_foreach_sub_", "_foreach_mul_", "_fused_adamw_")
+OF_LISTS = ("torch._foreach_add_", "torch._foreach_sub_", "torch._foreach_mul_", "torch._fused_adamw_")
 
 
 class Arrived:
@@ -53,23 +51,26 @@ def shorten(model: nn.Module) -> None:
 @contextmanager
 def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
     """Within, a model of a small width is trained on the CPU as one of this width is on an accelerator."""
+    zero = torch.zeros(())
+
+    def nothing(*_: object, **__: object) -> None:
+        pass
+
     others = {
         "lra.training.fit.runs_behind": lambda _: True,
         "lra.training.batches.sent": copied,
         "lra.ops.noise.sent": copied,
         "lra.training.update.Awaited": Arrived,
         "lra.ops.gram.on_cpu": lambda _: False,
+        "torch._foreach_norm": lambda tensors, *_: [zero] * len(tensors),
+        **dict.fromkeys(OF_LISTS, nothing),
     }
-    zero = torch.zeros(())
     with ExitStack() as stack:
         for name, other in others.items():
             stack.enter_context(patch(name, other))
-        for name in OF_LISTS:
-            stack.enter_context(patch.object(torch, name, lambda *_, **__: None))
-        stack.enter_context(patch.object(torch, "_foreach_norm", lambda tensors, *_: [zero] * len(tensors)))
         stack.enter_context(patch.dict(OVERHEAD, cpu=OVERHEAD["cuda"] // width * small))
         if kernel() is not None:
             stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: True))
             for module in (kernel(), kernels()):
-                stack.enter_context(patch.object(module, "launch", lambda *_, **__: None))
+                stack.enter_context(patch.object(module, "launch", nothing))
         yield
