@@ -76,7 +76,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
         os.kill(os.getpid(), number)
         return outcome
 
-    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", sweep.run)(run_and_signal))
+    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", run_and_signal, sweep.run))
     code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert code == expected
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
