@@ -203,6 +203,13 @@ def test_rows_are_sorted_by_the_size_of_their_settings() -> None:
     assert sorted(keys[::-1], key=Published().order) == keys
 
 
+def test_settings_that_are_spelt_differently_keep_places_of_their_own() -> None:
+    """A matrix of tasks finds its rows by their places."""
+    keys = [CellKey("paper", "last", "text", "simple", "simple", f"model.dropout={value}") for value in ("0", "0.0")]
+    first, second = map(Published().order, keys)
+    assert first < second
+
+
 def test_collapsed_runs_and_outliers_are_flagged(whole: Path) -> None:
     """A seed at the majority class, and one below it that gives one answer to everything."""
 

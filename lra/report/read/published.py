@@ -120,9 +120,10 @@ class Published:
         return rows[0].complexity if rows else ""
 
     def order(self, key: CellKey) -> tuple:
-        """Sorts rows as the paper does, others after them."""
+        """Sorts rows as the paper does, others after them; no two keys have the same place."""
         place, places = (key.attention, key.variant), list(self._rows)
-        return (places.index(place) if place in places else len(places), *place, _natural(key.settings))
+        number = places.index(place) if place in places else len(places)
+        return number, *place, _natural(key.settings), key.settings
 
     def title(self, task: str) -> str:
         return self.tasks.get(task, task)
