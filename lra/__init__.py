@@ -1,9 +1,11 @@
 """Long Range Arena in PyTorch: every attention on equal terms, every number with a receipt."""
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from lra.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from lra.api.checking import check
@@ -12,11 +14,6 @@ if TYPE_CHECKING:
     from lra.api.results import compare, load, report
     from lra.api.training import train
     from lra.core.errors import UserError
-
-try:
-    __version__ = metadata.version("lra")
-except metadata.PackageNotFoundError:  # code that was never installed, on PYTHONPATH
-    __version__ = "0+unknown"
 
 __all__ = ["UserError", "attention", "check", "compare", "compose", "load", "report", "train"]
 

@@ -8,10 +8,10 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from lra import __version__
 from lra.cli.contents import contents
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
 from lra.core.signals import ASKING, INTERRUPTED, PAUSED
+from lra.core.version import __version__
 
 COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),

@@ -74,8 +74,9 @@ def test_imports_only_go_down() -> None:
         package = room(path)
         if package == "__init__":
             continue
-        imported = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {"__version__", package}
+        imported = {name.split(".")[1] for name in imports(path) if name.startswith("lra.")} - {package}
         assert all(floor(other) < floor(package) for other in imported), (path, imported)
+        assert not any(isinstance(node, ast.ImportFrom) and node.module == "lra" for node in ast.walk(tree(path))), path
         libraries = {name.split(".")[0] for name in imports(path)}
         assert package in HYDRA or not libraries & {"hydra", "omegaconf"}, path
         assert package not in NO_TORCH or "torch" not in at_import(path), path

@@ -62,7 +62,7 @@ def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[Finding]":
     """What becomes of each law; `tell` hears it in words, and what is measured besides."""
-    from lra import laws
+    import lra.laws as laws
     from lra.laws.trial import shape_of
 
     shape = shape_of(settings.model, max(settings.lengths))

@@ -26,13 +26,13 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lra import __version__
 from lra.config.compose import start
 from lra.config.configure import explain
 from lra.config.user_options import with_packages
 from lra.config.validation import check_boundary, composing
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.signals import interruptible, raise_stop_behind
+from lra.core.version import __version__
 
 FAILED = 1
 

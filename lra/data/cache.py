@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from lra import __version__
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.version import __version__
 from lra.data import Place, Split, Task, TaskSpec
 from lra.data.duplicates import contradictions
 from lra.data.pictures import Pictures

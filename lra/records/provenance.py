@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lra import __version__
 from lra.core import paths
 from lra.core.files import digest
+from lra.core.version import __version__
 
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 

@@ -231,11 +231,11 @@ def _send_refusal(send: Callable[[str], None], system: System) -> None:
 def _try_laws(system: System, device: str) -> None:
     import torch
 
-    from lra import laws
+    from lra.laws import before_a_run
 
     with torch.random.fork_rng(devices=[]):
         model = system.model(system.builder.facts)
-    laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
+    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
 
 
 def architecture(

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from lra import laws
 from lra.config.settings import Generate
 from lra.core.console import say
 from lra.core.errors import UserError
@@ -14,6 +13,7 @@ from lra.core.files import write_atomic
 from lra.core.signals import Requests
 from lra.data import Task
 from lra.data.duplicates import seen
+from lra.laws import before_a_run
 from lra.records import checkpoint, record
 from lra.records.checkpoint import Generation
 from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
@@ -45,7 +45,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = initial(system, task, settings.seed)
     start = first_weights(job, model, task)
-    checked = laws.before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
+    checked = before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model, saved = model.to(device), checkpoint.read(job.folder)
     job = settled(job, task, model, saved)
     recipe = job.system.recipe
