@@ -138,9 +138,9 @@ def replaced() -> Iterator[list[str]]:
 
     def counted(loop: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @wraps(loop)
-        def call(*inputs: Tensor | None) -> Tensor:
+        def call(*inputs: Tensor | None, **bounds: float) -> Tensor:
             calls.append(loop.__name__)
-            return loop(*inputs)
+            return loop(*inputs, **bounds)
 
         return call
 
