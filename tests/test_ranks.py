@@ -191,6 +191,17 @@ def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.Monk
     assert left == [True]
 
 
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_that_has_returned_is_not_ended_by_a_signal(asked: signal.Signals) -> None:
+    """It waits until the launcher has its result; were it gone, the launcher would wait for it for ever."""
+    child = os.fork()
+    if not child:
+        result = distributed._child(os.getppid(), lambda: 3)
+        os.kill(os.getpid(), asked)
+        os._exit(result)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
 @pytest.mark.parametrize("early", [True, False], ids=["before it asks for that", "after"])
 def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bool) -> None:
     """However that ends."""

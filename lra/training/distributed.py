@@ -279,9 +279,12 @@ def _handed_on() -> Iterator[list[int]]:
 def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
     end_with(parent)
     try:
-        return work(*arguments)
+        result = work(*arguments)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)  # the launcher takes it for a good end, and waits for a result for ever
+    for number in ASKING:  # what ends it now, with nothing left to do, lets the launcher wait for it for ever
+        signal.signal(number, signal.SIG_IGN)
+    return result
 
 
 def _start_tracker() -> None:
