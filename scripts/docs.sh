@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
-export NO_MKDOCS_2_WARNING=1 PYTHONPATH=scripts
+export NO_MKDOCS_2_WARNING=1
 exec .venv/bin/python -m mkdocs build --quiet --strict "$@"

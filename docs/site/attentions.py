@@ -2,19 +2,22 @@
 published of it."""
 
 import json
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import attentions_page
 import option_tables
 import trained
 
 from lra.config.compose import options
+from lra.core.paths import CHECKOUT
 from lra.report.read.published import Published
 from lra.report.render.cards import ATTENTIONS
 
+sys.path.append(str(CHECKOUT / "scripts"))
+attentions_page = import_module("attentions_page")
 FOLDER = "attentions"
 SUPPORTS = {
     "mask": "It can leave padding out",
