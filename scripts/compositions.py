@@ -22,6 +22,7 @@ from itertools import product
 
 from reruns import code_of
 
+from lra.config.configure import dotted
 from lra.core.paths import CHECKOUT
 
 OPTIONS = """
@@ -84,12 +85,9 @@ def composed(command_lines: list[tuple[str, ...]], folder: str) -> list[dict]:
     return [json.loads(line) for line in run(COMPOSE, folder, text=text).splitlines()]
 
 
-def flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def leaves(settings: dict) -> dict[str, object]:
+    """The values by dotted key."""
+    return {key: value for key, value in dotted(settings) if not (isinstance(value, dict) and value)}
 
 
 def shown(value: object) -> str:
@@ -102,7 +100,7 @@ def differences(before: dict, now: dict) -> Iterator[tuple[str, str, str]]:
     if before != now and REFUSED in (before, now):
         yield "all", *("refused" if settings == REFUSED else "composed" for settings in (before, now))
         return
-    first, second = dict(flat(before)), dict(flat(now))
+    first, second = leaves(before), leaves(now)
     for key in sorted(first.keys() | second.keys()):
         values = first.get(key, ABSENT), second.get(key, ABSENT)
         if values[0] != values[1]:

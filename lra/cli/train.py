@@ -97,8 +97,9 @@ def _refuse_idle(job: Job) -> None:
     """Raises UserError for what a single run is asked and would do nothing with; a preset may have it."""
     if job.settings.also:
         raise UserError(f"also={job.settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+    task = job.system.builder.facts
     for override in OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task)):
-        key, task = override.key_or_group, job.system.builder.facts
+        key = override.key_or_group
         if key in OF_A_REPORT:
             raise UserError(f"{key}: only the report of a sweep asks for it; leave it out, or add --multirun")
         if key.startswith("generate.") and task.objective != "next_token":
