@@ -351,6 +351,12 @@ def test_what_does_not_verify_is_not_submitted(three: Path, cli: Commands) -> No
     assert (code, "test.best_val.accuracy is 99.0" in err, Path("first.receipts.zip").exists()) == (2, True, False)
 
 
+def test_a_folder_without_a_run_is_named_once(three: Path, cli: Commands) -> None:
+    (three / "empty").mkdir()
+    code, _, err = cli(command.main, "--submit", str(three / "empty"))
+    assert (code, err.count(str(three / "empty"))) == (2, 1)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

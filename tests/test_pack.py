@@ -25,7 +25,7 @@ from lra.records import receipts, record
 from lra.records.names import CONFIG, DETAILS, DIGESTS, METRICS, PREDICTIONS, README, RECEIPTS, SWEEP
 from lra.records.receipts import Receipts, packed
 from lra.records.run_files import RunFiles
-from lra.report import Report, write_pages, write_report
+from lra.report import Report, write_cards, write_pages, write_report
 from lra.report.check import verify
 from lra.report.read.pack import pack, unpack
 from lra.report.render import figures
@@ -276,6 +276,16 @@ def test_killed_between_packing_and_removing_it_is_packed_again(done: Path) -> N
     assert {path for path in RunFiles(done).find(record.NAME)} == {path for path in RunFiles(copy).find(record.NAME)}
     pack(done)
     assert tree(done) == tree(copy)
+
+
+def test_a_report_of_packed_runs_alone_is_not_written(done: Path) -> None:
+    """Where others lie beside them: it would say that there are fewer runs than there are."""
+    receipts = pack(done)
+    before = tree(done)
+    for write in (write_report, write_pages, write_cards):
+        with pytest.raises(UserError, match=rf"a report is of all runs in a folder; expected {done}$"):
+            write(receipts)
+    assert tree(done) == before
 
 
 def test_two_runs_of_one_name_are_refused(done: Path) -> None:

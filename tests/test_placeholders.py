@@ -1,5 +1,6 @@
 """Numbers in Markdown that the records fill in: against values that are computed here, from the records' own words."""
 
+import json
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -11,6 +12,8 @@ from support import Commands
 from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.core.files import write_json
+from lra.records import record
+from lra.records.names import METRICS
 from lra.report import write_pages
 from lra.report.check.numbers import Quantities, fill, mismatches
 
@@ -22,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(root / "sweep")
     straight = {"subject": "straightforward", "allocated_bytes": 7_000_000, "flops": 13e9, "ratio": [1.0, 1.0, 1.0]}
     ours = {"subject": "lra", "length": 17, "allocated_bytes": 3_500_000, "flops": 11e9, "ratio": [0.5, 0.25, 0.75]}
-    write_json(root / "bench" / "steps" / "bench.json", {"results": [straight, ours]})
+    textbook = {"subject": "textbook:softmax", "ratio": [1.25]}
+    write_json(root / "bench" / "steps" / "bench.json", {"results": [straight, ours, textbook]})
+    write_json(root / "bench" / "empty" / "bench.json", {})
     return root
 
 
@@ -47,6 +52,8 @@ def test_quantities_are_those_of_the_records(folder: Path) -> None:
         "bench/steps/lra at 17/ratio [spread]": "0.50 [0.25, 0.75]",
         "bench/steps/lra at 17 beside straightforward/memory": "0.50",
         "bench/steps/straightforward/operations": "13",
+        "bench/steps/textbook:softmax/ratio": "1.25",
+        "bench/steps/textbook:softmax/ratio:.1f": "1.2",
     }
     quantities = Quantities(folder)
     assert {name: quantities.text(name) for name in expected} == expected
@@ -97,6 +104,7 @@ def test_quantities_of_a_race_are_those_of_its_seeds(tmp_path: Path) -> None:
             "expected a quantity of one number each|no quotient",
         ),
         ("bench/stops/lra/ratio", "bench.json: not a readable measurement"),
+        ("bench/empty/lra/ratio", "bench.json: not a readable measurement"),
         ("bench/steps/lra/ratio", "did you mean 'lra at 17'?"),
         ("bench/steps/straightforward/seconds", "'straightforward' has no 'seconds'"),
     ],
@@ -111,6 +119,55 @@ def test_a_row_without_a_finished_run_has_no_numbers(tmp_path: Path, quantity: s
     put(tmp_path / "half", 1, None)
     with pytest.raises(UserError, match="none of its runs is finished"):
         Quantities(tmp_path).text(f"half/listops/Simple/{quantity}")
+
+
+def test_systems_of_which_some_have_no_number_span_the_others(tmp_path: Path) -> None:
+    """A failed run has no mean, and a single seed no standard deviation."""
+    for seed, accuracy in ((1, 36.0), (2, 38.0)):
+        put(tmp_path / "half", seed, accuracy)
+    put(tmp_path / "half", 1, 31.0, attention="linear", variant="transformer")
+    put(tmp_path / "half", 1, None, attention="softmax", variant="transformer")
+    quantities = Quantities(tmp_path)
+    assert quantities.text("half/listops/*/means") == "31.00 to 37.00"
+    assert quantities.text("half/listops/*/sds") == "1.41 to 1.41"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Simple - Transformer/lowest",
+        "Simple - Transformer/differences",
+        "Simple - Transformer/p",
+        "Linear ELU - majority class/highest",
+        "Simple/gradient_norm at 50",
+        "Simple/score_std in block 1",
+        "Simple/score_std in blocks 1-2",
+        "Simple/parameters",
+        "Simple/frozen",
+    ],
+)
+def test_a_number_that_no_record_has_is_said_to_be_none(tmp_path: Path, name: str) -> None:
+    """No seed in common, a probe of each block, a block that was not probed, a key that the record lacks."""
+    path = put(tmp_path / "half", 1, 36.0)
+    line = {"step": 50, "gradient_norm": [0.5, 0.25], "score_std": [None, None]}
+    path.with_name(METRICS).write_text(json.dumps(line) + "\n")
+    run = {key: value for key, value in record.read(path).items() if "parameters" not in key}
+    record.write(path.parent, run | {"files": record.sha256(path.parent, METRICS)})
+    put(tmp_path / "half", 2, 37.0, attention="softmax", variant="transformer")
+    put(tmp_path / "half", 1, None, attention="linear", variant="transformer")
+    with pytest.raises(UserError, match="the records have no such number"):
+        Quantities(tmp_path).text(f"half/listops/{name}")
+
+
+def test_a_name_with_a_comma_stands_alone_and_in_a_list(tmp_path: Path) -> None:
+    """As tables call a system that none of ours is."""
+    put(tmp_path / "mixed", 1, 36.0)
+    put(tmp_path / "mixed", 1, 31.0, attention="mine", variant="simple")
+    quantities = Quantities(tmp_path)
+    assert quantities.text("mixed/listops/mine, simple/mean") == "31.00"
+    assert quantities.text("mixed/listops/Simple, mine, simple/means") == "31.00 to 36.00"
+    lines = quantities.table("mixed: mine, simple, Simple").splitlines()
+    assert [line.split(" | ")[0] for line in lines[-2:]] == ["| mine, simple", "| Simple"]
 
 
 def test_filling_writes_the_numbers_alone(folder: Path, tmp_path: Path) -> None:

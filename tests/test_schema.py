@@ -51,6 +51,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"config": []}, "config: "),
     ({"config": {"train": 5}}, "config.train: "),
     ({"config": {"init": "file"}}, "config.init: "),
+    ({"config": {"model": 3}}, "config.model: "),
+    ({"config": {"attention": None}}, "config.attention: "),
     ({"calibration": [1]}, "calibration.0: "),
     ({"calibration": [{"confidence": 2.0, "accuracy": 1.0, "examples": 3}]}, "calibration.0.confidence: "),
     ({"calibration": {}}, "calibration: "),
@@ -108,7 +110,9 @@ def test_a_record_out_of_its_schema_is_named_by_key(tmp_path: Path, changes: dic
         load(RunFiles(tmp_path))
 
 
-@pytest.mark.parametrize("key", ["status", "config", "provenance", "seed", "test", "settings", "metric", "seconds"])
+@pytest.mark.parametrize(
+    "key", ["status", "config", "provenance", "seed", "test", "settings", "metric", "seconds", "steps"]
+)
 def test_a_key_that_is_missing_is_named(tmp_path: Path, key: str) -> None:
     path = put(tmp_path, 1, 37.0)
     record.write(path.parent, {name: value for name, value in record.read(path).items() if name != key})

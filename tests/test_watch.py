@@ -178,6 +178,9 @@ def test_progress_follows_the_file(folder: Path) -> None:
     assert next(run.step for run in watch.look(folder) if run.cell == "alone") == 30
     path.write_text(path.read_text() + "\n")
     assert next(run.step for run in watch.look(folder) if run.cell == "alone") == 40
+    path.write_text(path.read_text() + '{"step": 50}\n')  # all that the schema of a line demands
+    [run] = [run for run in watch.look(folder) if run.cell == "alone"]
+    assert (run.step, run.spent, run.accuracy) == (50, 8.0, None)
 
 
 def test_between_two_evaluations_checkpoints_tell_the_progress(folder: Path) -> None:

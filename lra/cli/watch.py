@@ -3,7 +3,6 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -22,7 +21,7 @@ from lra.records import checkpoint, outcome
 from lra.records.names import CONFIG, METRICS, RECORD, SWEEP, seed_folder
 from lra.records.run_files import RunFiles
 from lra.report.read import records, schema
-from lra.report.read.records import Tell, declared_cells, read_record, refuse
+from lra.report.read.records import Tell, declarations, read_record, refuse
 
 SECONDS = 2.0  # between two looks
 WIDEST = 100_000  # characters of a line
@@ -111,23 +110,14 @@ def look(folder: Path, tell: Tell = refuse) -> list[WatchedRun]:
         for path in files.find(RECORD)
         if files.is_packed(path) and SEED.fullmatch(PurePosixPath(path).parent.name)
     }
-    places = (begun - {folder}) | set(_declared(files, tell)) - {path.parent for path in packed}
+    declared = {
+        folder / place / seed_folder(seed) for place, cell in declarations(files, tell) for seed in cell["seeds"]
+    }
+    places = (begun - {folder}) | declared - {path.parent for path in packed}
     if not places and not packed:
         raise UserError(f"{folder}: no run and no {SWEEP} below it; start lra-train with out={folder} first")
     runs = [_run(folder, place) for place in places] + [_packed(files, path) for path in packed.values()]
     return sorted(runs, key=lambda run: (run.cell, run.seed))
-
-
-def _declared(files: RunFiles, tell: Tell) -> Iterator[Path]:
-    for path in files.find(SWEEP):
-        try:
-            cells = declared_cells(files, path)
-        except ValueError as error:
-            tell(str(error))
-            continue
-        for cell in cells:
-            place = (files.folder / path).parent / cell["folder"]
-            yield from (place / seed_folder(seed) for seed in cell["seeds"])
 
 
 def _packed(files: RunFiles, path: str) -> WatchedRun:
@@ -160,9 +150,7 @@ def _run(folder: Path, place: Path) -> WatchedRun:
 def _steps(config: Path) -> int:
     """Of the whole run, 0 where it has not begun. Raises UserError."""
     try:
-        settings = read_json(config)
-        schema.check(schema.Steps, settings)
-        return settings["train"]["steps"]
+        return schema.check(schema.Steps, read_json(config)).train.steps
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
@@ -175,15 +163,13 @@ def _progress(metrics: Path, changed: int) -> tuple[int, float, float | None]:
 
     Raises UserError.
     """
-    lines = records.read_lines(metrics)
     try:
-        for line in lines:
-            schema.check(schema.Evaluation, line)
+        lines = [schema.check(schema.Evaluation, line) for line in records.read_lines(metrics)]
     except ValueError as error:
         raise UserError(f"{metrics}: not what a run measured: {error}") from None
     if not lines:
         return 0, 0.0, None
-    return lines[-1]["step"], sum(line["seconds"] for line in lines), lines[-1]["val_accuracy"]
+    return lines[-1].step, sum(line.seconds for line in lines), lines[-1].val_accuracy
 
 
 def seconds_left(runs: list[WatchedRun]) -> float | None:

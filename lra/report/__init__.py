@@ -34,11 +34,12 @@ is put together; the rooms below import downwards only.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from rich.console import Console
 
+from lra.core.errors import UserError
 from lra.core.files import read_json, write_atomic
 from lra.records import record
 from lra.records.names import CARDS, DETAILS, FIGURES, PAGE, README
@@ -80,7 +81,7 @@ def write_report(root: Path, selection: str | None = None, published: Iterable[P
 
     Figures of an earlier report that are not drawn any more are removed.
     """
-    report = Report(root, selection, published, tell)
+    report = _of_folder(root, selection, published, tell)
     paths = [path.as_posix() for path in figures.write_figures(report.folder, report.columns)]
     _remove_figures(report.folder, paths)
     drawn = record.sha256(report.folder, *paths)
@@ -90,7 +91,7 @@ def write_report(root: Path, selection: str | None = None, published: Iterable[P
 
 def write_pages(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:
     """As `write_report`, but README.md, its picture and index.html alone; the rest of an earlier report is removed."""
-    report = Report(root, selection, published, tell)
+    report = _of_folder(root, selection, published, tell)
     _remove_figures(report.folder)
     for name in (*TABLES, DETAILS):
         (report.folder / name).unlink(missing_ok=True)
@@ -100,9 +101,15 @@ def write_pages(root: Path, selection: str | None = None, published: Iterable[Pa
 
 def write_cards(root: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
     """Write cards.md into the results folder of `root`; returns its path. Arguments as of Tables. Raises UserError."""
-    report = Report(root, selection, published)
+    report = _of_folder(root, selection, published)
     _write(report.folder, {CARDS: cards.page(report)})
     return report.folder / CARDS
+
+
+def _of_folder(root: Path, *arguments: Any) -> Report:
+    if root.is_file():
+        raise UserError(f"{root}: a report is of all runs in a folder; expected {root.parent}")
+    return Report(root, *arguments)
 
 
 def show(page: Path) -> None:

@@ -68,18 +68,18 @@ class Books(FromSource):
             if group not in GROUPS:
                 raise UserError(f"task.groups: {group!r} is none; {did_you_mean(group, GROUPS)}")
         self.context, self.vocabulary = context, vocabulary
-        self.groups = sorted(set(groups))
+        self.book_groups = sorted(set(groups))
         self.limit = limit
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"context": self.context, "vocabulary": self.vocabulary, "groups": self.groups, "limit": self.limit}
+        return {"context": self.context, "vocabulary": self.vocabulary, "groups": self.book_groups, "limit": self.limit}
 
     def facts_of(self, content: Content) -> TaskSpec:
         origin, count = content.get("from", COLLECTION), content.get("books", {"found": BOOKS})["found"]
         notes = {
             f"{count} books from {origin}": (origin, count) != (COLLECTION, BOOKS),
-            ", ".join(self.groups): self.groups != sorted(GROUPS),
+            ", ".join(self.book_groups): self.book_groups != sorted(GROUPS),
             f"context {self.context}": self.context != CONTEXT,
             f"vocabulary {self.vocabulary}": self.vocabulary != VOCABULARY,
             f"limit {self.limit}": self.limit is not None,
@@ -137,9 +137,9 @@ class Books(FromSource):
 
     def _chosen(self, every_book: list[Book]) -> list[Book]:
         """The books of the groups, without LEFT_OUT_YEAR, in the fixed order at random; at most `limit` of them."""
-        if self.groups != sorted(GROUPS) and any(book.group is None for book in every_book):
-            raise UserError(f"task.groups={self.groups}: .txt files belong to no group; leave out task.groups")
-        books = [book for book in every_book if book.group in (*self.groups, None) and book.year != LEFT_OUT_YEAR]
+        if self.book_groups != sorted(GROUPS) and any(book.group is None for book in every_book):
+            raise UserError(f"task.groups={self.book_groups}: .txt files belong to no group; leave out task.groups")
+        books = [book for book in every_book if book.group in (*self.book_groups, None) and book.year != LEFT_OUT_YEAR]
         return [books[row] for row in shuffled(len(books))[: self.limit]]
 
     def _write(self, writers: dict[str, Writer], splits: dict[str, list[Book]], staging: Path, place: Place) -> None:

@@ -19,12 +19,12 @@ number stands as `<!--{NAME}-->36.09<!--{}-->`, a text with several, and a table
 The comments do not show in a rendered page, but a line that begins with one is taken for HTML, so a number must not.
 """
 
+import fnmatch
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -59,7 +59,7 @@ class Quantity:
 
     def text(self, spec: str = "") -> str:
         """Raises UserError where there is no number, or `spec` is not a format of numbers."""
-        if not self.values or any(value is None for value in self.values):
+        if not self.values or any(value is None or value != value for value in self.values):  # NaN is not itself
             raise UserError("the records have no such number")
         form = re.sub(r"\{[^}]*\}", lambda field: f"{{:{spec}}}" if spec else field[0], self.form)
         try:
@@ -78,11 +78,11 @@ class Quantities:
 
     def text(self, name: str) -> str:
         """The number that `name` stands for, as it is written. Raises UserError."""
-        name, _, spec = name.rpartition(":") if ":" in name else (name, "", "")
         parts = name.split("/")
         if len(parts) < 4:
             raise UserError("expected FOLDER/COLUMN/SYSTEM/QUANTITY")
-        first, second, third, last = parts[0], parts[1], "/".join(parts[2:-1]), parts[-1]
+        first, second, third = parts[0], parts[1], "/".join(parts[2:-1])
+        last, _, spec = parts[-1].partition(":")
         if first == PUBLISHED:
             return _published(second, third, last).text(spec)
         if first == BENCH:
@@ -96,7 +96,7 @@ class Quantities:
         if not names:
             return markdown(layout.matrix(report.columns))
         orders = {row.name: row.order for _, row in report.rows}
-        return markdown(layout.excerpt(report.columns, [_known(name.strip(), orders) for name in names.split(",")]))
+        return markdown(layout.excerpt(report.columns, [_known(name, orders) for name in _names(names, orders)]))
 
     def _report(self, folder: str) -> Report:
         if not (self.folder / folder).is_dir():
@@ -115,8 +115,8 @@ class Quantities:
         return _or_quotient(systems, lambda name: _of_rows(_rows(column, name), quantity))
 
     def _measured(self, folder: str, subjects: str, quantity: str) -> Quantity:
-        record = self.bench(folder)
-        return _or_quotient(subjects, lambda name: _of_subject(_subject(record, name), quantity))
+        results = self.bench(folder)
+        return _or_quotient(subjects, lambda name: _of_subject(_known(name, results), quantity))
 
 
 def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
@@ -129,6 +129,17 @@ def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
     if not all(isinstance(value, int | float) for value in (*dividend, *divisor)) or not divisor[0]:
         raise UserError(f"{names!r}: there is no quotient of {dividend[0]} and {divisor[0]}")
     return Quantity([dividend[0] / divisor[0]], "{:.2f}")
+
+
+def _names(listed: str, known: Collection[str]) -> list[str]:
+    """By commas, but for those within a known name, as in `mine, simple`."""
+    parts, names = [part.strip() for part in listed.split(",")], []
+    while parts:
+        lengths = range(len(parts), 0, -1)
+        length = next((length for length in lengths if ", ".join(parts[:length]) in known), 1)
+        names.append(", ".join(parts[:length]))
+        parts = parts[length:]
+    return names
 
 
 def _known(name: str, choices: dict[str, Any]) -> Any:
@@ -148,17 +159,14 @@ def _column(report: Report, name: str) -> Column:
 
 
 def _rows(column: Column, names: str) -> list[TableRow]:
-    exact = [row for row in column.rows if row.name == names]
-    if exact:
-        return exact
-    patterns = [name.strip() for name in names.split(",")]
-    rows = [row for row in column.rows if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
-    missing = [name for name in patterns if not any(fnmatchcase(row.name, name) for row in column.rows)]
-    if missing:
-        raise UserError(
-            f"no system is called {missing[0]!r}; {did_you_mean(missing[0], [row.name for row in column.rows])}"
-        )
-    return rows
+    systems = [row.name for row in column.rows]
+    chosen: set[str] = set()
+    for pattern in _names(names, systems):
+        matching = {pattern} & {*systems} or set(fnmatch.filter(systems, pattern))
+        if not matching:
+            raise UserError(f"no system is called {pattern!r}; {did_you_mean(pattern, systems)}")
+        chosen |= matching
+    return [row for row in column.rows if row.name in chosen]
 
 
 def _one(column: Column, name: str) -> TableRow:
@@ -170,7 +178,7 @@ def _of_rows(rows: list[TableRow], name: str) -> Quantity:
     if not any(row.scores for row in rows):
         raise UserError("none of its runs is finished")
     if name in SPANS:
-        values = [value for row in rows for value in SPANS[name](row)]
+        values = [value for row in rows for value in SPANS[name](row) if value is not None]
         return Quantity([min(values), max(values)] if values else [], "{:.2f} to {:.2f}")
     if steps := re.fullmatch(r"steps to (\d+)", name):
         return _steps(rows, float(steps[1]))
@@ -205,7 +213,7 @@ def _steps(rows: list[TableRow], target: float) -> Quantity:
 
 def _at(row: TableRow, name: str, step: int) -> float | None:
     steps, values = records.over_seeds(row.curves.values(), name)
-    return float(values.mean(axis=0)[list(steps).index(step)]) if step in steps else None
+    return float(values.mean(axis=0)[list(steps).index(step)]) if step in steps and values.ndim == 2 else None
 
 
 def _blocks(row: TableRow, name: str, first: int, last: int) -> Quantity:
@@ -224,14 +232,15 @@ def _difference(column: Column, first: str, other: str, name: str) -> Quantity:
     read, form = _known(name, OF_A_PAIR)
     if other in column.baselines:
         values = [value - column.baselines[other] for row in _rows(column, first) for value in row.scores.values()]
-        return Quantity(read(inference.difference(values, [0.0] * len(values)), values, None), form)
-    first_row, other_row = _one(column, first), _one(column, other)
-    seeds, difference = paired(first_row, other_row)
-    values = [first_row.scores[seed] - other_row.scores[seed] for seed in seeds]
-    judged = first_row.verdict
-    if judged is None or judged.reference != other:
-        judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]))
-    return Quantity(read(difference, values, judged), form)
+        difference, judged = inference.difference(values, [0.0] * len(values)), None
+    else:
+        first_row, other_row = _one(column, first), _one(column, other)
+        seeds, difference = paired(first_row, other_row)
+        values = [first_row.scores[seed] - other_row.scores[seed] for seed in seeds]
+        judged = first_row.verdict
+        if judged is None or judged.reference != other:
+            judged = verdict(first_row, other_row, asked([first_row.cell, other_row.cell]))
+    return Quantity(read(difference, values, judged) if values else [], form)
 
 
 def _quicker(column: Column, first: str, other: str) -> Quantity:
@@ -245,19 +254,15 @@ def _published(source: str, task: str, system: str) -> Quantity:
     return Quantity([published.number(system, task)], "{:.2f}")
 
 
-def _bench(path: Path) -> dict[str, Any]:
+def _bench(path: Path) -> dict[str, dict[str, Any]]:
+    """What was measured of each subject, by its name, and its length where there are several."""
     try:
-        return read_json(path)
-    except (OSError, ValueError) as error:
+        return {
+            f"{result['subject']} at {result['length']}" if "length" in result else result["subject"]: result
+            for result in read_json(path)["results"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a readable measurement: {error}") from None
-
-
-def _subject(record: dict[str, Any], name: str) -> dict[str, Any]:
-    results = {
-        f"{result['subject']} at {result['length']}" if "length" in result else result["subject"]: result
-        for result in record["results"]
-    }
-    return _known(name, results)
 
 
 def _of_subject(result: dict[str, Any], name: str) -> Quantity:
@@ -271,11 +276,17 @@ def _of_subject(result: dict[str, Any], name: str) -> Quantity:
         raise UserError(f"{result['subject']!r} has no {error}") from None
 
 
+def _frozen(row: TableRow) -> list[float]:
+    """The mean share of the parameters that were not trained."""
+    counted = [run for run in row.finished if run.get("parameters") and "trainable_parameters" in run]
+    return [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in counted)] if counted else []
+
+
 def _with_ends(value: float | None, ends: tuple[float, float] | None) -> list[float | None]:
     return [value, *(ends or (None, None))]
 
 
-SPANS: dict[str, Callable[[TableRow], list[float]]] = {
+SPANS: dict[str, Callable[[TableRow], Sequence[float | None]]] = {
     "runs": lambda row: list(row.scores.values()),
     "means": lambda row: [row.summary.mean],
     "sds": lambda row: [row.summary.sd],
@@ -301,17 +312,14 @@ OF_A_SYSTEM: dict[str, tuple[Callable[[TableRow], Sequence[float | None]], str]]
     "lowest": (lambda row: [row.summary.minimum], "{:.2f}"),
     "highest": (lambda row: [row.summary.maximum], "{:.2f}"),
     "not collapsed": (lambda row: [row.summary.done - row.collapsed, row.summary.done], "{} of {}"),
-    "parameters": (lambda row: [run["parameters"] for run in row.finished][:1], "{:,}"),
+    "parameters": (lambda row: [run.get("parameters") for run in row.finished][:1], "{:,}"),
     "pretraining perplexity": (
         lambda row: [fmean(known)] if (known := layout.pretrained_to(row, "perplexity")) else [],
         "{:.2f}",
     ),
     "median steps": (lambda row: [row.race and row.race.median], "{:,}"),
     "training time": (lambda row: [median(training_seconds(run) for run in row.finished)], "{:,.0f}"),
-    "frozen": (
-        lambda row: [fmean(1 - run["trainable_parameters"] / run["parameters"] for run in row.finished)],
-        "{:.0%}",
-    ),
+    "frozen": (_frozen, "{:.0%}"),
 }
 """By name, what one system has; times in seconds, medians over the seeds."""
 

@@ -3,7 +3,6 @@
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +17,7 @@ from lra.records.run_files import RunFiles
 from lra.report import JSON, Built, Report, read_built
 from lra.report.check import course
 from lra.report.read import schema
-from lra.report.read.records import BESIDE, Record, beside, contents, declared_cells, parsed, predictions, records
+from lra.report.read.records import BESIDE, Record, beside, contents, declarations, parsed, predictions, records
 from lra.report.render import cards
 from lra.report.render.figures import write_figures
 
@@ -56,6 +55,8 @@ def verify_records(root: Path) -> tuple[int, list[str]]:
     try:
         Report(root, tell=faults.append)
     except UserError as error:
+        if not runs and not faults:
+            raise
         faults.append(str(error))
     return len(runs), list(dict.fromkeys(faults))
 
@@ -75,11 +76,8 @@ def _of_records(files: RunFiles) -> tuple[list[Record], list[str]]:
 def _of_declarations(files: RunFiles, runs: list[Record]) -> Iterator[str]:
     """Runs whose cell a sweep declares, but not their seed: of these, somebody chose which to show."""
     declared: dict[PurePosixPath, set[int]] = {}
-    for path in files.find(SWEEP):
-        with suppress(ValueError):  # the report tells of it
-            for cell in declared_cells(files, path):
-                place = PurePosixPath(path).parent / cell["folder"]
-                declared.setdefault(place, set()).update(cell["seeds"])
+    for place, cell in declarations(files, lambda _: None):  # the report tells of what cannot be read
+        declared.setdefault(place, set()).update(cell["seeds"])
     for run in runs:
         seeds = declared.get(PurePosixPath(run["path"]).parent.parent)
         if seeds is not None and run["seed"] not in seeds:

@@ -174,7 +174,7 @@ def load(files: RunFiles, selection: str | None = None, tell: Tell = refuse) -> 
         (PurePosixPath(run["path"]).parent.parent, key_of(run, run["task"], selection), run)
         for run in records(files, tell)
     ]
-    declared = list(_declarations(files, selection, tell))
+    declared = [(place, key_of(cell, cell["task_name"], selection), cell) for place, cell in declarations(files, tell)]
     keys = _keys(runs, declared)
     cells: dict[CellKey, RecordedCell] = {}
     for place, key, run in runs:
@@ -247,17 +247,15 @@ def _why(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _declarations(
-    files: RunFiles, selection: str | None, tell: Tell
-) -> Iterator[tuple[PurePosixPath, CellKey, dict[str, Any]]]:
-    """The folder and the key of every cell that a sweep announced, and what it announced of it."""
+def declarations(files: RunFiles, tell: Tell) -> Iterator[tuple[PurePosixPath, dict[str, Any]]]:
+    """Every cell that a sweep declared, with its folder; `tell` hears of a `sweep.json` that cannot be read."""
     for path in files.find(SWEEP):
         try:
-            for entry in declared_cells(files, path):
-                place = PurePosixPath(path).parent / entry["folder"]
-                yield place, key_of(entry, entry["task_name"], selection), entry
+            cells = declared_cells(files, path)
         except ValueError as error:
             tell(str(error))
+            continue
+        yield from ((PurePosixPath(path).parent / cell["folder"], cell) for cell in cells)
 
 
 def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:

@@ -94,6 +94,8 @@ class TrainConfig(Checked):
 
 
 class Config(Checked):
+    model: dict[str, Any] = {}
+    attention: dict[str, Any] = {}
     train: TrainConfig = TrainConfig()
     init: dict[str, Any] | None = None
     pretrain: dict[str, Any] | None = None
@@ -164,6 +166,7 @@ class Record(Checked):
     pretrain: Pretraining | None = None
     tokens_per_second: Measure | None = None
     parameters: Count = 0
+    trainable_parameters: Count = 0
     processes: Annotated[Count, Field(ge=1)] = 1
     auto: dict[Name, Any] = {}
     peak_memory_bytes: Count | None = None
@@ -174,6 +177,8 @@ class Record(Checked):
 
     @model_validator(mode="after")
     def _tested(self) -> "Record":
+        if self.status in ("finished", "diverged") and "steps" not in self.model_fields_set:
+            raise ValueError(f"{self.status}, but it has no steps")
         if self.status != "finished":
             return self
         if self.selection not in self.test:
