@@ -123,7 +123,15 @@ def test_data_that_are_missing_are_looked_for_once(cli: Commands, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("hours", "said"),
-    [(0.05, "3 minutes"), (4, "4 hours"), (99.4, "99 hours"), (99.7, "100 hours"), (123, "123 hours")],
+    [
+        (0.05, "3 minutes"),
+        (1 / 3, "20 minutes"),
+        (1.6, "1.6 hours"),
+        (4, "4 hours"),
+        (99.4, "99 hours"),
+        (99.7, "100 hours"),
+        (123, "123 hours"),
+    ],
 )
 def test_a_duration_is_a_plain_number(hours: float, said: str) -> None:
     assert duration(3600 * hours) == f"about {said}"

@@ -81,6 +81,7 @@ def test_no_option_of_a_group(cli: Commands, group: str) -> None:
         ("out=~/x", "out=~/x: not readable as key=value"),
         ("seed=1,-1", "seed=-1: should be greater than or equal to 0"),
         ("seed=1,x", "seed=x: should be a valid integer"),
+        ("seed=1,010", "seed='010': should be a valid integer"),
         ("+sweep.foo=1", "sweep.foo: unknown key"),
         ("sweep=null", "sweep=None: should be a valid dictionary"),
         ("model.dim=16,1099511627776", "model.dim=1099511627776: should be at most"),

@@ -91,8 +91,9 @@ def test_a_group_with_the_rates_of_the_rest_changes_no_bit() -> None:
     assert all(torch.equal(plain[name], grouped[name]) for name in plain)
 
 
-def test_a_rate_may_be_a_multiple_of_the_rest() -> None:
-    twice = {"step": {"rate": "2x", "weight_decay": 0.0}, "state": {"rate": "0.5x", "weight_decay": None}}
+@pytest.mark.parametrize(("double", "half"), [("2x", "0.5x"), ("2.0x", "0.50x"), ("02x", ".5x")])
+def test_a_rate_may_be_a_multiple_of_the_rest(double: str, half: str) -> None:
+    twice = {"step": {"rate": double, "weight_decay": 0.0}, "state": {"rate": half, "weight_decay": None}}
     given = {"step": {"rate": 0.1, "weight_decay": 0.0}, "state": {"rate": 0.025, "weight_decay": None}}
     relative, absolute = (
         stepped(s4d(), small_recipe(groups=groups, lr=0.05, schedule="constant")) for groups in (twice, given)

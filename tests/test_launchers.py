@@ -117,7 +117,7 @@ def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
     assert code == 75, err
     at = "runs/listops/paper"
     assert "1 of 4 runs finished, 1 failed, 1 killed, 1 paused" in err
-    assert f"{at}/dies/transformer/seed1: killed: it ended without a word\n" in err
+    assert f"{at}/dies/transformer/seed1: killed: the process ended without a record: it was killed, perhaps" in err
     assert f"{at}/dawdles/transformer/seed1: paused: train.minutes=0.05 are over\n" in err
     assert f"{at}/fails/transformer/seed1: failed: RuntimeError: the machine is on fire (error.log" in err
     assert "in attend" in Path(f"{at}/fails/transformer/seed1/error.log").read_text()

@@ -145,8 +145,8 @@ def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> Non
     code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local")
     assert code == 0, err
     assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
-    said = "= softmax at this length, where nothing is left out: listops longformer/transformer (paper)"
-    assert err.splitlines()[0] == said
+    said = "equal to full softmax attention at this length, where nothing is left out: "
+    assert err.splitlines()[0] == f"{said}listops longformer/transformer (paper)"
     code, _, err = cli(train.main, "experiment=smoke", "system=longformer", "out=runs", *SHORT)
     assert code == 0, err
     assert [json.loads(path.read_text())["full_pattern"] for path in Path("runs").rglob(record.NAME)] == [True]
@@ -260,6 +260,14 @@ def test_the_estimate_counts_what_is_not_done(cli: Commands) -> None:
     assert cli(train.main, *line, "seed=1,2")[0] == 0
     assert "4 runs, 5.8e+03 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
     assert "0 runs, 0 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
+
+
+def test_a_run_that_was_refused_before_its_first_step_has_not_begun(tmp_path: Path) -> None:
+    """Its folder is there, and all its work is left, for which `max_hours` still has to be meant."""
+    settings = settings_of(composed("experiment=smoke"))
+    (tmp_path / "error.log").write_text("no such data")
+    work = estimate.Work(settings=settings, system=assemble(settings), folders=[tmp_path, tmp_path / "new"])
+    assert (work.not_begun, work.left) == (2, 2.0)
 
 
 def test_the_estimate_of_a_run_that_goes_on_counts_what_is_left(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,6 +422,8 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
     ("words", "message"),
     [
         (["also=simple", "system=simple,longformer"], "also=simple: this sweep has system=simple already"),
+        (["also=null", "system=simple,longformer"], "also=None: should be a valid list or a valid string"),
+        (["also=3", "system=simple,longformer"], "also=3: should be a valid list or a valid string"),
         (["also=simple", "seed=1,2"], "also=simple: this sweep has no list of attentions to add to"),
         (["also=fnet,linear", "system=simple,longformer"], "also=fnet,linear: several rows are written also=[...]"),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),

@@ -241,5 +241,5 @@ def test_one_frame_breaks_no_path_and_takes_no_name_for_markup(tmp_path: Path, c
     shown_cell = cell.replace("\x1b", r"\x1b").replace("\n", r"\n")
     assert (code, err) == (0, "")
     assert shown_cell in out
-    assert re.search(rf"killed +{re.escape(shown_cell)}/seed1 +it ended without a word", out)
+    assert re.search(rf"killed +{re.escape(shown_cell)}/seed1 +the process ended without a", out)
     assert "\x1b" not in out

@@ -12,7 +12,7 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.data.generated import GUARD
 from lra.records.names import ERRORS
-from lra.records.outcome import packed, recorded
+from lra.records.outcome import NO_RECORD, packed, recorded
 from lra.runs.budget import check_cost_of_one
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
@@ -72,7 +72,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
             status = "paused"
     record = packed(job.folder, Path(job.settings.out)) or recorded(job.folder)
     if status == "failed" or record is None:
-        reason = record["reason"] if record else "it ended without a word"
+        reason = record["reason"] if record else NO_RECORD
         raise UserError(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
     return Trained(job.folder, record)
 

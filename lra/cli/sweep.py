@@ -47,7 +47,7 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     plan = planned(config)
     full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
     if full:
-        say(f"= softmax at this length, where nothing is left out: {'; '.join(full)}")
+        say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
     if plan.rows[0].settings.describe:
         with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
             config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes

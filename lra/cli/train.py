@@ -21,7 +21,7 @@ from lra.runs.budget import ask_for_a_choice, check_cost_of_one
 from lra.runs.build import Job, assemble, run_folder
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
-from lra.runs.status import begun
+from lra.runs.status import resume_step
 from lra.tools.rerun import again, kept
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
@@ -64,7 +64,7 @@ def train(cfg: DictConfig) -> str:
     except Paused as pause:
         pause.title = title
         # something to go on from, which a pretraining leaves elsewhere
-        pause.saved = cfg.pretrain is not None or begun(run_folder(settings_of(cfg), cell)) > 0
+        pause.saved = cfg.pretrain is not None or resume_step(run_folder(settings_of(cfg), cell)) > 0
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)

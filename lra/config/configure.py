@@ -15,7 +15,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, isclass, signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -73,9 +74,28 @@ def check_value(hint: Any, value: Any, key: str) -> None:
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        message = error.errors()[0]["msg"]
-        expected = message[0].lower() + message[1:]
-        raise UserError(f"{key}={value}: {expected.replace('input should', 'should')}") from None
+        raise UserError(f"{key}={_as_written(value)}: {_expected(hint, error)}") from None
+
+
+def _expected(hint: Any, error: ValidationError) -> str:
+    """What a value should be; of a union what each of its types says, and null where it may be."""
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    several = len({*types} - {NoneType}) > 1
+    first, *others = error.errors()
+    messages = {first["loc"][:1]: first["msg"]}
+    for another in others if several else []:
+        messages.setdefault(another["loc"][:1], another["msg"])
+    stripped = [re.sub("^(Input|Value error,) ", "", message) for message in messages.values()]
+    parts = [stripped[0][0].lower() + stripped[0][1:]]
+    parts += [re.sub("^(should be|expected) ", "", message) for message in stripped[1:]]
+    if NoneType in types and (several or not first["loc"]):
+        parts.append("null")
+    return " or ".join(parts)
+
+
+def _as_written(value: Any) -> Any:
+    """A text that reads as a number or a truth value stands in quotes."""
+    return repr(value) if isinstance(value, str) and re.fullmatch(r"[-+\d.eE]+|true|false|null", value) else value
 
 
 def _adapter(hint: Any) -> TypeAdapter:

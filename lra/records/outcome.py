@@ -10,6 +10,7 @@ from lra.records import record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.receipts import kept_in
 
+NO_RECORD = "the process ended without a record: it was killed, perhaps for want of memory"
 ERROR_BYTES = 2**20  # the most that error.log may have
 
 
@@ -28,7 +29,7 @@ def state(folder: Path) -> tuple[str, str]:
         return run["status"], run.get("reason", "")
     if (folder / ERRORS).exists():
         return "refused", _why(folder / ERRORS)
-    return ("killed", "it ended without a word") if (folder / CONFIG).exists() else ("waiting", "it never started")
+    return ("killed", NO_RECORD) if (folder / CONFIG).exists() else ("waiting", "it never started")
 
 
 def _why(path: Path) -> str:

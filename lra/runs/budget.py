@@ -40,7 +40,7 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
             say(f"{said}; how long they take cannot be told, since none of them can be begun")
         return
     seconds = sum(work.left * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
-    new = sum(work.fresh * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
+    new = sum(work.not_begun * (cost.seconds or 0) for work, cost in zip(works, each, strict=True))
     said += f", {duration(seconds)} of this machine{' one after another' * (runs > 1)}{_basis(each, SECONDS)}"
     settings = works[0].settings
     if settings.sweep_minutes is None and settings.max_hours is not None and new / 3600 > settings.max_hours:

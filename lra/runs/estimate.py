@@ -24,7 +24,7 @@ from lra.runs.describe import describe
 from lra.runs.device import device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import initial
 from lra.runs.micro_batch import by_tokens
-from lra.runs.status import begun
+from lra.runs.status import resume_step
 from lra.training.batches import batches, micro_batches, predict
 from lra.training.update import accumulate
 
@@ -54,16 +54,14 @@ class Work:
         """How many runs are still to be done; one that goes on counts by the part of its tokens that is to be read."""
         return sum(map(self._part_left, self.folders))
 
-    def _part_left(self, folder: Path) -> float:
-        step = 0
-        with suppress(UserError):  # its checkpoint is damaged, which the run says itself
-            step = begun(folder)
-        return 1 - self._until(step) / self.tokens if step else 1.0
+    @cached_property
+    def not_begun(self) -> int:
+        """How many runs have no step behind them."""
+        return sum(_step(folder) == 0 for folder in self.folders)
 
-    @property
-    def fresh(self) -> int:
-        """How many runs have not begun."""
-        return sum(not folder.exists() for folder in self.folders)
+    def _part_left(self, folder: Path) -> float:
+        step = _step(folder)
+        return 1 - self._until(step) / self.tokens if step else 1.0
 
     def _until(self, step: int) -> int:
         recipe, facts = self.system.recipe, self.system.builder.facts
@@ -76,6 +74,14 @@ class Work:
         return 0 if phase is None else phase.system.recipe.steps * phase.system.recipe.batch_size
 
 
+def _step(folder: Path) -> int:
+    """The step from which a run goes on; 0 also where its checkpoint is damaged, which the run says itself."""
+    try:
+        return resume_step(folder)
+    except UserError:
+        return 0
+
+
 @dataclass(frozen=True)
 class Cost:
     """The seconds of one run, evaluation included: measured, or its FLOPs at `speed` FLOPs per second. None: its data
@@ -86,10 +92,10 @@ class Cost:
 
 
 def duration(seconds: float) -> str:
-    """For people: hours, or minutes where there are few."""
+    """For people: minutes, or hours where these are more than ninety."""
     if seconds > 99 * 3600:
         return f"about {seconds / 3600:,.0f} hours"
-    return f"about {seconds / 3600:.2g} hours" if seconds > 360 else f"about {seconds / 60:.2g} minutes"
+    return f"about {seconds / 3600:.2g} hours" if seconds > 5400 else f"about {seconds / 60:.2g} minutes"
 
 
 def costs(works: list[Work], seconds: float) -> list[Cost]:

@@ -109,9 +109,9 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
     differs = settings.init is not None or _refers_to_seed(composed)
-    runs = []
+    runs, parser = [], OverridesParser.create()
     for override in seeds or [f"seed={settings.seed}"]:
-        seed = yaml.safe_load(override.partition("=")[2])
+        seed = parser.parse_override(override).value()
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
@@ -165,6 +165,7 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
     """Replace what `also` says by further values of the key that the rows of this sweep differ in."""
     [also] = choices.pop("also", ["also=[]"])
     names = yaml.safe_load(also.partition("=")[2])
+    check_value(list[str] | str, names, "also")
     for name in [names] if isinstance(names, str) else names:
         key = next((key for key in ("system", "attention") if key in choices), None)
         if key is None:

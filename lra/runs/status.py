@@ -69,7 +69,7 @@ def _configuration(folder: Path) -> Any:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
-def begun(folder: Path) -> int:
+def resume_step(folder: Path) -> int:
     """The step from which a run goes on; 0 where it begins. Raises UserError where its files are damaged."""
     earlier = recorded(folder)
     return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)

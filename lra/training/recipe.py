@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from lra.config import configure
 from lra.core.errors import UserError
@@ -17,7 +17,14 @@ OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
 Examples = PositiveInt | Literal["auto"]
 """A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.micro_batch)."""
 
-Times = Annotated[str, Field(pattern=r"^(0\.\d*[1-9]|[1-9]\d*(\.\d+)?)x$")]
+
+def _times(value: str) -> str:
+    if not re.fullmatch(r"\d*\.?\d+x", value) or float(value[:-1]) == 0:
+        raise ValueError("expected a factor such as 2x")
+    return value
+
+
+Times = Annotated[str, AfterValidator(_times)]
 
 
 @dataclass(frozen=True, kw_only=True)
