@@ -301,7 +301,7 @@ def test_auto_tries_the_longest_documents(watch: Watch, monkeypatch: pytest.Monk
     monkeypatch.setattr(micro_batch, "_most_of_the_memory", nullcontext)
     monkeypatch.setattr(micro_batch, "EVALUATED", 333 * 2 * task.max_len)
     with watch, Lists():
-        recipe = micro_batch.settled(job, task, model, None).system.recipe
+        recipe = micro_batch.resolve_auto_sizes(job, task, model, None).system.recipe
     assert (recipe.micro_batch, recipe.eval_batch) == (5, 83)
     assert tried == [(True, size, True) for size in (23, 11, 5)] + [(False, size, False) for size in (333, 166, 83)]
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import TINY_MODEL, model_of, small_recipe, stub_task
 
-from lra.training.adamw import AdamW, norm_of
+from lra.training.adamw import AdamW, total_norm
 from lra.training.update import update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
@@ -51,4 +51,4 @@ def test_every_step_is_that_of_torch_to_the_last_bit(monkeypatch: pytest.MonkeyP
 def test_the_norm_is_that_of_torch_to_the_last_bit() -> None:
     numbers = torch.Generator().manual_seed(1)
     gradients = [torch.randn(size, generator=numbers) for size in ((7, 11), (13,), (), (2, 3, 5), (10_007,))]
-    assert torch.equal(norm_of(gradients), torch.nn.utils.get_total_norm(gradients))
+    assert torch.equal(total_norm(gradients), torch.nn.utils.get_total_norm(gradients))

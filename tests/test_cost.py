@@ -11,7 +11,7 @@ from support import Commands, composed
 from lra.cli import train
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
-from lra.core.subprocesses import heard_from
+from lra.core.subprocesses import results_from_child
 from lra.runs import step_timing
 from lra.runs.build import System, assemble
 from lra.runs.estimate import duration
@@ -48,7 +48,7 @@ def test_where_threads_were_used_a_step_is_measured_all_the_same() -> None:
     threads = torch.get_num_threads()
     try:
         expected = multiplied_by_two_threads()
-        assert [*heard_from(lambda send: send(multiplied_by_two_threads()), seconds=60)] == [expected]
+        assert [*results_from_child(lambda send: send(multiplied_by_two_threads()), seconds=60)] == [expected]
     finally:
         torch.set_num_threads(threads)
 

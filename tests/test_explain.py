@@ -12,7 +12,7 @@ from lra.attention import merge_heads
 from lra.cli import explain as explain_command
 from lra.cli import train
 from lra.core.errors import UserError
-from lra.tools.explain import pieces, readings, summed
+from lra.tools.explain import attributions, pieces, summed
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")
 SYSTEMS = ["simple", "simple_res", "simple_resl", "transformer"]
@@ -42,7 +42,7 @@ def test_parts_sum_to_what_the_mixers_add(system: str, protocol: str, norm: str,
     outputs = []
     for block in model.blocks:
         block.mixer.register_forward_hook(lambda _, inputs, output: outputs.append(output[:, 0]))
-    by_document, logits = readings(model, tokens(documents))
+    by_document, logits = attributions(model, tokens(documents))
     assert (len(by_document), {len(blocks) for blocks in by_document}) == (documents, {3})
     for place, blocks in enumerate(by_document):
         for reading, output in zip(blocks, outputs, strict=True):
@@ -66,7 +66,7 @@ def test_a_part_is_what_one_value_of_one_head_gives(system: str, protocol: str) 
     seen = []
     mixer = model.blocks[0].mixer
     hook = mixer.register_forward_hook(lambda _, inputs, output: seen.append(inputs[:2]))
-    [[reading, *_]], _ = readings(model, tokens(1))
+    [[reading, *_]], _ = attributions(model, tokens(1))
     hook.remove()
     for head in range(3):
         for token in range(12):
@@ -98,7 +98,7 @@ def test_what_cannot_be_explained() -> None:
         (("attention=simple", "model.pooling=mean"), "the run pools by mean"),
     ):
         with pytest.raises(UserError, match=message):
-            readings(tiny(*overrides), tokens(1))
+            attributions(tiny(*overrides), tokens(1))
 
 
 def test_pieces_are_words_of_bytes_tokens_and_padding(tmp_path: Path) -> None:

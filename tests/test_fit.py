@@ -19,7 +19,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
 from lra.records.course import End, StoppingRule, better
-from lra.training.batches import batches, cheapest, cuts, micro_batches, rounded_up
+from lra.training.batches import batches, cuts, micro_batches, partition_by_cost, rounded_up
 from lra.training.divergence import Diverged
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
@@ -182,7 +182,7 @@ def test_no_cut_is_cheaper(most: int, overhead: int) -> None:
             bounds = [0, *(place + 1 for place, cut in enumerate(chosen) if cut), 10]
             yield [slice(*pair) for pair in pairwise(bounds)]
 
-    best = cheapest(lengths, most, overhead)
+    best = partition_by_cost(lengths, most, overhead)
     assert [place for part in best for place in range(part.start, part.stop)] == list(range(10))
     assert cost(best) == min(map(cost, all_cuts()))
     if overhead == 0:

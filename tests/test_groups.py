@@ -79,7 +79,7 @@ def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
 def test_a_rate_of_its_own_is_the_peak_of_a_group(schedule: str) -> None:
     groups = {"step": {"rate": 0.002, "weight_decay": None}}
     recipe = small_recipe(lr=0.05, schedule=schedule, warmup=7, steps=31, groups=groups)
-    factor, _ = recipe.own("blocks.0.mixer.log_dt", "step")
+    factor, _ = recipe.rate_factor_and_decay("blocks.0.mixer.log_dt", "step")
     rates = [recipe.learning_rate(step) for step in range(31)]
     assert max(rates) == pytest.approx(recipe.peak, rel=1e-12)
     assert max(factor * rate for rate in rates) == pytest.approx(0.002, rel=1e-12)
@@ -149,7 +149,7 @@ def test_rates_of_their_sources_name_every_group(attention: str) -> None:
     overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
     recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
     assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
-    assert set(model.in_groups(recipe.groups).values()) == recipe.groups.keys()
+    assert set(model.group_by_parameter(recipe.groups).values()) == recipe.groups.keys()
 
 
 @pytest.mark.parametrize("attention", sorted(OF_SOURCES))
@@ -167,11 +167,11 @@ def test_the_s4_protocol_has_the_rates_of_sources(attention: str) -> None:
 def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(*S4D, task=facts())
     monkeypatch.setattr(type(model.blocks[0].mixer), "parameter_groups", {"a": ("log_dt",), "b": ("log_dt", "out")})
-    assert set(model.in_groups(["b"])) == {
+    assert set(model.group_by_parameter(["b"])) == {
         f"blocks.{n}.mixer.{x}" for n in (0, 1) for x in ("log_dt", "out.weight", "out.bias")
     }
     with pytest.raises(UserError, match=r"train.groups: blocks.0.mixer.log_dt is in two groups, a and b"):
-        model.in_groups(["a", "b"])
+        model.group_by_parameter(["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_json
 from lra.core.paths import CHECKOUT
 from lra.records import record
-from lra.records.receipts import packed
+from lra.records.receipts import zip_bytes
 from lra.records.run_files import RunFiles
 from lra.report import write_pages
 from lra.report.check.overview import write_overview
@@ -327,7 +327,7 @@ def test_a_board_has_the_files_that_verify_and_says_why_another_does_not(three: 
     forged = {
         path: (three / "third" / path).read_bytes() for path in tampered if "seed" in path or path == "sweep.json"
     }
-    Path("third.receipts.zip").write_bytes(packed(forged))
+    Path("third.receipts.zip").write_bytes(zip_bytes(forged))
     before = tree(three / "first")
     code, _, err = cli(command.main, "--board", ".")
     refusals = [line for line in err.splitlines() if "refused" in line]

@@ -16,7 +16,7 @@ from lra.config import configure
 from lra.core.errors import UserError
 from lra.data import tables
 from lra.data.tokenise import text_of
-from lra.tasks import Place, Task, unheard
+from lra.tasks import Place, Task, no_op_progress
 from lra.tasks.files import Files
 
 Rows = list[dict[str, Any]]
@@ -51,7 +51,7 @@ def builder(data: object, **changes: object) -> Files:
 
 
 def task_of(folder: Path, data: object, **changes: object) -> Task:
-    place = Place(cache=folder / "cache", data_dir=None, workers=1, progress=unheard)
+    place = Place(cache=folder / "cache", data_dir=None, workers=1, progress=no_op_progress)
     return builder(data, **changes).build(place)
 
 
@@ -144,7 +144,7 @@ def test_the_convolution_finds_what_stands_anywhere(places: int, tmp_path: Path)
 
 def test_groups_have_the_names_of_the_labels(tmp_path: Path) -> None:
     path = str(written(tmp_path / "fruit.jsonl", ROWS))
-    place = Place(cache=tmp_path / "cache", data_dir=None, workers=1, progress=unheard)
+    place = Place(cache=tmp_path / "cache", data_dir=None, workers=1, progress=no_op_progress)
     files = builder(path).at(place)
     groups = files.groups(files.build(place).test)
     assert groups["class"].keys() == set(LABELS)

@@ -23,7 +23,7 @@ from lra.cli import train
 from lra.core.errors import UserError
 from lra.records import receipts, record
 from lra.records.names import CONFIG, DETAILS, DIGESTS, METRICS, PREDICTIONS, README, RECEIPTS, SWEEP
-from lra.records.receipts import Receipts, packed
+from lra.records.receipts import Receipts, zip_bytes
 from lra.records.run_files import RunFiles
 from lra.report import Report, write_cards, write_pages, write_report
 from lra.report.check import verify
@@ -408,7 +408,7 @@ def listed(*names: str) -> dict[str, bytes]:
     [
         (b"", "File is not a zip file"),
         (b"PK\x03\x04 and nothing more", "File is not a zip file"),
-        (packed({"a/b": b"x"})[:-30], "File is not a zip file"),
+        (zip_bytes({"a/b": b"x"})[:-30], "File is not a zip file"),
         (zipped(listed("../a")), "../a: expected the path of a file below the results folder"),
         (zipped(listed("a/../../b")), "a/../../b: expected the path of a file below"),
         (zipped(listed("/etc/passwd")), "/etc/passwd: expected the path of a file below"),

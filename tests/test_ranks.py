@@ -21,7 +21,7 @@ from torch import distributed as process_groups
 
 from lra.cli import train
 from lra.core.signals import Paused
-from lra.core.subprocesses import end_with
+from lra.core.subprocesses import die_with_parent
 from lra.records import record
 from lra.training import distributed
 from lra.training.divergence import Diverged
@@ -102,7 +102,7 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
 
             def agree(*_: int) -> None:
                 """Takes all ranks, although the numbers of their parts differ."""
-                distributed.first(None)
+                distributed.first_from_any_rank(None)
 
             return evaluate(model, task.val, 5, precision="fp32", keep=keep, on_part=agree), keep
 
@@ -118,8 +118,8 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
 
 def test_one_rank_asks_and_all_hear(tmp_path: Path) -> None:
     def work() -> tuple:
-        pause = distributed.first(Paused("SIGUSR1", 75) if distributed.rank() == 1 else None)
-        return str(pause), pause.code, distributed.first(None)
+        pause = distributed.first_from_any_rank(Paused("SIGUSR1", 75) if distributed.rank() == 1 else None)
+        return str(pause), pause.code, distributed.first_from_any_rank(None)
 
     assert together(3, tmp_path, work) == [("SIGUSR1", 75, None)] * 3
 
@@ -148,7 +148,9 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     assert "in micro-batch 0, head.0 gives values up to nan" in first
 
 
-@pytest.mark.parametrize("variables", [distributed.NAMES, distributed.SLURM], ids=["torchrun", "srun"])
+@pytest.mark.parametrize(
+    "variables", [distributed.TORCHRUN_VARIABLES, distributed.SLURM_VARIABLES], ids=["torchrun", "srun"]
+)
 def test_a_sweep_in_every_rank_is_refused(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, variables: tuple[str, ...]
 ) -> None:
@@ -182,7 +184,7 @@ def test_variables_of_slurm_become_those_of_torchrun() -> None:
 
 def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.MonkeyPatch) -> None:
     left = []
-    for variable in distributed.NAMES:
+    for variable in distributed.TORCHRUN_VARIABLES:
         monkeypatch.setenv(variable, "2")
     monkeypatch.setattr(process_groups, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(process_groups, "destroy_process_group", lambda: left.append(True))
@@ -212,7 +214,7 @@ def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bo
         if os.fork() == 0:
             while early and os.getppid() == pid:
                 time.sleep(0.01)
-            end_with(pid)
+            die_with_parent(pid)
             (tmp_path / "asked").touch()
             time.sleep(60)
             os._exit(0)

@@ -20,7 +20,7 @@ from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
 from lra.ops.delta_rule import delta_rule
 from lra.ops.gated_memory import gated_memory
-from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, delta_product
+from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, dplr_delta_rule
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
 
@@ -87,7 +87,7 @@ def test_a_state_that_reads_itself(length: int) -> None:
         state = log_decay[:, :, i].exp().unsqueeze(-1) * state
         state = state + outer(b[:, :, i], read) + outer(k[:, :, i], v[:, :, i])
         expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
-    same(delta_product(q, a, b, v, log_decay, k), torch.stack(expected, dim=2), inputs)
+    same(dplr_delta_rule(q, a, b, v, log_decay, k), torch.stack(expected, dim=2), inputs)
 
 
 @pytest.mark.parametrize("tile", [TILE, 1])
@@ -189,8 +189,8 @@ def test_a_bound_of_decays_changes_no_number(least: float) -> None:
     shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, a, b, k, decay, v = inputs = drawn(*[shape] * 6)
     a, b, log_decay = 0.3 * a, 0.3 * b, least * decay.sigmoid()
-    expected = delta_product(q, a, b, v, log_decay, k)
-    same(delta_product(q, a, b, v, log_decay, k, least), expected, inputs)
+    expected = dplr_delta_rule(q, a, b, v, log_decay, k)
+    same(dplr_delta_rule(q, a, b, v, log_decay, k, least), expected, inputs)
 
 
 @pytest.mark.parametrize("product", ["channels", "delta", "delta rule", "memory"])
@@ -206,7 +206,7 @@ def test_products_round_without_regard_to_later_positions(product: str) -> None:
         if product == "channels":
             return channel_product(q, k, v, log_decay)
         if product == "delta":
-            return delta_product(q, 0.3 * a, 0.3 * k, v, log_decay, k, least=-10.0)
+            return dplr_delta_rule(q, 0.3 * a, 0.3 * k, v, log_decay, k, least=-10.0)
         if product == "memory":
             return gated_memory(q, k, v, *(x[..., :1] for x in (-a.abs(), log_decay, log_decay)), CHUNK)
         return delta_rule(q, 0.3 * k, v, a[..., 0].sigmoid(), log_decay[..., 0])

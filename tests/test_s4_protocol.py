@@ -105,7 +105,7 @@ def test_what_does_not_decay(task: str) -> None:
     groups = AdamW(model, recipe).param_groups
     decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     free = {name for name, weight in model.named_parameters() if decays[id(weight)] == 0}
-    state = set(model.in_groups(recipe.groups))
+    state = set(model.group_by_parameter(recipe.groups))
     assert set(decays.values()) == {0, recipe.weight_decay}
     norms = {name for name, _ in model.named_parameters() if "norm." in name}
     biases = {name for name, _ in model.named_parameters() if name.endswith("bias")}

@@ -22,14 +22,14 @@ def test_the_own_rule_of_each_run_gives_its_own_end() -> None:
     assert {why for why, _ in ends} == {"solved", "no progress", "steps"}
 
 
-def curve(*accuracies: float, solved: bool = False, **recipe: object) -> stopping.Kept:
+def curve(*accuracies: float, solved: bool = False, **recipe: object) -> stopping.ReplayableRun:
     """Validation after each 10 steps."""
     lines = [
         {"step": 10 * place, "val_accuracy": accuracy, "val_loss": 1.0}
         for place, accuracy in enumerate(accuracies, start=1)
     ]
     options = {"steps": 110, "eval_every": 10, "warmup": 3, "schedule": "constant", **recipe}
-    return stopping.Kept(recipe_of(**options), solved, 10 * len(lines), lines)
+    return stopping.ReplayableRun(recipe_of(**options), solved, 10 * len(lines), lines)
 
 
 def test_a_curve_with_a_long_plateau() -> None:

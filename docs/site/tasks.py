@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data.pictures import sheet
 from lra.data.probes import BLOCK, Draws, Probe
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.tasks import TaskBuilder, unheard
+from lra.tasks import TaskBuilder, no_op_progress
 from lra.tasks.listops import ListOps
 from lra.tasks.listops.trees import WORDS, generate
 from lra.tasks.pathfinder import Pathfinder
@@ -88,7 +88,7 @@ def _example(builder: TaskBuilder) -> list[str]:
     if isinstance(builder, Probe):
         return _of_probe(builder)
     if isinstance(builder, ListOps):
-        tokens, offsets, labels = generate(1, **SHORT, seed=builder.seed, workers=1, progress=unheard)
+        tokens, offsets, labels = generate(1, **SHORT, seed=builder.seed, workers=1, progress=no_op_progress)
         words = [(WORDS[token - 1], False) for token in tokens[: offsets[1]]]
         says = "An example, shorter than those of the task; its class is the value of the expression"
         return [f"{says}, {labels[0]}:\n", _strip(words)]

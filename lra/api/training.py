@@ -12,7 +12,7 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.data.generated import GUARD
 from lra.records.names import ERRORS
-from lra.records.outcome import NO_RECORD, packed, recorded
+from lra.records.outcome import NO_RECORD, packed_record, recorded
 from lra.runs.budget import check_cost_of_one
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
@@ -54,12 +54,12 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     `run`: the first override, or what `lra.compose` returned. Raises UserError for a mistake, a run that another
     process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when a signal stops it.
     """
-    from lra.runs.device import set_back
+    from lra.runs.device import restore_torch_state
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a child reads the caller's script anew
         raise UserError(f"lra.train: called while a process that makes examples reads this script; {GUARD}")
     words = run.overrides if isinstance(run, Configuration) else (run,)
-    with inside("train", (*words, *overrides)) as config, set_back():
+    with inside("train", (*words, *overrides)) as config, restore_torch_state():
         job = _job(config)
         check_cost_of_one(job)
         try:
@@ -70,7 +70,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
             if not pause.alone:  # the process was asked to end
                 raise KeyboardInterrupt(f"{job.title}: paused ({pause}); the same call goes on") from None
             status = "paused"
-    record = packed(job.folder, Path(job.settings.out)) or recorded(job.folder)
+    record = packed_record(job.folder, Path(job.settings.out)) or recorded(job.folder)
     if status == "failed" or record is None:
         reason = record["reason"] if record else NO_RECORD
         raise UserError(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")

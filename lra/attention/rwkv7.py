@@ -20,7 +20,7 @@ from lra.attention import Card, Shape, merge_heads, split_heads
 from lra.ops.backend import Backend, Scan
 from lra.ops.first_weights import draw_linear, orthogonal
 from lra.ops.recurrent import Recurrent
-from lra.ops.scan import delta_product
+from lra.ops.scan import dplr_delta_rule
 
 LEAST = -math.exp(-0.5)  # no decay is below its exponential (section 3.2)
 UNRELEASED = (
@@ -124,7 +124,7 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
-        y = merge_heads(self.scan(partial(delta_product, least=LEAST), r, -removed, a * removed, v, log_w, k))
+        y = merge_heads(self.scan(partial(dplr_delta_rule, least=LEAST), r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
         return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)

@@ -35,11 +35,11 @@ from lra.data import Place, Task, TaskSpec
 from lra.records import checkpoint
 from lra.records.checkpoint import Generation
 from lra.runs.build import Job, assemble
-from lra.runs.device import keep_memory, reproducible, set_back
+from lra.runs.device import keep_memory, reproducible, restore_torch_state
 from lra.runs.loggers import LoggedRun, Loggers
 from lra.runs.stand_in import stand_in
 from lra.runs.trainer import Trainer
-from lra.training.batches import ahead
+from lra.training.batches import prefetch
 from lra.training.evaluate import Score
 from lra.training.fit import Training
 
@@ -117,7 +117,7 @@ class PartClock:
             yield item
 
     def read(self) -> Spent:
-        """Until now."""
+        """The time of each part until now."""
         self.enter(self._at.part)
         return {part: (spent[0], spent[1]) for part, spent in self._spent.items()}
 
@@ -125,7 +125,7 @@ class PartClock:
 def run(settings: BenchSettings) -> Iterator[Result]:
     """By part: seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and how often a step
     has it; a checkpoint, which comes after so much time, at the pace of this loop."""
-    with TemporaryDirectory() as folder, set_back():
+    with TemporaryDirectory() as folder, restore_torch_state():
         reproducible()
         keep_memory()
         measured, minutes = _settings_of_run(settings, folder)
@@ -214,7 +214,7 @@ def _timed(clock: PartClock, rounds: list[Spent], sizes: dict[str, torch.Size]) 
         rounds.append(clock.read())
 
     others = {
-        "lra.training.fit.ahead": lambda items: ahead(clock.drawn(CHOOSE, items)),
+        "lra.training.fit.prefetch": lambda items: prefetch(clock.drawn(CHOOSE, items)),
         "lra.training.fit._read": lambda *given: clock.drawn(WAIT, read(*given)),
         "lra.training.fit.evaluate": lambda *_, **__: Score(correct=next(scores), examples=1 << 30, loss=1.0),
         "lra.records.checkpoint.write": written,

@@ -39,11 +39,11 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
     return torch.stack(rows, dim=-2)
 
 
-def delta_product(
+def dplr_delta_rule(
     q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
 ) -> Tensor:
-    """`lra.ops.scan.delta_product`: the state reads itself by a before it decays; a loop over positions needs no bound
-    `least`."""
+    """`lra.ops.scan.dplr_delta_rule`: the state reads itself by a before it decays; a loop over positions needs no
+    bound `least`."""
     rows = []
     state = torch.zeros_like(b[..., 0, :, None] * v[..., 0, None, :])
     for read, looks, writes, value, kept, key in zip(*map(_positions, (q, a, b, v, log_decay.exp(), k)), strict=True):
@@ -105,7 +105,7 @@ def _positions(x: Tensor) -> tuple[Tensor, ...]:
 IN_CHUNKS = {
     scan.causal_product: causal_product,
     scan.channel_product: channel_product,
-    scan.delta_product: delta_product,
+    scan.dplr_delta_rule: dplr_delta_rule,
     rule.delta_rule: delta_rule,
     memory.gated_memory: gated_memory,
     convolution.diagonal_scan: diagonal_scan,

@@ -89,7 +89,7 @@ def _lines(finding: "Finding") -> list[str]:
     """A law and its verdict; below a broken one the smallest case and, where it is known, the line."""
     lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
     if finding.verdict == "broken":
-        lines.append(f"{'':17}{finding.case}: {finding.found}" if finding.case else f"{'':17}{finding.found}")
+        lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
         hint = ": ".join(filter(None, [str(finding.line or ""), finding.hint]))
         lines += [f"{'':17}hint: {hint}"] if hint else []
     return lines

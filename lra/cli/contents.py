@@ -4,7 +4,7 @@ import re
 import shutil
 import textwrap
 
-from lra.config.user_options import own_folder
+from lra.config.user_options import user_options_folder
 from lra.core.paths import conf_dir
 
 WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its description
@@ -42,7 +42,7 @@ def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[
 
 def _options(group: str) -> dict[str, str]:
     """What each option's file says first; a user's own come last."""
-    folders = [folder for folder in (conf_dir(), own_folder()) if folder is not None]
+    folders = [folder for folder in (conf_dir(), user_options_folder()) if folder is not None]
     paths = [path for folder in folders for path in sorted((folder / group).glob("*.yaml"))]
     return {path.stem: first_sentence(path.read_text()) for path in paths}
 

@@ -1,4 +1,4 @@
-"""lra-report DIR"""
+"""The command `lra-report`: write, verify, pack or watch a report."""
 
 import argparse
 import sys

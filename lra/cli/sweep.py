@@ -22,7 +22,7 @@ from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
-from lra.core.subprocesses import end_with
+from lra.core.subprocesses import die_with_parent
 from lra.records.names import LOCK, SWEEP
 from lra.records.run_files import RunFiles
 from lra.report import show, write_report
@@ -131,7 +131,8 @@ def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[Plann
     workers = nullcontext()
     if _launcher(config) == "joblib":
         workers = saved_first([run.folder for run in runs], LOCK)
-        launcher.joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}  # also before a worker has a run
+        # also before a worker has a run
+        launcher.joblib |= {"initializer": die_with_parent, "initargs": (os.getpid(),)}
     with workers:
         results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     for result in results:

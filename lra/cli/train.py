@@ -50,7 +50,7 @@ def train(cfg: DictConfig) -> str:
         title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
     try:
         with workers.stoppable() if worker and not in_driver else nullcontext():
-            outcome = _one(cfg, cell, title, number, alone=alone)
+            outcome = _run_one_configuration(cfg, cell, title, number, alone=alone)
     except AtWork as other:
         say(f"{title}: {other}")
         if alone:
@@ -74,7 +74,7 @@ def train(cfg: DictConfig) -> str:
     return outcome
 
 
-def _one(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:
+def _run_one_configuration(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:
     """Describe or train the run of a configuration; its outcome. Raises UserError, AtWork, Paused."""
     settings = settings_of(cfg)
     loggers_of(settings)

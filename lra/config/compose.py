@@ -27,7 +27,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from lra.config.user_options import own_folder
+from lra.config.user_options import user_options_folder
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir, systems_file, table1_file
 
@@ -47,7 +47,7 @@ def start(config_name: str, folder: Path | None = None, conf: str | None = None)
     hydra.version.setbase("1.3")
     _store_systems()
     path = create_config_search_path(conf or str(conf_dir()))
-    user_folder = own_folder()
+    user_folder = user_options_folder()
     if folder is None and user_folder is not None:
         _refuse_our_names(user_folder)
         folder = user_folder

@@ -4,10 +4,10 @@ from pathlib import Path
 
 FOLDER = "lra_options"
 GROUPS = ("attention", "task")
-CHOOSERS = (*GROUPS, "also")
+CODE_CHOOSING_KEYS = (*GROUPS, "also")
 
 
-def own_folder() -> Path | None:
+def user_options_folder() -> Path | None:
     """The folder of options in the working folder, where there is one."""
     return Path(FOLDER) if Path(FOLDER).is_dir() else None
 
@@ -18,10 +18,11 @@ def with_packages(overrides: list[str]) -> list[str]:
     `attention=mine` on the command line says whose code is trusted: `mine.py`, or the folder `mine`, where the option
     of that name lies in `lra_options`. Nothing is added where packages=... stands there already.
     """
-    if own_folder() is None or any(override.lstrip("+").startswith("packages=") for override in overrides):
+    if user_options_folder() is None or any(override.lstrip("+").startswith("packages=") for override in overrides):
         return overrides
     chosen = [override.lstrip("+").partition("=") for override in overrides]
-    names = [name.strip() for key, _, value in chosen if key in CHOOSERS for name in value.strip("[]").split(",")]
+    values = [value for key, _, value in chosen if key in CODE_CHOOSING_KEYS]
+    names = [name.strip() for value in values for name in value.strip("[]").split(",")]
     packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
     return [*overrides, f"packages=[{','.join(packages)}]"] if packages else overrides
 

@@ -95,7 +95,7 @@ class Bar:
             self._line(int(units), f"{name} {done:,}/{total:,}", seconds if alone else self._left(units))
 
     def _left(self, units: float) -> float:
-        """Seconds, at the pace until now."""
+        """The seconds that are left, at the pace until now."""
         return (time.monotonic() - self._started) / ((units - self._before) or 1) * (self.total - units)
 
     def _line(self, done: int, note: str, left: float) -> None:

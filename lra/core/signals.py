@@ -37,12 +37,12 @@ class Paused(BaseException):
 
     @classmethod
     def by(cls, number: int) -> "Paused":
-        """By a signal."""
+        """The pause that a signal asks for."""
         return cls(signal.Signals(number).name, INTERRUPTED if number == signal.SIGINT else PAUSED)
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The message to print."""
         if self.saved:
             return f"{self.title}: paused ({self}); the same command goes on"
         return f"{self.title}: stopped before its first step ({self}), nothing is saved; the same command begins it"

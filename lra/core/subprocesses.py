@@ -16,7 +16,7 @@ from lra.core.signals import ASKING
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def end_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Let the system kill this process when the process `parent`, which started it, ends in whatever way.
 
     Only Linux does that: elsewhere nothing happens, unless the parent has ended already.
@@ -28,7 +28,7 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def heard_from(work: Callable[..., None], *arguments: Any, seconds: float | None = None) -> Iterator[Any]:
+def results_from_child(work: Callable[..., None], *arguments: Any, seconds: float | None = None) -> Iterator[Any]:
     """What `work(send, *arguments)` sends from a child, which leaves nothing in this process and is killed when the
     seconds are over. Raises ChildProcessError, with the name of the signal, where it was killed otherwise."""
     context = multiprocessing.get_context("fork")
@@ -51,7 +51,7 @@ def heard_from(work: Callable[..., None], *arguments: Any, seconds: float | None
 
 
 def _child(work: Callable[..., None], arguments: tuple, sender: Connection, parent: int) -> None:
-    end_with(parent)
+    die_with_parent(parent)
     for number in ASKING:
         signal.signal(number, signal.SIG_DFL)
     # OpenMP keeps the threads of a pool by the thread that began it. This one's, if the parent has used it, are not in

@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
 
-def unheard(done: int, total: int) -> None:
+def no_op_progress(done: int, total: int) -> None:
     """The progress that nobody hears."""
 
 
@@ -174,7 +174,7 @@ class Place:
     verify: bool = False
 
     @classmethod
-    def of(cls, settings: Any, progress: Progress = unheard) -> "Place":
+    def of(cls, settings: Any, progress: Progress = no_op_progress) -> "Place":
         """From the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
 
         Raises UserError where `data_dir` is named, but is no folder.

@@ -261,7 +261,7 @@ def _splits(folder: Path, manifest: Manifest, facts: TaskSpec) -> Splits:
 
 
 def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
-    """Of the kind that the facts ask for; windows overlap in training alone."""
+    """A split of the class that the facts ask for; windows overlap in training alone."""
     if facts.objective == "next_token":
         return LMWindows(**arrays, context=facts.max_len, stride=1 if name == "train" else facts.max_len)
     if facts.objective in ("positions", "reconstruct"):

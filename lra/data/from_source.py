@@ -56,11 +56,11 @@ def of_splits(
     )
 
 
-def absent(place: Place, what: str, *, size: str, wants: str, reason: str) -> Source:
+def missing_source(place: Place, what: str, *, size: str, wants: str, reason: str) -> Source:
     """Data that are not at hand and that nobody could fetch: whoever reads them is told what is wanted."""
 
     def read() -> NoReturn:
-        raise hub.absent(place, what, size=size, wants=wants, reason=reason)
+        raise hub.missing_data_error(place, what, size=size, wants=wants, reason=reason)
 
     return Source(name="", read=read)
 

@@ -14,7 +14,7 @@ from lra.data import Place
 def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> Any:
     """The rows of a split of a data set on the hub, through `datasets`; says what it fetches before it does.
 
-    Raises UserError with `absent`'s message where the hub cannot be reached.
+    Raises UserError with `missing_data_error`'s message where the hub cannot be reached.
     """
 
     def load() -> Any:
@@ -54,7 +54,7 @@ def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wan
     try:
         return from_hub(f"{what}, {size},", load)
     except NotFetched as error:
-        raise absent(place, what, size=size, wants=wants, reason=str(error)) from None
+        raise missing_data_error(place, what, size=size, wants=wants, reason=str(error)) from None
 
 
 def _refuse_unless_reachable() -> None:
@@ -67,7 +67,7 @@ def _refuse_unless_reachable() -> None:
     urllib.request.urlopen(request, timeout=5).close()
 
 
-def absent(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
+def missing_data_error(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
     """The message for data that are neither in the data folder nor on the network."""
     if place.data_dir:
         looked, where = f"not in {place.data_dir}", "Put there"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def picture_baselines(train: Split, test: Split) -> dict[str, float]:
-    """By name."""
+    """Test accuracies in percent by the name of the baseline."""
     return {
         "nearest centroid": nearest_centroid(train, test),
         f"small convolution, {sample_size(train):,} pictures": small_convolution(train, test),

@@ -28,11 +28,11 @@ POSITIONS = 13
 
 @dataclass(frozen=True)
 class Law:
-    """`holds` returns False where it has nothing to say, and raises Broken; `quick`: tried before runs, too."""
+    """`check` returns whether the law applies, and raises Broken; `quick`: tried before runs, too."""
 
     name: str
     says: str
-    holds: Callable[[Trial], bool]
+    check: Callable[[Trial], bool]
     quick: bool = True
 
 
@@ -65,7 +65,7 @@ class Finding:
     law: Law
     verdict: Literal["kept", "broken", "silent"]
     case: str = ""
-    found: str = ""
+    evidence: str = ""
     hint: str = ""
     line: Line | None = None
     crashed: bool = False
@@ -81,7 +81,7 @@ def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
 def _tried(law: Law, trial: Trial) -> Finding:
     trial.case = ""
     try:
-        return Finding(law, "kept" if law.holds(trial) else "silent")
+        return Finding(law, "kept" if law.check(trial) else "silent")
     except Broken as broken:
         return Finding(law, "broken", trial.case, str(broken), broken.hint, broken.line)
     except Exception as error:
@@ -108,11 +108,11 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
         if finding.crashed:
             if not crashes:
                 _refuse_what_cannot_compute(mixer, masked, device, trial.file)
-            crashes.setdefault(finding.found, []).append(finding)
+            crashes.setdefault(finding.evidence, []).append(finding)
         elif finding.verdict == "broken":
             where = f"; {finding.line}" if finding.line else ""
             raise UserError(
-                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.found}{where}); "
+                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}{where}); "
                 "lra-check tells more"
             )
         elif finding.verdict == "kept":

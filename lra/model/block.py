@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
-from lra.model.norms import BatchNorm, norm_of, normed
+from lra.model.norms import BatchNorm, make_norm, normed
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
 from lra.ops.fused import at_once, join
@@ -32,7 +32,7 @@ class Block(nn.Module):
         there = architecture.norm != "none"
         self.post_norm = architecture.norm == "post"
         self.extra_skip = architecture.extra_skip
-        self.mixer_norm = norm_of(architecture, there=there)
+        self.mixer_norm = make_norm(architecture, there=there)
         self.mixer = mixer
         self.short_conv = None
         if architecture.short_conv is not None:
@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.mixer_dropout = Dropout(after_mixer, architecture.dropout_over)
         self.feed_forward = None
         if width:
-            self.feed_forward_norm = norm_of(architecture, there=there)
+            self.feed_forward_norm = make_norm(architecture, there=there)
             self.feed_forward = FeedForward(
                 architecture.dim,
                 width,

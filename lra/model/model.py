@@ -18,7 +18,7 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
-from lra.model.norms import norm_of, normed
+from lra.model.norms import make_norm, normed
 from lra.ops.dropout import Keyed, keyed
 from lra.ops.first_weights import draw_truncated
 from lra.ops.mixer import Mixer, Shape
@@ -60,7 +60,7 @@ class Model(nn.Module):
             if isinstance(later.mixer, Follows):
                 later.mixer.follow(earlier.mixer)
         _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
-        self.final_norm = norm_of(architecture, there=architecture.final_norm)
+        self.final_norm = make_norm(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
         self.few_lengths = False
         self.head = head_of(facts, architecture)
@@ -108,7 +108,7 @@ class Model(nn.Module):
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError("train.freeze: nothing is left to train")
 
-    def in_groups(self, groups: Iterable[str]) -> dict[str, str]:
+    def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
         """By the name of a parameter, which of these groups its mixer puts it into; the others are left out."""
         group_of = {}
         for group in groups:

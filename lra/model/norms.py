@@ -43,7 +43,7 @@ class BatchNorm(nn.Module):
         return mean, variance
 
 
-def norm_of(architecture: Architecture, *, there: bool) -> nn.Module:
+def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
     """A norm of the width of the model, or nothing."""
     if not there:
         return nn.Identity()

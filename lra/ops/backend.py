@@ -68,7 +68,7 @@ class Scan:
 
 
 def scan_of(mixer: nn.Module) -> Scan | None:
-    """Of a mixer that has one."""
+    """The scan of a mixer; None where it has none."""
     scan = getattr(mixer, "scan", None)
     return scan if isinstance(scan, Scan) else None
 

@@ -76,7 +76,7 @@ def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, scores: Tensor | None, d_y: Tensor, d_state: Tensor
 ) -> tuple[Tensor, ...]:
-    """By q, k, v and g of a tile and by the state before it, of those by y and by the state after it.
+    """The gradients of q, k, v and g of a tile and of the state before it, given those of y and of the state after it.
 
     A decay from j to i weighs q_i and k_j alike: its gradient is that of q times q less that of k times k, and the
     state after a chunk holds the chunk's whole decay.

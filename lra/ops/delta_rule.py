@@ -96,7 +96,7 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, d_y: Tensor,
     d_state: Tensor, inverse: Tensor, errors: Tensor, states: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """By q, k, v, b and g of a tile and by the state before it, of those by y and by the state after it.
+    """The gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after.
 
     A decay from j to i weighs what i reads and j writes alike: its gradient is that of reads times reads less that of
     writes times writes, and the state after a chunk holds the chunk's whole decay.

@@ -49,7 +49,7 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
     return decayed_product(q, k, v, log_decay, chunk)
 
 
-def delta_product(
+def dplr_delta_rule(
     q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
 ) -> Tensor:
     """y_i = q_i^T S_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.

@@ -74,7 +74,7 @@ class Background:
 
 
 def encoded(checkpoint: Generation) -> bytes:
-    """As a file holds it."""
+    """The bytes of a file that holds it."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}

@@ -34,8 +34,9 @@ class Goal:
         self.percent, self.running = percent, 0
         self.reached: dict[str, dict[str, float]] = {}
 
-    def solved_by(self, step: int, accuracy: float, tokens: int, seconds: float) -> bool:
-        """Take in an evaluation; `tokens` and `seconds` of all training and evaluation so far."""
+    def update(self, step: int, accuracy: float, tokens: int, seconds: float) -> bool:
+        """Take in an evaluation, and return whether the task is solved now; `tokens` and `seconds` are those of all
+        training and evaluation so far."""
         if self.percent is None:
             return False
         for percent in (part for part in REACHED if accuracy >= part):
@@ -46,7 +47,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingRule:
-    """By which a training ends: keys of `train` in the configuration."""
+    """What ends a training: keys of `train` in the configuration."""
 
     steps: int
     eval_every: int
@@ -91,7 +92,7 @@ class End:
     def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
         """After an evaluation, `last`; `tokens` and `seconds` of all training and evaluation so far."""
         rule, step = self.rule, last["step"]
-        if self.goal.solved_by(step, last["accuracy"], tokens, seconds):
+        if self.goal.update(step, last["accuracy"], tokens, seconds):
             self.step, self.why = step, "solved"
         cooled = step + (rule.cooldown or 0)
         better = best_step if rule.progress is None else self._last_progress(step, 100 - last["accuracy"])
@@ -114,7 +115,7 @@ class End:
         }
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """None: of a checkpoint that was written before there was any of this."""
+        """Restore `state()`; None comes from checkpoints that are older than this class."""
         if state is not None:
             self.step, self.why, self.progress = state["step"], state["why"], state.get("progress")
             self.goal.running, self.goal.reached = state["at_goal"], state["reached"]

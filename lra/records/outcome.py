@@ -39,7 +39,7 @@ def _why(path: Path) -> str:
         return f"{path}: {error}"
 
 
-def packed(folder: Path, out: Path) -> dict[str, Any] | None:
+def packed_record(folder: Path, out: Path) -> dict[str, Any] | None:
     """The record of a run that is packed in the results folder `out`; None where there is none. Raises UserError."""
     receipts = kept_in(out)
     if receipts is None:

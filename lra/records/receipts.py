@@ -80,7 +80,7 @@ def _opened(path: Path, changed: int, size: int) -> Receipts:
     return Receipts(path)
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
+def zip_bytes(files: Mapping[str, bytes]) -> bytes:
     """The bytes of a receipts file that holds `files`, by their paths below the results folder."""
     lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())]
     buffer = io.BytesIO()

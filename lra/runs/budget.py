@@ -9,7 +9,7 @@ from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.runs.build import Job, System, check_memory
-from lra.runs.status import complete
+from lra.runs.status import completed_record
 
 if TYPE_CHECKING:
     from lra.runs.estimate import Cost
@@ -64,7 +64,7 @@ def _basis(costs: "list[Cost]", seconds: float) -> str:
 
 
 def check_cost_of_one(job: Job) -> None:
-    """As for a sweep, of a single run; one that takes seconds is not worth measuring."""
+    """Apply `check_cost` to a single run, unless it takes seconds and is not worth measuring."""
     from lra.runs.estimate import Work
     from lra.training import distributed
 
@@ -73,7 +73,7 @@ def check_cost_of_one(job: Job) -> None:
     if (
         distributed.started_with() > 1
         or system.recipe.minutes is not None
-        or complete(job.folder, settings) is not None
+        or completed_record(job.folder, settings) is not None
     ):
         return
     work = Work(settings=settings, system=system, folders=[job.folder])

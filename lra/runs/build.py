@@ -11,7 +11,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
-from lra.core.subprocesses import heard_from
+from lra.core.subprocesses import results_from_child
 from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
@@ -30,7 +30,7 @@ PRETRAINED = "pretrained"  # the folder in the cache where weights of pretrainin
 @dataclass(frozen=True, kw_only=True)
 class System:
     """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
-    `row`: how tables name an attention that is not ours; `phase`: what comes before the training. `scan`: the
+    `row`: how tables name an attention that is not ours; `pretraining`: what comes before the training. `scan`: the
     recurrence of the mixers, where several backends can compute it."""
 
     builder: TaskBuilder
@@ -41,7 +41,7 @@ class System:
     full_pattern: bool
     row: dict[str, str] | None
     scan: "Scan | None"
-    phase: "Phase | None" = None
+    pretraining: "Pretraining | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
         """What a record says of the backend there. Raises UserError where the one that is wanted cannot compute."""
@@ -49,7 +49,7 @@ class System:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class Pretraining:
     """A pretraining: its own settings and system. `settings` say all that decides its weights, and nothing of what is
     trained after it."""
 
@@ -101,7 +101,7 @@ def assemble(settings: Settings) -> System:
         row=_row(made.blocks[0].mixer),
         scan=scan_of(made.blocks[0].mixer),
     )
-    return system if settings.pretrain is None else replace(system, phase=_phase(settings, system, made))
+    return system if settings.pretrain is None else replace(system, pretraining=_pretraining(settings, system, made))
 
 
 def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
@@ -110,13 +110,13 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
     def model(facts: TaskSpec) -> "Model":
         made = designed(facts)
         made.freeze(recipe.freeze or ())
-        made.in_groups(recipe.groups or ())
+        made.group_by_parameter(recipe.groups or ())
         return made
 
     return model
 
 
-def _phase(settings: Settings, system: System, final: "Model") -> Phase:
+def _pretraining(settings: Settings, system: System, final: "Model") -> Pretraining:
     """The pretraining that the settings describe. Raises UserError where `final` could not take all of its weights."""
     import torch
 
@@ -151,7 +151,9 @@ def _phase(settings: Settings, system: System, final: "Model") -> Phase:
         pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
         probe=None,
     )
-    return Phase(options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe))
+    return Pretraining(
+        options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe)
+    )
 
 
 def _of_pretraining(message: str, train: Mapping[str, Any]) -> str:
@@ -212,7 +214,7 @@ def check_attention(settings: Settings, system: System) -> None:
         _try_laws(system, device)
         return
     try:
-        for refusal in heard_from(_send_refusal, system):
+        for refusal in results_from_child(_send_refusal, system):
             raise UserError(refusal)
     except ChildProcessError as killed:
         raise UserError(
@@ -287,5 +289,5 @@ class Job:
 
 
 def run_folder(settings: Settings, cell: Cell) -> Path:
-    """Of the run with these settings."""
+    """The folder of the run with these settings."""
     return Path(settings.out) / cell.folder / seed_folder(settings.seed)

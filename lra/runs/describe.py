@@ -18,7 +18,7 @@ def describe(system: System) -> dict[str, Any]:
         tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
         with counter() as counted:
             model(tokens).sum().backward()
-    before = {} if system.phase is None else {"pretrain_learning_rate": _rates(system.phase.system.recipe)}
+    before = {} if system.pretraining is None else {"pretrain_learning_rate": _rates(system.pretraining.system.recipe)}
     return {
         **parameters(model),
         "full_pattern": system.full_pattern,

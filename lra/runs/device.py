@@ -37,7 +37,7 @@ def reproducible() -> None:
 
 
 @contextmanager
-def set_back() -> Iterator[None]:
+def restore_torch_state() -> Iterator[None]:
     """Set PyTorch's threads and determinism, and the variable that goes with it, which a run sets for the whole
     process, back to what they were."""
     variable = os.environ.get(CUBLAS)

@@ -16,7 +16,7 @@ from lra.config.settings import Settings
 from lra.core.console import Preparation
 from lra.core.errors import UserError
 from lra.core.files import digest
-from lra.core.subprocesses import heard_from
+from lra.core.subprocesses import results_from_child
 from lra.data import Place, Split, Task
 from lra.model.model import Model
 from lra.runs.build import System
@@ -70,7 +70,7 @@ class Work:
     @property
     def documents_before(self) -> int:
         """How many a pretraining reads."""
-        phase = self.system.phase
+        phase = self.system.pretraining
         return 0 if phase is None else phase.system.recipe.steps * phase.system.recipe.batch_size
 
 
@@ -99,7 +99,7 @@ def duration(seconds: float) -> str:
 
 
 def costs(works: list[Work], seconds: float) -> list[Cost]:
-    """Of one run of each cell.
+    """Estimate the cost of one run of each cell.
 
     What cannot be measured within `seconds` has the speed of what can, or `ASSUMED_SPEED`. Measuring happens in a
     child, which leaves nothing in this process and is killed when time is up.
@@ -107,7 +107,7 @@ def costs(works: list[Work], seconds: float) -> list[Cost]:
     tasks = _prepared(works)
     by_place: dict[int, Cost] = {}
     with suppress(ChildProcessError):  # for want of memory, which its run will say
-        for place, measured in heard_from(_measure, works, tasks, seconds, seconds=seconds):
+        for place, measured in results_from_child(_measure, works, tasks, seconds, seconds=seconds):
             by_place[place] = Cost(measured)
     left = [place for place in range(len(works)) if place not in by_place]
     if left:
@@ -228,7 +228,7 @@ def _training(model: Model, work: Work, task: Task, most: int) -> float:
 
 @torch.inference_mode()
 def _evaluation(model: Model, work: Work, task: Task, most: int) -> float:
-    """Likewise, on `most` of a batch of evaluation."""
+    """Seconds for each example of an evaluation pass over `most` of a batch."""
     size = by_tokens(work.system.recipe, task).eval_batch
     examples = _part(task.val, np.arange(min(len(task.val), size)), most)
     began = time.monotonic()

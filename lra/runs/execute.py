@@ -20,10 +20,10 @@ from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
-from lra.runs.initial_weights import first_weights, initial, pretrained
+from lra.runs.initial_weights import first_weights, initial, pretrain
 from lra.runs.loggers import Loggers
-from lra.runs.micro_batch import automatic, naming_what_is_too_large, settled
-from lra.runs.trainer import Trainer, diagnosed, tested
+from lra.runs.micro_batch import automatic, naming_what_is_too_large, resolve_auto_sizes
+from lra.runs.trainer import Trainer, diagnose_and_save, evaluate_on_test
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
@@ -47,7 +47,7 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     start = first_weights(job, model, task)
     checked = before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model, saved = model.to(device), checkpoint.read(job.folder)
-    job = settled(job, task, model, saved)
+    job = resolve_auto_sizes(job, task, model, saved)
     recipe = job.system.recipe
     trainer = Trainer(job, task, Training(model, recipe), device)
     diverged = _trained(trainer, saved, requests, loggers)
@@ -81,8 +81,8 @@ def _trained(trainer: Trainer, saved: Generation | None, requests: Requests, log
     try:
         if saved is not None:
             trainer.resume(saved)
-        elif job.system.phase is not None:
-            trainer.begin(*pretrained(job, model, trainer.task, trainer.device, requests))
+        elif job.system.pretraining is not None:
+            trainer.begin(*pretrain(job, model, trainer.task, trainer.device, requests))
     except Diverged as error:
         return error
     with naming_what_is_too_large(job.system.recipe):
@@ -92,8 +92,10 @@ def _trained(trainer: Trainer, saved: Generation | None, requests: Requests, log
 def _finished(trainer: Trainer, began: float) -> dict[str, Any]:
     """Test, say the score, and leave what a finished run leaves in its folder."""
     job, task, model = trainer.job, trainer.task, trainer.training.model
-    test, predictions = tested(job, task, model, trainer.best_weights, trainer.best["step"], trainer.training.step)
-    diagnoses = {} if predictions is None else diagnosed(job, task, predictions)
+    test, predictions = evaluate_on_test(
+        job, task, model, trainer.best_weights, trainer.best["step"], trainer.training.step
+    )
+    diagnoses = {} if predictions is None else diagnose_and_save(job, task, predictions)
     selection = job.system.recipe.selection
     chosen = test[selection]
     score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"

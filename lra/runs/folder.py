@@ -19,7 +19,7 @@ from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.outcome import recorded
 from lra.runs.build import Job, assemble, check_memory
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
-from lra.runs.status import complete, pass_over
+from lra.runs.status import completed_record, skip_completed
 
 if TYPE_CHECKING:
     from lra.training.distributed import Gate
@@ -95,10 +95,10 @@ class Runner:
 
     def done(self) -> str | None:
         """What became of the run, if it is complete."""
-        earlier = complete(self.job.folder, self.job.settings)
+        earlier = completed_record(self.job.folder, self.job.settings)
         if earlier is None:
             return None
-        status = pass_over(self.job.title, self.job.folder, earlier, self.job.settings)
+        status = skip_completed(self.job.title, self.job.folder, earlier, self.job.settings)
         return "skipped" if status == "finished" else status
 
     def lead(self, gate: "Gate") -> str:

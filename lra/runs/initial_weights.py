@@ -24,7 +24,7 @@ from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
 from lra.runs.loggers import LoggedRun, Loggers
-from lra.runs.micro_batch import naming_what_is_too_large, settled
+from lra.runs.micro_batch import naming_what_is_too_large, resolve_auto_sizes
 from lra.runs.trainer import Trainer
 from lra.training import distributed
 from lra.training.divergence import Diverged
@@ -54,14 +54,14 @@ def first_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
     return {"init": report}
 
 
-def pretrained(
+def pretrain(
     job: Job, model: Model, task: Task, device: str, requests: Requests
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Let the model start from the weights of its pretraining, which is done first where no run has done it.
 
     Returns what the record says of it, and its measurements. Raises `Paused`, with the state saved, and `Diverged`.
     """
-    phase = job.system.phase
+    phase = job.system.pretraining
     seed = phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
@@ -76,7 +76,7 @@ def pretrained(
     with ExitStack() as stack:
         _take_lock(stack, pretraining, requests)
         earlier = pretraining.folder / RECORD
-        done = distributed.first(record.read(earlier) if earlier.exists() else None)
+        done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
         if done is not None:
             _refuse_damaged(pretraining, done["files"])
         else:
@@ -105,7 +105,7 @@ def _take_lock(stack: ExitStack, pretraining: Job, requests: Requests) -> None:
     """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
     told = waited = False
     while True:
-        pause = distributed.first(requests.pending() if waited else requests.heard())
+        pause = distributed.first_from_any_rank(requests.pending() if waited else requests.heard())
         if pause is not None:
             raise pause
         taken = False
@@ -133,7 +133,7 @@ def _pretrain(
         write_json(pretraining.folder / CONFIG, pretraining.settings.identity)
     model = initial(pretraining.system, inputs, pretraining.settings.seed).to(device)
     saved = checkpoint.read(pretraining.folder)
-    pretraining = settled(pretraining, inputs, model, saved)
+    pretraining = resolve_auto_sizes(pretraining, inputs, model, saved)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if saved is not None:
         trainer.resume(saved)

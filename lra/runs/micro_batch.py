@@ -29,7 +29,7 @@ class TooLarge(RuntimeError):
 
 
 def automatic(recipe: Recipe) -> list[str]:
-    """Those of its values that `auto` shall say."""
+    """The keys of a recipe whose value is `auto`."""
     return [key for key in TOKENS if getattr(recipe, key) == AUTO]
 
 
@@ -41,7 +41,7 @@ def by_tokens(recipe: Recipe, facts: TaskSpec) -> Recipe:
     return replace(recipe, **numbers)
 
 
-def settled(job: Job, task: Task, model: Model, saved: Generation | None) -> Job:
+def resolve_auto_sizes(job: Job, task: Task, model: Model, saved: Generation | None) -> Job:
     """The job with numbers for `auto`: those with which the run of its checkpoint began, else what fits, the same on
     all ranks. The model is on its device; nothing of it changes."""
     wanted = automatic(job.system.recipe)
@@ -67,7 +67,7 @@ def _fitting(job: Job, task: Task, model: Model) -> Recipe:
         "eval_batch": (trial.evaluate, _examples(EVALUATED, task)),
     }
     with _most_of_the_memory():
-        return replace(recipe, **{key: distributed.fewest(largest(*tried[key])) for key in automatic(recipe)})
+        return replace(recipe, **{key: distributed.all_reduce_min(largest(*tried[key])) for key in automatic(recipe)})
 
 
 def _examples(tokens: int, facts: TaskSpec) -> int:

@@ -31,11 +31,11 @@ from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.run_files import RunFiles
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.loggers import loggers_of
-from lra.runs.status import complete, pass_over
+from lra.runs.status import completed_record, skip_completed
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
-CHOOSERS = ("system", "case", "experiment")  # act through other keys
+INDIRECT_KEYS = ("system", "case", "experiment")  # act through other keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +50,12 @@ class PlannedRun:
     def to_do(self) -> bool:
         """Whether it would train; says why not."""
         try:
-            earlier = complete(self.folder, self.settings)
+            earlier = completed_record(self.folder, self.settings)
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
         if earlier is not None:
-            pass_over(self.title, self.folder, earlier, self.settings)
+            skip_completed(self.title, self.folder, earlier, self.settings)
         return earlier is None
 
 
@@ -95,7 +95,7 @@ def planned(config: DictConfig) -> Plan:
     """Every cell, checked. Raises UserError for the first that is wrong."""
     overrides = _overrides(config)
     seeds = overrides.pop("seed", None)
-    varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *CHOOSERS)]
+    varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
     rows = [_row(config, list(combination), seeds, varied) for combination in product(*overrides.values())]
     outs = {row.settings.out for row in rows}
     if len(outs) > 1:

@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.records import checkpoint, record
 from lra.records.names import CONFIG, RECEIPTS, WEIGHTS
-from lra.records.outcome import packed, recorded, state
+from lra.records.outcome import packed_record, recorded, state
 
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
 LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any more
@@ -21,16 +21,16 @@ LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any 
 }
 
 
-def complete(folder: Path, settings: Settings) -> dict[str, Any] | None:
+def completed_record(folder: Path, settings: Settings) -> dict[str, Any] | None:
     """The record of this very run where it is complete; None where there is work to do.
 
     Raises UserError, with the difference, where the folder holds a run of another configuration.
     """
     out = Path(settings.out)
-    in_receipts = packed(folder, out)
+    in_receipts = packed_record(folder, out)
     earlier_record = in_receipts or recorded(folder)
     for earlier in (_configuration(folder), earlier_record and earlier_record.get("config")):
-        changes = [] if earlier is None else another_run(earlier, settings)
+        changes = [] if earlier is None else identity_differences(earlier, settings)
         if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
@@ -46,7 +46,7 @@ def complete(folder: Path, settings: Settings) -> dict[str, Any] | None:
     return None
 
 
-def another_run(identity: Mapping[str, Any], settings: Settings) -> list[str]:
+def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
     """What tells the run of this identity from that of the settings, but for what `resume=inexact` lets change."""
     now = json.loads(json.dumps(settings.identity))
     may_change = INEXACT if settings.resume == "inexact" else ()
@@ -75,7 +75,7 @@ def resume_step(folder: Path) -> int:
     return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
 
 
-def pass_over(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
+def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
     """Leave a run alone that is complete, without a checkpoint where it is finished; returns its status. Says so, also
     what is asked of it and will not be done any more. Raises UserError where the checkpoint cannot be removed."""
     status = earlier["status"]
@@ -94,8 +94,8 @@ def pass_over(title: str, folder: Path, earlier: dict[str, Any], settings: Setti
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
     """As `state`, of the run with these settings."""
     try:
-        complete(folder, settings)
-        in_receipts = packed(folder, Path(settings.out))
+        completed_record(folder, settings)
+        in_receipts = packed_record(folder, Path(settings.out))
         return (in_receipts["status"], in_receipts.get("reason", "")) if in_receipts else state(folder)
     except UserError as error:
         return "refused", str(error)

@@ -11,7 +11,7 @@ import torch
 
 from lra.config.settings import Settings
 from lra.core.console import say
-from lra.core.subprocesses import heard_from
+from lra.core.subprocesses import results_from_child
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
@@ -68,7 +68,7 @@ def step_cost(settings: Settings, system: System, seconds: float) -> StepCost | 
     or one example. None where there was no time for one."""
     cost = None
     with suppress(ChildProcessError):  # the next part of the batch wanted more memory than there is
-        for cost in heard_from(_measure, settings, system, seconds=seconds):  # noqa: B007
+        for cost in results_from_child(_measure, settings, system, seconds=seconds):  # noqa: B007
             pass
     return cost
 

@@ -27,7 +27,7 @@ from lra.records.names import COSTS, PREDICTIONS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
 from lra.runs.loggers import Loggers
-from lra.runs.status import another_run
+from lra.runs.status import identity_differences
 from lra.training import distributed
 from lra.training.batches import Tokens
 from lra.training.block_probe import probe
@@ -37,7 +37,7 @@ from lra.training.evaluate import Predictions, Score, evaluate
 from lra.training.fit import Measurement, Training, fit
 
 
-def tested(
+def evaluate_on_test(
     job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
 ) -> tuple[dict[str, Any], Predictions | None]:
     """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
@@ -70,7 +70,7 @@ def tested(
     return test, (last if recipe.selection == "last" else best)[1]
 
 
-def diagnosed(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
+def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
     """Keep the test predictions; their accuracy by group of examples, and their calibration."""
     labels = task.test.labels
     if distributed.is_main():
@@ -151,7 +151,7 @@ class Trainer:
 
     def _load(self, saved: Generation) -> None:
         state, settings, folder = saved.state["course"], self.job.settings, self.job.folder
-        others = another_run(state["identity"], settings)
+        others = identity_differences(state["identity"], settings)
         if others:
             raise UserError(
                 f"{folder}: its checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
@@ -246,14 +246,14 @@ class Trainer:
             save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
         requests.patiently(False)
         nothing_left = self.training.step == observer.began  # time limits, at every start, would keep it from its test
-        pause = distributed.first(requests.heard() if nothing_left else requests.pending())
+        pause = distributed.first_from_any_rank(requests.heard() if nothing_left else requests.pending())
         if pause is not None:
             raise pause
         return diverged
 
     def pause_if_asked(self, asked: Paused | None) -> None:
         """Save and raise, on all ranks where one of them is asked."""
-        pause = distributed.first(asked)
+        pause = distributed.first_from_any_rank(asked)
         if pause is not None:
             self.save()
             raise pause

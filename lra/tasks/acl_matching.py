@@ -7,7 +7,7 @@ from typing import Any
 from lra.core.errors import UserError
 from lra.data import readers
 from lra.data.cache import SPLITS
-from lra.data.from_source import Source, absent, of_splits, together
+from lra.data.from_source import Source, missing_source, of_splits, together
 from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
@@ -35,7 +35,7 @@ class AclMatching(Pairs):
     def find(self, place: Place) -> Source:
         files = together(place, [tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES))])
         if not files:
-            return absent(
+            return missing_source(
                 place,
                 "pairs of ACL papers",
                 size="10 MB",

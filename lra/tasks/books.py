@@ -17,7 +17,7 @@ from lra.core.files import opened, sha256, write_json
 from lra.data import fingerprints, readers
 from lra.data.baselines import bigram, unigram
 from lra.data.cache import NUL, SPLITS, Splits
-from lra.data.from_source import Content, FromSource, Source, absent, first
+from lra.data.from_source import Content, FromSource, Source, first, missing_source
 from lra.data.sampling import shuffled
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.data.writer import Writer
@@ -113,7 +113,7 @@ class Books(FromSource):
                 read=lambda: list(map(read_gutenberg, files)),
                 content=lambda: _content(f"{folder.name}/", len(files)),
             )
-        return absent(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
+        return missing_source(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every_book = source.read()

@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data import fingerprints, readers
 from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Splits
-from lra.data.from_source import Content, FromSource, Source, absent, first, of_splits, together
+from lra.data.from_source import Content, FromSource, Source, first, missing_source, of_splits, together
 from lra.data.groups import Group, by_size
 from lra.data.sampling import sampled
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
@@ -133,7 +133,7 @@ class Matching(Pairs):
         layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
         files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
         if not files:
-            return absent(
+            return missing_source(
                 place,
                 "the AAN pairs of Long Range Arena",
                 size="an archive of 7.7 GB",

@@ -62,7 +62,7 @@ class TrainedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Attribution:
     """What one mixer adds at the CLS: `output` [D] = the sum of `parts` [H, N, D] over heads and tokens + `bias` [D].
 
     `weights` [H, N]: what the values of the tokens are multiplied by.
@@ -86,7 +86,7 @@ class Reading:
 
 
 @torch.no_grad()
-def readings(model: Model, tokens: Tensor) -> tuple[list[list[Reading]], Tensor]:
+def attributions(model: Model, tokens: Tensor) -> tuple[list[list[Attribution]], Tensor]:
     """Of every document of one example [P, L] and every block, in this order, and the logits [classes]."""
     if model.pooling != "cls":
         raise UserError(f"the run pools by {model.pooling}: only what reaches a CLS can be explained")
@@ -99,11 +99,11 @@ def readings(model: Model, tokens: Tensor) -> tuple[list[list[Reading]], Tensor]
         for hook in hooks:
             hook.remove()
     outputs = zip(mixers, seen, strict=True)
-    blocks = [_readings(mixer, x, key_mask, output[:, 0]) for mixer, ((x, key_mask, *_), output) in outputs]
+    blocks = [_attributions(mixer, x, key_mask, output[:, 0]) for mixer, ((x, key_mask, *_), output) in outputs]
     return [list(document) for document in zip(*blocks, strict=True)], logits
 
 
-def _readings(mixer: Mixer, x: Tensor, key_mask: Tensor | None, outputs: Tensor) -> list[Reading]:
+def _attributions(mixer: Mixer, x: Tensor, key_mask: Tensor | None, outputs: Tensor) -> list[Attribution]:
     """Of one mixer for each document; x [P, N, D], outputs [P, D] at the CLS."""
     if not (isinstance(mixer, Attention) and isinstance(mixer, HasWeights)):
         raise UserError(f"{type(mixer).__name__} has no weights between tokens: explain a run of simple or softmax")
@@ -115,7 +115,7 @@ def _readings(mixer: Mixer, x: Tensor, key_mask: Tensor | None, outputs: Tensor)
     out = weight.T.unflatten(0, (shape.heads, -1))  # [H, Dh, D]
     parts = torch.einsum("phn,phnd,hde->phne", weights, v, out)
     of_documents = [
-        Reading(weights=w, parts=p, bias=bias, output=output)
+        Attribution(weights=w, parts=p, bias=bias, output=output)
         for w, p, output in zip(weights, parts, outputs, strict=True)
     ]
     for reading in of_documents:
@@ -186,7 +186,7 @@ def page(runs: list[TrainedRun], split: str, example: int) -> str:
     told = []
     for run in runs:
         length = int(data.lengths(places).max()) if run.model.key_mask else run.model.max_len
-        documents, logits = readings(run.model, torch.from_numpy(data.pad(places, length).astype(np.int64)))
+        documents, logits = attributions(run.model, torch.from_numpy(data.pad(places, length).astype(np.int64)))
         told.append((run, length, documents, logits.softmax(dim=0)))
     label = int(data.targets(places)[0])
     lines = [HEAD, f"<h1>{escape(task.name)}: {split} example {example}, class {label}</h1>"]
@@ -208,7 +208,7 @@ def page(runs: list[TrainedRun], split: str, example: int) -> str:
     return "\n".join([*lines, "</body></html>", ""])
 
 
-def _strips(run: TrainedRun, reading: Reading, named: list[tuple[str, int]]) -> Iterator[str]:
+def _strips(run: TrainedRun, reading: Attribution, named: list[tuple[str, int]]) -> Iterator[str]:
     shares = summed(reading.shares, named)
     yield _strip(f"{run.title}, all heads: share of the sum", shares.sum(dim=0), named)
     softmax = isinstance(run.model.blocks[0].mixer, Softmax)

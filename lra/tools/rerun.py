@@ -21,7 +21,7 @@ from lra.records.run_files import RunFiles
 from lra.report.read.records import PROBES, read_record
 from lra.runs.build import Job, assemble
 from lra.runs.folder import run
-from lra.runs.status import complete
+from lra.runs.status import completed_record
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
@@ -94,7 +94,7 @@ def again(run_kept: KeptRun, asked: Settings) -> Repeated:
     if job.folder.resolve() == (run_kept.files.folder / run_kept.name).resolve():
         raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_data(job, earlier)
-    if complete(job.folder, job.settings):
+    if completed_record(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
     evaluations = run_kept.evaluations  # before the training, which may be long
     run(job)
@@ -181,7 +181,7 @@ def _job(earlier: dict[str, Any], name: str, settings: Settings) -> Job:
     """The run as it is trained again. Its pretraining is done again, too: not with the weights that are to be held
     against it, which runs share in the cache."""
     cell, system = _cell(earlier, Path(name)), assemble(settings)
-    if (phase := system.phase) is not None:
+    if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
         system = replace(system, phase=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")

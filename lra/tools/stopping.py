@@ -34,7 +34,7 @@ LATER: dict[str, Any] = dict.fromkeys(("patience", "progress", "goal", "cooldown
 
 
 @dataclass(frozen=True)
-class Kept:
+class ReplayableRun:
     """A finished run whose training may end before its steps, with its evaluations."""
 
     recipe: Recipe
@@ -53,7 +53,7 @@ class Kept:
         return ("solved" if self.solved and end.step == self.steps else end.why), end.step
 
 
-def kept_runs(files: RunFiles) -> Iterator[Kept]:
+def kept_runs(files: RunFiles) -> Iterator[ReplayableRun]:
     """Of a results folder. Raises UserError where a run has settings or measurements that this version cannot read."""
     for path in files.find(RECORD):
         run = read_record(files, path)
@@ -65,10 +65,10 @@ def kept_runs(files: RunFiles) -> Iterator[Kept]:
             raise UserError(f"{files.shown(path)}: its settings are not those of this version: {error}") from None
         lines = KeptRun(files, Path(path).parent.as_posix()).evaluations
         evaluations = [line for line in lines if line.get("phase") != "pretrain"]
-        yield Kept(recipe, course.solved(run), run["steps"], evaluations)
+        yield ReplayableRun(recipe, course.solved(run), run["steps"], evaluations)
 
 
-def table(runs: list[Kept], rules: list[dict[str, Any]]) -> Iterator[str]:
+def table(runs: list[ReplayableRun], rules: list[dict[str, Any]]) -> Iterator[str]:
     """A line for each rule. Solved runs that are lost are of those solved by their own rule."""
     kept_steps, kept_solved = sum(run.steps for run in runs), sum(run.solved for run in runs)
     yield f"{len(runs)} runs, {kept_solved} solved, {kept_steps:,} steps"

@@ -14,15 +14,15 @@ from lra.training.recipe import Recipe
 
 
 class AdamW(torch.optim.AdamW):
-    """Of what is not frozen, in groups of one weight decay, one `factor` of the learning rate and one type. It does
-    nothing while its `found_inf` is 1, which is looked at where the weights are."""
+    """AdamW over the weights that are not frozen, in groups of one weight decay, one `factor` of the learning rate and
+    one type. It does nothing while its `found_inf` is 1, which is looked at where the weights are."""
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
-        group_of = model.in_groups(recipe.groups or ())
+        group_of = model.group_by_parameter(recipe.groups or ())
         groups: dict[tuple[float, float, torch.dtype], list[torch.nn.Parameter]] = defaultdict(list)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                factor, decay = recipe.own(name, group_of.get(name))
+                factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
                 factor *= recipe.depth_factor(name, len(model.blocks))
                 groups[factor, decay, parameter.dtype].append(parameter)
         super().__init__(
@@ -73,6 +73,6 @@ class AdamW(torch.optim.AdamW):
         return self.state[weight]
 
 
-def norm_of(gradients: list[Tensor]) -> Tensor:
-    """Of all of them together: what `torch.nn.utils.get_total_norm` gives, which sorts them before."""
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of all gradients together, as `torch.nn.utils.get_total_norm` gives it, which sorts them before."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

@@ -71,7 +71,7 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
         return
     order = distributed.share(np.argsort(-lengths, kind="stable"))
     overhead = OVERHEAD[next(model.parameters()).device.type] // model.dim
-    for part in cheapest(lengths[order], size * model.max_len, overhead):
+    for part in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
 
 
@@ -81,7 +81,7 @@ def rounded_up(lengths: np.ndarray, most: int) -> np.ndarray:
     return np.minimum(-(-lengths // steps) * steps, most)
 
 
-def cheapest(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
+def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
     """Cut documents [n], the longest first, so that the sum of the costs of the parts is least.
 
     A part costs its tokens, padding included, which are at most `most` unless it is one document, and `overhead`.
@@ -137,7 +137,7 @@ def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) ->
     )
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """The items; a thread makes the next one while one is at work."""
     with ThreadPoolExecutor(max_workers=1) as worker:
         coming = worker.submit(next, items, None)

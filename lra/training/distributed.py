@@ -27,7 +27,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lra.core.errors import UserError
 from lra.core.signals import ASKING, INTERRUPTED, Paused, hand_on
-from lra.core.subprocesses import end_with
+from lra.core.subprocesses import die_with_parent
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
 QUIET = (  # loggers of the launcher, which would say again what the run says itself
@@ -35,8 +35,8 @@ QUIET = (  # loggers of the launcher, which would say again what the run says it
     "torch.distributed.elastic.agent.server.api",
     "torch.multiprocessing.spawn",
 )
-NAMES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-SLURM = (
+TORCHRUN_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SLURM_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",
     "SLURM_PROCID",
     "SLURM_LOCALID",
@@ -57,14 +57,14 @@ def started_with() -> int:
 
     Raises UserError where the environment tells how many there are, but not which of them this is.
     """
-    for name, needed in ((NAMES[0], NAMES), (SLURM[0], SLURM)):
+    for name, needed in ((TORCHRUN_VARIABLES[0], TORCHRUN_VARIABLES), (SLURM_VARIABLES[0], SLURM_VARIABLES)):
         number = os.environ.get(name)
         if not number:
             continue
         if not number.isdecimal() or int(number) < 1:
             raise UserError(f"{name}={number}: expected the number of processes; unset it where there is only this one")
         missing = [other for other in needed if int(number) > 1 and other not in os.environ]
-        if missing and not all(other in os.environ for other in SLURM):
+        if missing and not all(other in os.environ for other in SLURM_VARIABLES):
             raise UserError(
                 f"{name}={number} says that this is one of {number} processes, but {', '.join(missing)} are not set: "
                 f"start with torchrun or srun, or unset {name}"
@@ -103,16 +103,16 @@ def all_reduce_sum(*values: float) -> list[float]:
     if count() == 1:
         return [float(value) for value in values]
     totals = torch.tensor(values, dtype=torch.float64)
-    add_up(totals)
+    all_reduce_sum_(totals)
     return totals.tolist()
 
 
-def fewest(number: int) -> int:
+def all_reduce_min(number: int) -> int:
     """The least number that a rank has."""
     return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 
-def add_up(values: torch.Tensor) -> None:
+def all_reduce_sum_(values: torch.Tensor) -> None:
     """Replace `values` by their sum over all ranks."""
     if count() == 1:
         return
@@ -128,12 +128,12 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    add_up(flat)
+    all_reduce_sum_(flat)
     for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(total.view_as(gradient))
 
 
-def first(value: Value | None) -> Value | None:
+def first_from_any_rank(value: Value | None) -> Value | None:
     """What the first rank that has anything has; every rank gets the same."""
     if count() == 1 or all_reduce_sum(value is not None) == [0]:
         return value
@@ -277,7 +277,7 @@ def _handed_on() -> Iterator[list[int]]:
 
 
 def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
-    end_with(parent)
+    die_with_parent(parent)
     try:
         result = work(*arguments)
     except KeyboardInterrupt:

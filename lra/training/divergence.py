@@ -1,4 +1,4 @@
-"""Where the numbers of a step went wrong."""
+"""Find the layer or the gradient in which the numbers of a step first went wrong."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def cause_of(
 ) -> str:
     """Where the numbers of a step went wrong; every rank gives the same."""
     broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
-    broken, largest = distributed.first(broken), distributed.first(largest)
+    broken, largest = distributed.first_from_any_rank(broken), distributed.first_from_any_rank(largest)
     if broken is not None:
         return broken
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}

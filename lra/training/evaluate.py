@@ -13,7 +13,7 @@ from lra.data import Split
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
 from lra.training import distributed
-from lra.training.batches import ahead, cuts, predict, read
+from lra.training.batches import cuts, predict, prefetch, read
 from lra.training.losses import hits, summed_loss
 
 OnPart = Callable[[int, int], None]
@@ -60,8 +60,8 @@ class Predictions:
         for places, classes, confidence in self._added:
             self.classes[places], self.confidence[places] = classes.cpu().numpy(), confidence.cpu().numpy()
         self._added.clear()
-        distributed.add_up(torch.from_numpy(self.classes))
-        distributed.add_up(torch.from_numpy(self.confidence))
+        distributed.all_reduce_sum_(torch.from_numpy(self.classes))
+        distributed.all_reduce_sum_(torch.from_numpy(self.confidence))
 
 
 @torch.inference_mode()
@@ -81,8 +81,8 @@ def evaluate(
     cut = list(cuts(model, split, everything, batch))
     parts = (read(split, everything, *piece) for piece in cut)
     if runs_behind(next(model.parameters()).device):
-        parts = ahead(parts)
-    done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.fewest(len(cut))
+        parts = prefetch(parts)
+    done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
     predictions, right, losses = 0, [], []
     for number, part in enumerate(parts):
         if number < shared:  # ranks may agree in there, which takes all of them

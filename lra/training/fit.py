@@ -17,7 +17,7 @@ from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import runs_behind
 from lra.training.adamw import AdamW
-from lra.training.batches import MicroBatch, Tokens, ahead, batches, micro_batches
+from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
@@ -52,7 +52,7 @@ class Training:
         self.optimizer = AdamW(model, recipe)
         self.step = 0
         self.updates: deque[Update] = deque()  # those not looked at yet, the last ones of `step`
-        self.losses: list[float] = []  # of every other step
+        self.losses: list[float] = []  # of all steps that were looked at
         self.measured = 0  # the step of the last measurement; these two are since then
         self.tokens = Tokens()
         self.seconds = 0.0
@@ -174,7 +174,7 @@ def _read(
         for step, examples in batches(len(task.train), recipe, seed, training.step)
     )
     if runs_behind(next(model.parameters()).device):
-        return ahead((step, split, examples, list(for_step(split, examples))) for step, split, examples in steps)
+        return prefetch((step, split, examples, list(for_step(split, examples))) for step, split, examples in steps)
     return ((step, split, examples, for_step(split, examples)) for step, split, examples in steps)
 
 

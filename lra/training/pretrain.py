@@ -35,7 +35,7 @@ class Pretrain:
             raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
 
     def facts(self, facts: TaskSpec) -> TaskSpec:
-        """Of what the model is pretrained for."""
+        """The facts of the task that the model is pretrained for."""
         return facts_of(facts, self.objective, values=self.loss == "absolute")
 
     def task(self, task: Task, seed: int) -> Task:

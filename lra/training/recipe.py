@@ -28,7 +28,7 @@ Times = Annotated[str, AfterValidator(_times)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class GroupOverrides:
     """What a group of parameters has in the place of the peak of the rate and `train.weight_decay`; None: these. `2x`:
     twice the rate of the rest."""
 
@@ -68,7 +68,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, values in (self.groups or {}).items():
-            configure.check(Own, values, f"train.groups.{name}.")
+            configure.check(GroupOverrides, values, f"train.groups.{name}.")
         if self.warmup > self.steps and not self.stop_in_warmup:
             raise UserError(
                 f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
@@ -109,7 +109,7 @@ class Recipe:
         cooling = 1.0 if self.cooldown is None else min(1.0, left / self.cooldown)
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
-    def own(self, name: str, group: str | None) -> tuple[float, float]:
+    def rate_factor_and_decay(self, name: str, group: str | None) -> tuple[float, float]:
         """What the rate of a parameter of this name and group is multiplied by, and its weight decay; None: of no
         group."""
         usual = 0.0 if belongs(name, self.no_decay or ()) else self.weight_decay

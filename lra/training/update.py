@@ -19,7 +19,7 @@ from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import Awaited
 from lra.training import distributed
-from lra.training.adamw import AdamW, norm_of
+from lra.training.adamw import AdamW, total_norm
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
@@ -107,7 +107,7 @@ def update(
 
     told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
-    norm = norm_of(gradients)
+    norm = total_norm(gradients)
     numbers = torch.cat([told, norm.double().view(1)])
     optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
     if recipe.clip_norm is not None:
@@ -150,5 +150,5 @@ def accumulate(
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
     told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
-    distributed.add_up(told)
+    distributed.all_reduce_sum_(told)
     return told

@@ -32,7 +32,7 @@ from lra.records.names import CONFIG, ERRORS
 from lra.records.run_files import RunFiles
 from lra.report.read.records import load, predictions
 from lra.runs import execute as lra_run
-from lra.runs.status import complete
+from lra.runs.status import completed_record
 
 CANARY = "canary-7f3a9c"
 
@@ -273,7 +273,7 @@ def test_a_record_of_another_run(record_property, cli: Commands) -> None:
     settings = settings_of(composed(*TINY))
     record.write(Path("."), {"status": "finished", "config": {**settings.identity, "seed": 2}})
     Path(CONFIG).write_text(json.dumps(settings.identity))
-    act = lambda: complete(Path("."), settings)  # noqa: E731
+    act = lambda: completed_record(Path("."), settings)  # noqa: E731
     refused(record_property, "record of another seed", ".", act, r"seed: 2 there, 1 now")
     Path(CONFIG).unlink()
     refused(record_property, "record of another seed, no config.json", ".", act, r"seed: 2 there, 1 now")
@@ -299,7 +299,7 @@ def hold_lock() -> None:
 READERS: dict[str, Callable[[], object]] = {
     "checkpoint-5.safetensors": lambda: checkpoint.read(Path(".")),
     checkpoint.INDEX: lambda: checkpoint.read(Path(".")),
-    CONFIG: lambda: complete(Path("."), settings_of(composed(*TINY))),
+    CONFIG: lambda: completed_record(Path("."), settings_of(composed(*TINY))),
     record.METRICS: lambda: record.Metrics(Path("."), None).__exit__(),
     ".run.lock": hold_lock,
 }

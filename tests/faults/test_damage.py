@@ -24,7 +24,7 @@ from lra.records import record
 from lra.records.names import CONFIG
 from lra.records.run_files import RunFiles
 from lra.report.read.records import load, predictions, read_curve
-from lra.runs.status import complete
+from lra.runs.status import completed_record
 from lra.tasks import Place
 
 DAMAGES = 40  # half of them cuts, half of them flipped bits
@@ -154,7 +154,9 @@ def test_a_damaged_configuration(record_property, run: Path) -> None:
     """A command goes on with a run only where its configuration still says the same."""
     path = next(run.rglob(CONFIG))
     settings = settings_of(composed(*TINY))
-    silent = silent_loads(path, lambda: (complete(path.parent, settings)["status"], said(json.loads(path.read_text()))))
+    silent = silent_loads(
+        path, lambda: (completed_record(path.parent, settings)["status"], said(json.loads(path.read_text())))
+    )
     observe(record_property, "config.json damaged", "20 cuts, 20 bits", "silent loads: []", f"silent loads: {silent}")
 
 

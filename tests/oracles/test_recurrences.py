@@ -13,7 +13,7 @@ from lra.attention import split_heads
 from lra.ops import backend
 from lra.ops.backend import Scan, function
 from lra.ops.delta_rule import delta_rule
-from lra.ops.scan import causal_product, delta_product
+from lra.ops.scan import causal_product, dplr_delta_rule
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 TABLE: dict[str, list[tuple[float, float]]] = {}  # differences of outputs and of gradients
@@ -101,7 +101,7 @@ def test_the_state_of_rwkv7(length: int) -> None:
     q, k, v, a, b, g = inputs = drawn(*[(2, 3, length, 5)] * 6)
     a, b = (0.3 * torch.nn.functional.normalize(part, dim=-1) for part in (a, b))
     g = -SLOW * g.abs()
-    actual = delta_product(q * 5**-0.5, a, b, v, g, k)
+    actual = dplr_delta_rule(q * 5**-0.5, a, b, v, g, k)
     same(actual, lib.dplr_recurrence(q, k, v, a, b, g)[0], inputs)
 
 

@@ -54,7 +54,7 @@ def _of_goal(run: Record, lines: list[Evaluation]) -> Iterator[str]:
     goal, tokens, seconds = Goal(run["config"].get("train", {}).get("goal")), 0, 0.0
     for line in lines:
         tokens, seconds = tokens + line.tokens, seconds + line.seconds
-        goal.solved_by(line.step, line.val_accuracy, tokens, seconds)
+        goal.update(line.step, line.val_accuracy, tokens, seconds)
     stated = run.get("reached", goal.reached)
     for percent in sorted({*stated, *goal.reached}):
         said, replayed_goal = stated.get(percent), goal.reached.get(percent)

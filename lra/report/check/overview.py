@@ -8,7 +8,7 @@ from pathlib import Path
 from lra.core.errors import UserError, printable
 from lra.core.files import sha256, write_atomic
 from lra.records.names import CARDS, PAGE, README, RECEIPTS, SWEEP
-from lra.records.receipts import packed
+from lra.records.receipts import zip_bytes
 from lra.records.run_files import RunFiles
 from lra.report import Report
 from lra.report.check.numbers import Quantities, fill, mismatches, read_page, without_marks
@@ -183,7 +183,7 @@ def submit(folder: Path) -> Path:
     path = Path(printable(folder.resolve().name) + SUFFIX)
     if path.exists():
         raise UserError(f"{path}: it is there already; move it away")
-    write_atomic(path, packed(contents(RunFiles(folder))))
+    write_atomic(path, zip_bytes(contents(RunFiles(folder))))
     return path
 
 

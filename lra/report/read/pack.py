@@ -7,7 +7,7 @@ from lra.core.errors import UserError
 from lra.core.files import sweep_partials, write_atomic
 from lra.records import record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECEIPTS, RECORD, SWEEP, SWEEP_LOCK, WEIGHTS
-from lra.records.receipts import Receipts, packed
+from lra.records.receipts import Receipts, zip_bytes
 from lra.records.run_files import RunFiles
 from lra.report.read.records import beside, read_record
 
@@ -24,7 +24,7 @@ def pack(folder: Path) -> Path:
     members = contents(files)
     names = set(members)
     receipts = folder / RECEIPTS
-    write_atomic(receipts, packed(members))
+    write_atomic(receipts, zip_bytes(members))
     kept = Receipts(receipts)
     for name, data in members.items():
         if kept.read(name) != data:
