@@ -22,8 +22,11 @@ from lra.ops import fused as fused_module
 from lra.report.render import figures
 from lra.runs.device import trim_memory
 from lra.tasks import text
+from lra.training.distributed import SLURM_VARIABLES, TORCHRUN_VARIABLES
 
 torch.set_num_threads(1)
+for name in (*SLURM_VARIABLES, *TORCHRUN_VARIABLES):  # of whoever started the tests
+    os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)
@@ -80,13 +83,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """A test that waits for a FIFO, or for anything else, for 20 seconds ends with an error."""
+    """A test that waits for a FIFO, or for anything else, for five minutes ends with an error."""
 
     def end(*_: object) -> None:
         raise TimeoutError("it waits")
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 20)
+    signal.setitimer(signal.ITIMER_REAL, 300)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

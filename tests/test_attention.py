@@ -33,12 +33,6 @@ def masks_only(mixer: Mixer) -> None:
         pytest.skip(f"{type(mixer).__name__} declares that it cannot mask")
 
 
-@every_setting
-def test_has_a_card(name: str, extra: list[str]) -> None:
-    card = mixer_of(name, *extra).card
-    assert all([card.paper, card.formula, card.time, card.oracle])
-
-
 @every_attention
 def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""

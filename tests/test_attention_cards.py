@@ -63,6 +63,7 @@ def test_the_card_is_what_runs(name: str, extra: list[str]) -> None:
 
 
 def agrees(mixer: Mixer, name: str) -> None:
+    assert all([mixer.card.paper, mixer.card.time, mixer.card.oracle])
     formula, scale = mixer.card.formula, mixer.card.scale
     assert "{" not in formula.replace("{j: ", "")
     assert ("√(H Dh)" in formula) == (scale == 15**-0.5)

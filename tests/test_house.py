@@ -257,11 +257,11 @@ def test_every_task_has_a_file_or_a_folder_of_its_own_and_nothing_else_is_there(
 def test_nothing_names_this_machine() -> None:
     """No absolute path in what is published."""
     top = PACKAGE.parent
-    home = str(Path.home()) + "/"
+    home = f"{Path.home()}/"
     for path in [*FILES, *conf_dir().rglob("*.yaml"), *(top / "results").rglob("*.md"), *top.glob("*.md")]:
         text = path.read_text()
         assert f"{top}/" not in text, path
-        assert home not in text, path
+        assert home == "//" or home not in text, path
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda path: path.stem)

@@ -98,16 +98,17 @@ def test_a_suspended_process_is_a_holder_and_a_killed_one_is_not(path: Path, oth
         assert locks.holder(path) == f"{platform.node()}, process {os.getpid()}"
 
 
-def test_patience_outlasts_who_only_looks(path: Path) -> None:
+def test_patience_outlasts_who_only_looks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look holds a shared lock for an instant."""
     path.touch()
     with open(path) as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         assert locks.holder(path) is None, "those who look do not see each other"
-        with pytest.raises(locks.Held), locks.hold(path, 0.2):
+        with pytest.raises(locks.Held), locks.hold(path, 0):
             pass
-    with locks.hold(path, 0):
-        pass
+        monkeypatch.setattr(locks.time, "sleep", lambda seconds: look.close())
+        with locks.hold(path, 60):
+            assert look.closed
 
 
 def test_a_child_that_lives_on_does_not_keep_it(path: Path) -> None:

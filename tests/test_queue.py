@@ -28,7 +28,7 @@ def item(name: str, *command: str, minutes: float = 1, tiny: tuple[str, ...] | N
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of modules to ask; {work} is tmp_path / work."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(gpu_queue, "PATIENCE", 2.0)
+    monkeypatch.setattr(gpu_queue, "PATIENCE", 60.0)
     (tmp_path / "fine.py").write_text(
         "import sys\nopen(sys.argv[1], 'a').write('seen\\n'), print('told', sys.argv[2:])"
     )

@@ -198,9 +198,12 @@ def test_a_rank_that_has_returned_is_not_ended_by_a_signal(asked: signal.Signals
     """It waits until the launcher has its result; were it gone, the launcher would wait for it for ever."""
     child = os.fork()
     if not child:
-        result = distributed._child(os.getppid(), lambda: 3)
-        os.kill(os.getpid(), asked)
-        os._exit(result)
+        result = 99
+        try:
+            result = distributed._child(os.getppid(), lambda: 3)
+            os.kill(os.getpid(), asked)
+        finally:
+            os._exit(result)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
@@ -209,18 +212,19 @@ def test_a_child_ends_with_the_process_that_started_it(tmp_path: Path, early: bo
     """However that ends."""
     parent = os.fork()
     if parent == 0:
-        os.setpgid(0, 0)
-        pid = os.getpid()
-        if os.fork() == 0:
-            while early and os.getppid() == pid:
-                time.sleep(0.01)
-            die_with_parent(pid)
-            (tmp_path / "asked").touch()
+        try:
+            os.setpgid(0, 0)
+            pid = os.getpid()
+            if os.fork() == 0:
+                (tmp_path / "begun").touch()
+                while early and os.getppid() == pid:
+                    time.sleep(0.01)
+                die_with_parent(pid)
+                (tmp_path / "asked").touch()
             time.sleep(60)
-            os._exit(0)
-        time.sleep(60)
-    if not early:
-        wait_for(tmp_path / "asked")
+        finally:
+            os._exit(99)
+    wait_for(tmp_path / ("begun" if early else "asked"))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     deadline = time.monotonic() + 120

@@ -41,7 +41,7 @@ class System:
     full_pattern: bool
     row: dict[str, str] | None
     scan: "Scan | None"
-    pretraining: "Pretraining | None" = None
+    pretraining: "PretrainingPhase | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
         """What a record says of the backend there. Raises UserError where the one that is wanted cannot compute."""
@@ -49,7 +49,7 @@ class System:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining:
+class PretrainingPhase:
     """A pretraining: its own settings and system. `settings` say all that decides its weights, and nothing of what is
     trained after it."""
 
@@ -116,7 +116,7 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
     return model
 
 
-def _pretraining(settings: Settings, system: System, final: "Model") -> Pretraining:
+def _pretraining(settings: Settings, system: System, final: "Model") -> PretrainingPhase:
     """The pretraining that the settings describe. Raises UserError where `final` could not take all of its weights."""
     import torch
 
@@ -151,7 +151,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
         pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
         probe=None,
     )
-    return Pretraining(
+    return PretrainingPhase(
         options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe)
     )
 

@@ -208,11 +208,12 @@ def test_a_worker_that_has_no_run_yet_does_not_outlive_its_driver(record_propert
     sweep = Child(*SWEEP, "seed=1,2,3,4", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", inside=without_figures)
     workers: list[int] = []
     while not workers:
+        assert not _ended(sweep), "it ended before a worker was seen"
         sleep(0.01)
         workers = [child for child in children(sweep.process) if "LokyProcess" in processes_at(Path()).get(child, "")]
     os.kill(sweep.process, signal.SIGKILL)
     sweep.ends()
-    end = monotonic() + 60  # to import what they need takes seconds
+    end = monotonic() + 600  # to import what they need takes seconds
     while processes_at(Path()) and monotonic() < end:
         sleep(0.05)
     seen = f"left: {len(processes_at(Path()))}"
