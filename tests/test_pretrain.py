@@ -215,7 +215,7 @@ def test_no_other_split_and_no_label_is_seen(
             monkeypatch.setattr(locks, "hold", busy)
         phase = job.system.pretraining
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
-        job = replace(job, system=replace(job.system, phase=elsewhere))
+        job = replace(job, system=replace(job.system, pretraining=elsewhere))
         model = initial(job.system, task, 1)
         pretrain(job, model, task, "cpu", Requests(None, None, one_of_many=True))
         [weights] = (tmp_path / name).rglob("weights.safetensors")

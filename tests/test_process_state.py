@@ -80,7 +80,7 @@ def test_nothing_of_it_is_another_after_an_interrupt(after: int, how: str) -> No
         (lambda: lra.train(np.zeros(2)), r"array\(\[0., 0.\]\): expected a text"),
         (lambda: lra.check("simple", int), "<class 'int'>: expected a text"),
         (lambda: lra.compare("a", 5), "'a': expected what Results.system returned"),
-        (lambda: lra.attention("simple", width="6", heads=2, max_len=5), "width=6: should be a valid integer"),
+        (lambda: lra.attention("simple", width="6", heads=2, max_len=5), "width='6': should be a valid integer"),
         (lambda: lra.attention("simple", width=6, heads=2, max_len=5, options={"x": torch.zeros(1)}), "attention.x: "),
         (lambda: lra.load("\0"), "no such folder"),
     ],

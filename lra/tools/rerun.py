@@ -183,7 +183,7 @@ def _job(earlier: dict[str, Any], name: str, settings: Settings) -> Job:
     cell, system = _cell(earlier, Path(name)), assemble(settings)
     if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
-        system = replace(system, phase=replace(phase, settings=elsewhere))
+        system = replace(system, pretraining=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
