@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lra.bench.layers import Layer, layer_of, work
+from lra.bench.layers import LayerSubject, layer_of, work
 from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
 from lra.bench.settings import BenchSettings, settings_of
@@ -160,7 +160,7 @@ def measure(attentions: list[str], rounds: int) -> dict[str, Any]:
     return rows
 
 
-def layer(name: str) -> Layer:
+def layer(name: str) -> LayerSubject:
     """An attention as it is configured for text, with an output projection if it can have one."""
     return layer_of(f"{name} variant=transformer", settings(), settings)
 

@@ -25,7 +25,7 @@ from lra.core.errors import UserError
 from lra.data import Task
 from lra.model.model import Model
 from lra.ops import async_copy, dropout, noise
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.noise import BatchWords, StepWords
 from lra.ops.numbering import ColumnRun, Numbers
 from lra.runs import micro_batch
@@ -115,7 +115,7 @@ class Lists(TorchFunctionMode):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Watches, with the meta device for the accelerator; `with watch, Lists()` begins."""
     watch = Watch()
-    monkeypatch.setattr(async_copy, "runs_behind", lambda device: device.type == "meta")
+    monkeypatch.setattr(async_copy, "is_asynchronous", lambda device: device.type == "meta")
     monkeypatch.setattr(Tensor, "pin_memory", lambda host: watch.pin(host))
     monkeypatch.setitem(batches.OVERHEAD, "meta", 0)
     monkeypatch.setitem(
@@ -202,7 +202,7 @@ MISTAKES: dict[str, Callable[[Tensor], object]] = {
 def test_the_watch_sees(watch: Watch, mistake: Callable[[Tensor], object]) -> None:
     layer = torch.nn.Linear(3, 5, device="meta")
     with pytest.raises(Waits), watch, Lists():
-        y = layer(sent(torch.ones(2, 3), torch.device("meta")))
+        y = layer(to_device(torch.ones(2, 3), torch.device("meta")))
         mistake(y)
         y.sum().backward()
     assert watch.operations > 0
@@ -217,8 +217,8 @@ def diverging(model: Model, step: int) -> None:
 
 def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> tuple[list, dict, dict, str]:
     """The measurements of seven steps and what a checkpoint would hold after each, then at the end; and the error."""
-    monkeypatch.setattr(fitting, "runs_behind", lambda _: behind)
-    monkeypatch.setattr(evaluating, "runs_behind", lambda _: behind)
+    monkeypatch.setattr(fitting, "is_asynchronous", lambda _: behind)
+    monkeypatch.setattr(evaluating, "is_asynchronous", lambda _: behind)
     task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5), ""
     torch.manual_seed(1)
     model = model_of(*TINY_MODEL, "attention=performer", "attention.redraw_every=1", "model.dropout=0.3", task=task)

@@ -26,7 +26,7 @@ from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
 from lra.ops.dropout import Dropout, set_keys
 from lra.runs.build import assemble
-from lra.runs.initial_weights import initial
+from lra.runs.initial_weights import draw_model
 from lra.training.update import accumulate
 
 TINY = ("model.dim=12", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
@@ -258,7 +258,7 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
     assembled = assemble(given)
     facts = assembled.builder.facts
     split = stub_task(**vars(facts)).train
-    model = initial(assembled, facts, given.seed).double().train()
+    model = draw_model(assembled, facts, given.seed).double().train()
     with torch.no_grad():
         model.embedding.cls.normal_()
         model.embedding.positions.normal_()

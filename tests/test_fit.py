@@ -18,7 +18,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.records.course import End, StoppingRule, better
+from lra.records.course import EndOfTraining, StoppingRule, better
 from lra.training.batches import batches, cuts, micro_batches, partition_by_cost, rounded_up
 from lra.training.divergence import Diverged
 from lra.training.evaluate import evaluate
@@ -75,9 +75,9 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
         small_recipe(steps=97, schedule="cosine", cooldown=10)
 
 
-def ended(*accuracies: float, **options: object) -> End:
+def ended(*accuracies: float, **options: object) -> EndOfTraining:
     """After evaluations every 5 of 97 steps, each with these answers right of 100."""
-    best, end = 0, End(rule_of(**options))
+    best, end = 0, EndOfTraining(rule_of(**options))
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))
         end.take({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)

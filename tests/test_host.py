@@ -38,7 +38,7 @@ SLOWED = {  # by part, what is called within it at least once, and in no other p
     "the optimiser, and the norm of the gradient": "lra.training.adamw.AdamW.step_at",
     "the numbers of a step": "lra.training.update.Update.look",
     "between steps: bar, memory, signals": "lra.runs.device.KeptMemory.between_parts",
-    host.MEASURE: "lra.records.course.End.take",
+    host.MEASURE: "lra.records.course.EndOfTraining.take",
     host.SAVE: "safetensors.torch.save",
     host.WAIT: "lra.training.batches.ThreadPoolExecutor.submit",
     host.REST: "lra.training.fit.Training.due",

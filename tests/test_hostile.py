@@ -36,7 +36,7 @@ from lra.report.render.figures import write_figures
 from lra.report.render.layout import address
 from lra.report.render.markup import escape
 from lra.tools import explain
-from lra.tools.rerun import again, kept, measurements
+from lra.tools.rerun import find_kept_run, measurements, rerun
 
 BAD = {
     "html": [
@@ -129,7 +129,7 @@ def test_a_record_that_is_trained_again_says_numbers_alone(other: Settings, chan
     path = put(Path("kept"), 1, 30.0, config=dict(other.identity))
     rewrite(path, **{**changes, **({"config": other.identity | changes["config"]} if "config" in changes else {})})
     with pytest.raises((UserError, ValueError), match=expected):
-        again(kept(path.parent), other)
+        rerun(find_kept_run(path.parent), other)
     assert sorted(entry.name for entry in Path(".").iterdir()) == ["kept"]
 
 

@@ -17,7 +17,7 @@ from lra.core.paths import CHECKOUT
 from lra.ops.dropout import set_keys
 from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import System, assemble
-from lra.runs.initial_weights import initial
+from lra.runs.initial_weights import draw_model
 from lra.runs.memory import memory
 from lra.runs.stand_in import stand_in
 from lra.training.batches import predict, read
@@ -57,7 +57,7 @@ class Alive(TorchDispatchMode):
 def alive(system: System, precision: str, examples: int) -> int:
     """Bytes of what the forward pass of so many examples has made and not freed."""
     facts, part = system.builder.facts, np.arange(examples)
-    model = initial(system, facts, 1).train()
+    model = draw_model(system, facts, 1).train()
     model.redraw(1, 0)
     batch = read(stand_in(facts, examples, 1), part, part, facts.max_len)
     set_keys(model, seed=1, step=0, rows=batch.rows)

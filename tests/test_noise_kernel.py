@@ -148,7 +148,7 @@ def test_words_are_those_of_philox_and_are_made_once_and_copied_once(
 ) -> None:
     """For a batch of some rows of a step, in any order."""
     copied, made, first_raw = [], [], noise.first_raw
-    monkeypatch.setattr(noise, "sent", lambda words, _: copied.append(words) or words)
+    monkeypatch.setattr(noise, "to_device", lambda words, _: copied.append(words) or words)
     monkeypatch.setattr(noise, "first_raw", lambda *given: made.append(given) or first_raw(*given))
     noise.words_of_steps.cache_clear()
     rows, parts, step, cpu = [5, 0, (1 << 32) - 1, 3], [1, 3, 2], 1_000_003, torch.device("cpu")

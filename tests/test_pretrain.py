@@ -26,7 +26,7 @@ from lra.records import record
 from lra.report import Report
 from lra.report.read.records import computed_tokens, training_seconds
 from lra.runs.describe import describe
-from lra.runs.initial_weights import initial, pretrain
+from lra.runs.initial_weights import draw_model, pretrain
 from lra.tasks import PADDING, Place, Split, Task
 from lra.training.batches import predict, read
 from lra.training.evaluate import evaluate
@@ -216,7 +216,7 @@ def test_no_other_split_and_no_label_is_seen(
         phase = job.system.pretraining
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
         job = replace(job, system=replace(job.system, pretraining=elsewhere))
-        model = initial(job.system, task, 1)
+        model = draw_model(job.system, task, 1)
         pretrain(job, model, task, "cpu", Requests(None, None, one_of_many=True))
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())

@@ -195,7 +195,7 @@ def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkey
     """As on an accelerator, with checkpoints in between, a pause within a step, and kills."""
     expected = reference("attention=performer", "attention.redraw_every=5", "precision=bf16")
     for module in (fit, evaluate):
-        monkeypatch.setattr(module, "runs_behind", lambda _: True)
+        monkeypatch.setattr(module, "is_asynchronous", lambda _: True)
     job = prepared("attention=performer", "attention.redraw_every=5", "precision=bf16", "out=behind")
     for fault, code in (("step:6:kill", -signal.SIGKILL), ("micro-batch:5:term", 75), ("step:3:term", 75)):
         assert finish(fork(job, fault)) == code
@@ -206,7 +206,7 @@ def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkey
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are written beside the training, as on an accelerator."""
-    monkeypatch.setattr(trainer, "runs_behind", lambda _: True)
+    monkeypatch.setattr(trainer, "is_asynchronous", lambda _: True)
 
 
 @pytest.mark.usefixtures("beside")
@@ -297,7 +297,7 @@ def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest
     assert finish(fork(prepared("attention=simple", "train.micro_batch=2", "train.eval_batch=11", "out=named"))) == 0
     named = next(Path("named").rglob("seed1"))
     assert made["test"] == record.read(named / record.NAME)["test"]
-    assert rerun.chosen(made)["config"]["train"]["micro_batch"] == 2
+    assert rerun.comparable_results(made)["config"]["train"]["micro_batch"] == 2
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])

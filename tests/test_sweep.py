@@ -367,10 +367,10 @@ def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    with device.placed("cuda", 1):
-        with device.placed("cuda", 4), device.placed("cuda", 7), device.placed("cuda", 11):
+    with device.assign_gpu("cuda", 1):
+        with device.assign_gpu("cuda", 4), device.assign_gpu("cuda", 7), device.assign_gpu("cuda", 11):
             assert taken == [1, 2, 0, 2]
-        with device.placed("cuda", 3), device.placed("cpu", 2):
+        with device.assign_gpu("cuda", 3), device.assign_gpu("cpu", 2):
             assert taken[4:] == [0]
 
 

@@ -7,7 +7,7 @@ from inspect import isclass, signature
 
 from torch import nn, random
 
-from lra.api.configuration import inside, path_kept
+from lra.api.configuration import composed_command, preserved_sys_path
 from lra.api.layer import AttentionLayer
 from lra.cli.check import CheckSettings, examine, maker, settings_of
 from lra.core.errors import UserError
@@ -32,7 +32,7 @@ class Checkup:
         return self.text
 
 
-@path_kept()
+@preserved_sys_path()
 def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
     """Try every law on an attention: a name as in `lra-check attention=NAME`, what `lra.attention` returned, or a
     subclass of `lra.attention.Mixer`.
@@ -41,7 +41,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     UserError where the mixer cannot be made.
     """
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
-    with inside("check", (chosen, *overrides)) as config:
+    with composed_command("check", (chosen, *overrides)) as config:
         settings = settings_of(config)
     name, make = _named(attention, settings)
     lines: list[str] = []

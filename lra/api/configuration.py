@@ -26,7 +26,7 @@ from lra.runs.build import assemble, run_folder
 
 
 @contextmanager
-def path_kept() -> Iterator[None]:
+def preserved_sys_path() -> Iterator[None]:
     """Modules of the working folder are found inside; afterwards `sys.path` is what it was before."""
     before = [*sys.path]
     try:
@@ -44,7 +44,7 @@ class Configuration:
     settings: Settings
     folder: Path
 
-    @path_kept()
+    @preserved_sys_path()
     def describe(self) -> dict[str, Any]:
         """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
         learning rates [step, rate], tokens and floating point operations of a step, memory."""
@@ -55,13 +55,13 @@ class Configuration:
         return {**describe(system), **memory(system, self.settings.precision)}
 
 
-@path_kept()
+@preserved_sys_path()
 def compose(*overrides: str) -> Configuration:
     """The run of `lra-train OVERRIDES`; of a preset that is a sweep, the run that the overrides name.
 
     Raises UserError with the key, what was expected and what was found.
     """
-    with inside("train", overrides) as config:
+    with composed_command("train", overrides) as config:
         settings, cell = run_of(config)
         return Configuration(overrides, settings, run_folder(settings, cell))
 
@@ -78,7 +78,7 @@ def run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 
 @contextmanager
-def inside(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
+def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     """As inside of a command: its configuration, Hydra's own part included, which Hydra's global state holds as well.
 
     Afterwards that state is what it was before. Raises UserError.

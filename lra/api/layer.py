@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from lra.api.configuration import inside, path_kept
+from lra.api.configuration import composed_command, preserved_sys_path
 from lra.cli.check import settings_of
 from lra.config import configure
 from lra.core.errors import UserError
@@ -67,7 +67,7 @@ class AttentionLayer(nn.Module):
         self._calls += 1
 
 
-@path_kept()
+@preserved_sys_path()
 def attention(
     name: str,
     *,
@@ -89,7 +89,7 @@ def attention(
     """
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
     configure.check(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
-    with inside("check", (f"attention={name}",)) as config:
+    with composed_command("check", (f"attention={name}",)) as config:
         settings = settings_of(config)
     if width % heads:
         raise UserError(f"heads={heads} does not divide width={width}")

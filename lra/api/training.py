@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lra.api.configuration import Configuration, inside, path_kept, run_of
+from lra.api.configuration import Configuration, composed_command, preserved_sys_path, run_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.data.generated import GUARD
@@ -46,7 +46,7 @@ class Trained:
         return score
 
 
-@path_kept()
+@preserved_sys_path()
 def train(run: Configuration | str, *overrides: str) -> Trained:
     """Do one run: `lra-train RUN OVERRIDES`. A run that was finished before is not trained again, one that was
     interrupted goes on.
@@ -59,7 +59,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a child reads the caller's script anew
         raise UserError(f"lra.train: called while a process that makes examples reads this script; {GUARD}")
     words = run.overrides if isinstance(run, Configuration) else (run,)
-    with inside("train", (*words, *overrides)) as config, restore_torch_state():
+    with composed_command("train", (*words, *overrides)) as config, restore_torch_state():
         job = _job(config)
         check_cost_of_one(job)
         try:

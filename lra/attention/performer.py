@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad, relu
 
 from lra.attention import Card, Shape
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
 from lra.ops.softmax import Scale, card_of, scale_of
 
@@ -70,7 +70,7 @@ class Performer(KernelAttention):
     def draw(self, rng: np.random.Generator) -> None:
         noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
         rows = projection(noise, len(self.projection), self.orthogonal)
-        self.projection.copy_(sent(rows, self.projection.device))
+        self.projection.copy_(to_device(rows, self.projection.device))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
         if self.kernel == "relu":

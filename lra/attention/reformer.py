@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import ScaleOrNone, card_of, scale_of
@@ -77,7 +77,7 @@ class Reformer(Mixer):
 
     def draw(self, rng: np.random.Generator) -> None:
         drawn = torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape)))
-        self.rotations.copy_(sent(drawn, self.rotations.device))
+        self.rotations.copy_(to_device(drawn, self.rotations.device))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         q, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.value))

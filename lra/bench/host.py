@@ -50,7 +50,7 @@ MEASURE = "a measurement: best weights, metrics.jsonl"
 FORWARD, BACKWARD = "forward", "backward"
 CALLS = {  # by part, who does it
     READ: ("lra.training.batches.read",),
-    "copies to the device": ("lra.training.batches.sent", "lra.ops.noise.sent"),
+    "copies to the device": ("lra.training.batches.to_device", "lra.ops.noise.to_device"),
     "which noise: keys, words, features": (
         "lra.ops.dropout.StepKeys.__init__", "lra.ops.dropout.StepKeys.set", "lra.ops.noise.StepWords.of",
         "lra.model.model.Model.redraw",
@@ -59,7 +59,7 @@ CALLS = {  # by part, who does it
     BACKWARD: ("torch.Tensor.backward",),
     "adding up losses, freeing what micro-batches kept": ("lra.training.update.accumulate",),
     "the optimiser, and the norm of the gradient": ("lra.training.fit.update",),
-    "the numbers of a step": ("lra.training.update.Awaited", "lra.training.fit.Training.look"),
+    "the numbers of a step": ("lra.training.update.AsyncNumbers", "lra.training.fit.Training.look"),
     "between steps: bar, memory, signals": (
         "lra.runs.trainer._Observer.on_step", "lra.runs.trainer._Observer.on_micro_batch",
     ),

@@ -57,10 +57,10 @@ def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
         pass
 
     others = {
-        "lra.training.fit.runs_behind": lambda _: True,
-        "lra.training.batches.sent": copied,
-        "lra.ops.noise.sent": copied,
-        "lra.training.update.Awaited": Arrived,
+        "lra.training.fit.is_asynchronous": lambda _: True,
+        "lra.training.batches.to_device": copied,
+        "lra.ops.noise.to_device": copied,
+        "lra.training.update.AsyncNumbers": Arrived,
         "lra.ops.gram.on_cpu": lambda _: False,
         "torch._foreach_norm": lambda tensors, *_: [zero] * len(tensors),
         **dict.fromkeys(OF_LISTS, nothing),

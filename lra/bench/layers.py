@@ -26,7 +26,7 @@ Again = Callable[..., BenchSettings]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerSubject:
     """One subject, a layer or the model of such layers. `kind`: attention (of this library), stepwise, textbook, or
     peer."""
 
@@ -37,7 +37,7 @@ class Layer:
     settings: BenchSettings
 
 
-def subjects(settings: BenchSettings, again: Again) -> list[Layer]:
+def subjects(settings: BenchSettings, again: Again) -> list[LayerSubject]:
     """What the configuration names."""
     titles = settings.subjects
     twice = next((title for title in titles if titles.count(title) > 1), None)
@@ -46,7 +46,7 @@ def subjects(settings: BenchSettings, again: Again) -> list[Layer]:
     return [layer_of(title, settings, again) for title in titles]
 
 
-def layer_of(title: str, settings: BenchSettings, again: Again) -> Layer:
+def layer_of(title: str, settings: BenchSettings, again: Again) -> LayerSubject:
     """What a subject means: `NAME key=value ...`, `KIND:NAME key=value ...` or `peer:NAME option=value ...`.
 
     A name stands for attention=NAME, which brings its variant.
@@ -56,16 +56,16 @@ def layer_of(title: str, settings: BenchSettings, again: Again) -> Layer:
     if kind == "peer":
         options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in rest)}
         peers.check(name, options)
-        return Layer(title=title, kind=kind, name=name, options=options, settings=settings)
+        return LayerSubject(title=title, kind=kind, name=name, options=options, settings=settings)
     if kind not in ("", "stepwise", "textbook"):
         raise UserError(f"subjects: {title!r}: expected an attention, stepwise:NAME, textbook:NAME or peer:NAME")
     if kind == "textbook" and name not in ATTENTIONS:
         raise UserError(f"subjects: {title!r}: no such textbook attention; {did_you_mean(name, ATTENTIONS)}")
     chosen = [first if "=" in first else f"attention={name}", *rest]
-    return Layer(title=title, kind=kind or "attention", name=name, options={}, settings=again(*chosen))
+    return LayerSubject(title=title, kind=kind or "attention", name=name, options={}, settings=again(*chosen))
 
 
-def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> Workload:
+def work(layer: LayerSubject, length: int, batch: int, direction: str, device: str) -> Workload:
     """A layer on `batch` documents: its values and, in training, the gradients of its parameters and its input."""
     torch.manual_seed(layer.settings.seed)
     module = module_of(layer, length).to(device)
@@ -102,7 +102,7 @@ def work(layer: Layer, length: int, batch: int, direction: str, device: str) -> 
     )
 
 
-def module_of(layer: Layer, length: int) -> nn.Module:
+def module_of(layer: LayerSubject, length: int) -> nn.Module:
     """The layer itself."""
     model = layer.settings.model
     dim, heads, dropout = model["dim"], model["heads"], model["dropout"]
@@ -130,10 +130,10 @@ def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Re
 
 
 def over_lengths(
-    layers: list[Layer],
+    layers: list[LayerSubject],
     settings: BenchSettings,
     place: BenchPlace,
-    build: Callable[[Layer, int, int, str, str], Workload],
+    build: Callable[[LayerSubject, int, int, str, str], Workload],
 ) -> Iterator[Result]:
     """`build(subject, length, batch, direction, device)` of each, in a process of its own: the subjects beside each
     other, or the lengths of a single one, in turns of as many tokens."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from lra.bench.layers import Again, Layer, over_lengths, subjects
+from lra.bench.layers import Again, LayerSubject, over_lengths, subjects
 from lra.bench.measure import Result
 from lra.bench.settings import BenchSettings
 from lra.bench.steps import ours, straightforward_model, textbook
@@ -14,7 +14,7 @@ from lra.core.errors import UserError
 from lra.runs.build import assemble
 
 
-def work(subject: Layer, length: int, batch: int, direction: str, device: str) -> Workload:
+def work(subject: LayerSubject, length: int, batch: int, direction: str, device: str) -> Workload:
     """A step of the configured model on `batch` examples, every document `length` tokens long."""
     build = textbook if subject.kind == "textbook" else ours
     return build(_of_batch(subject.settings, batch), device, length, direction)
@@ -34,7 +34,7 @@ def run(settings: BenchSettings, place: BenchPlace, again: Again) -> Iterator[Re
     yield from over_lengths(layers, settings, place, work)
 
 
-def _check(subject: Layer, length: int) -> None:
+def _check(subject: LayerSubject, length: int) -> None:
     """A mistake shows before anything is measured."""
     system = assemble(_of_batch(subject.settings, 1))
     facts = replace(system.builder.facts, max_len=length)

@@ -7,8 +7,8 @@ from typing import Any
 
 from lra.bench.measure import MEASURED, Result, spread
 from lra.bench.scaling import CURVES, MB, curve, exponent, exponents_of_rounds, figure, groups, line, number
+from lra.core.console import plural
 from lra.core.files import write_atomic, write_json
-from lra.report.statistics.words import plural
 
 NAME, PAGE = "bench.json", "README.md"
 SCHEMA = 2

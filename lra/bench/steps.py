@@ -20,7 +20,7 @@ from lra.data import Place as Data
 from lra.data import Split, TaskSpec
 from lra.runs.build import System, assemble
 from lra.runs.device import keep_memory, reproducible
-from lra.runs.initial_weights import initial
+from lra.runs.initial_weights import draw_model
 from lra.runs.stand_in import stand_in
 from lra.training.adamw import AdamW
 from lra.training.batches import Tokens, batches, cuts
@@ -88,7 +88,7 @@ def ours(settings: BenchSettings, device: str, length: int | None = None, direct
     reproducible()
     keep_memory()
     system, facts, split, examples = _given(settings, length)
-    model = initial(system, facts, settings.seed).to(device)
+    model = draw_model(system, facts, settings.seed).to(device)
     if system.recipe.compile:
         compile_blocks(model)
     optimizer = AdamW(model, system.recipe)
@@ -126,7 +126,7 @@ def textbook(settings: BenchSettings, device: str, length: int | None = None, di
     system, facts, split, examples = _given(settings, length)
     recipe = system.recipe
     model = straightforward_model(settings, facts)
-    model.load_state_dict(initial(system, facts, settings.seed).state_dict())
+    model.load_state_dict(draw_model(system, facts, settings.seed).state_dict())
     model.to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(),

@@ -36,6 +36,11 @@ def say(message: str, to_stdout: bool = False) -> None:
         print(f"{lines}\n", end="", file=file, flush=True)  # in one piece, also from a thread
 
 
+def plural(number: int, what: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def span(seconds: float) -> str:
     """A length of time for people: 77 s, 21 min, 394 h."""
     if seconds < 120:

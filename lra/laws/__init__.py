@@ -12,14 +12,14 @@ from typing import Literal
 import torch
 
 from lra.config.configure import FULL_ERROR, first_line
-from lra.core.console import say
+from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.laws.gradients import differences, graph
 from lra.laws.independence import causality, cuts, length, order, padding, rows
 from lra.laws.lines import Line, of_error
 from lra.laws.outputs import dtype, empty, finite, shape, unchanged
 from lra.laws.repeats import noise, state
-from lra.laws.trial import Broken, Trial, counted, trained, values
+from lra.laws.trial import Broken, Trial, trained, values
 from lra.laws.weights import as_declared, loaded, registered
 from lra.ops.mixer import Mixer, Shape
 
@@ -118,7 +118,7 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
     for message, (first, *others) in crashes.items():
-        more = f", and {counted(len(others), 'law')} more" if others else ""
+        more = f", and {plural(len(others), 'law')} more" if others else ""
         say(f"{name}: not tried whether {first.law.says}{more}: {message}{f' ({first.line})' if first.line else ''}")
     return kept
 

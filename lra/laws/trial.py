@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lra.core.console import plural
 from lra.core.errors import UserError
 from lra.laws.lines import Line, Watch, file_of
 from lra.ops import dropout
@@ -69,7 +70,7 @@ class Trial:
         dim = self.build().shape.dim
         for length in self.lengths:
             if length >= least:
-                self.case = f"{counted(documents, 'document')} of {counted(length, 'position')}"
+                self.case = f"{plural(documents, 'document')} of {plural(length, 'position')}"
                 yield values(documents, length, dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
@@ -109,7 +110,3 @@ def trained(mixer: Mixer, documents: list[int]) -> Mixer:
 
 def values(*shape: int, seed: int = SEED) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from lra.core.console import plural
 from lra.laws.lines import of_attribute, of_method
-from lra.laws.trial import SEED, Broken, Trial, counted
+from lra.laws.trial import SEED, Broken, Trial
 from lra.ops.dropout import Keyed
 
 REGISTERS = ("_parameters", "_buffers", "_modules")
@@ -51,7 +52,7 @@ def as_declared(trial: Trial) -> bool:
             declared = mixer.shape.projections + mixer.extra_parameters
             if there != declared:
                 raise Broken(
-                    f"{counted(there, 'weight')}, but {declared} declared: {mixer.shape.projections} of the "
+                    f"{plural(there, 'weight')}, but {declared} declared: {mixer.shape.projections} of the "
                     f"projections and {mixer.extra_parameters} by extra_parameters",
                     line=of_method(trial.kind, ("extra_parameters", "__init__")),
                 )

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 
-def runs_behind(device: torch.device) -> bool:
+def is_asynchronous(device: torch.device) -> bool:
     """Whether what is computed there comes later than the call that asks for it."""
     return device.type == "cuda"
 
 
-def sent(host: Tensor, device: torch.device) -> Tensor:
+def to_device(host: Tensor, device: torch.device) -> Tensor:
     """A tensor of this machine on `device`: from pinned memory, which PyTorch keeps until it has been read."""
-    return host.pin_memory().to(device, non_blocking=True) if runs_behind(device) else host.to(device)
+    return host.pin_memory().to(device, non_blocking=True) if is_asynchronous(device) else host.to(device)
 
 
-class Awaited:
+class AsyncNumbers:
     """Numbers [n] of a device, on their way here since construction."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrived = numbers, None
-        if runs_behind(numbers.device):
+        if is_asynchronous(numbers.device):
             self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._numbers.copy_(numbers, non_blocking=True)
             self._arrived = torch.cuda.Event()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lra.core import streams
 from lra.core.console import say
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.noise import BatchWords, Noise, StepWords, rule_of
 from lra.ops.numbering import Numbers, count_of, numbers_of, places_of
 
@@ -132,7 +132,7 @@ class Gumbel(Keyed):
         words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
         uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
         noise = torch.from_numpy(-np.log(-np.log(uniform)))[:, numbers_of(pairs, "pairs", torch.device("cpu"))]
-        return sent(noise.view(shape), device)
+        return to_device(noise.view(shape), device)
 
 
 def has_kernel(device: torch.device) -> bool:
@@ -279,7 +279,7 @@ def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, n
     needs no generator and no copy."""
     heads, inner = _heads(shape)
     words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    mixed = _mix(_mix(numbers_of(inner, numbers, device)) ^ sent(torch.from_numpy(words), device)[:, None])
+    mixed = _mix(_mix(numbers_of(inner, numbers, device)) ^ to_device(torch.from_numpy(words), device)[:, None])
     return ((mixed & (LEVELS - 1)) >= _level(p)).view(shape)
 
 

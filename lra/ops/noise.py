@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.numbering import Numbers
 
 MASK = np.uint64(0xFFFFFFFF)
@@ -111,9 +111,9 @@ class BatchWords:
         """The words [rows parts] of one layer."""
         counts = self._step.parts
         if parts != counts[layer]:  # in the first step alone it is not known how many heads a layer has
-            return sent(torch.from_numpy(self._step.of_layer(self._places, layer, parts)), device)
+            return to_device(torch.from_numpy(self._step.of_layer(self._places, layer, parts)), device)
         if not self._copied:
-            copied = sent(torch.from_numpy(self._step.of(self._places)), device)
+            copied = to_device(torch.from_numpy(self._step.of(self._places)), device)
             self._copied = copied.split([len(self._places) * count for count in counts])
         return self._copied[layer]
 

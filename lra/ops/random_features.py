@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
 from lra.ops.mixer import Shape
 
@@ -44,7 +44,7 @@ class Spectrum(nn.Module):
 
     def draw(self, rng: np.random.Generator) -> None:
         """Into a new tensor: the backward pass of an earlier call reads its own."""
-        self.noise = sent(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
+        self.noise = to_device(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         return rng.standard_normal(self.noise.shape)

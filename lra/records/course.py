@@ -75,7 +75,7 @@ class StoppingRule:
         return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
 
 
-class End:
+class EndOfTraining:
     """When a training ends: solved, without progress, or after all steps; and when it first reached what.
 
     Solved is a validation accuracy of `train.goal` in two evaluations running. Progress is a better validation; with
@@ -127,9 +127,9 @@ class End:
         return {"ended": self.why} | ({} if self.rule.goal is None else {"reached": self.goal.reached})
 
 
-def replayed(rule: StoppingRule, evaluations: Iterable[tuple[int, Validation]], metric: str) -> End | None:
+def replayed(rule: StoppingRule, evaluations: Iterable[tuple[int, Validation]], metric: str) -> EndOfTraining | None:
     """How a training ends by a rule that has these evaluations, each with its step; None where they are over before."""
-    end, best, best_step = End(rule), None, 0
+    end, best, best_step = EndOfTraining(rule), None, 0
     for step, now in evaluations:
         if better(now, best, metric):
             best, best_step = now, step

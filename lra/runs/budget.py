@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hydra.core.hydra_config import HydraConfig
 
 from lra.config.settings import Settings
-from lra.core.console import say
+from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.runs.build import Job, System, check_memory
 from lra.runs.status import completed_record
@@ -30,7 +30,7 @@ def check_cost(launcher: str, cells: list[tuple[Settings, System, list[Path]]]) 
     works = [Work(settings=settings, system=system, folders=folders) for settings, system, folders in cells if folders]
     runs = sum(len(work.folders) for work in works)
     tokens = sum(work.left * work.tokens for work in works)
-    said = f"{runs} run{'s' * (runs != 1)}, {tokens:.2g} tokens in training"
+    said = f"{plural(runs, 'run')}, {tokens:.2g} tokens in training"
     if launcher in ELSEWHERE or not runs:
         say(said)
         return

@@ -120,7 +120,7 @@ def _statm(process: int) -> int:
 
 
 @contextmanager
-def placed(device: str, number: int) -> Iterator[None]:
+def assign_gpu(device: str, number: int) -> Iterator[None]:
     """Let the `number`-th job take a GPU where there are several; ranks of one job take the GPU of their number."""
     gpus = torch.cuda.device_count() if device == "cuda" and distributed.started_with() == 1 else 1
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from lra.model.model import Model
 from lra.runs.build import System
 from lra.runs.describe import describe
 from lra.runs.device import device_of, keep_memory, threads_at_hand
-from lra.runs.initial_weights import initial
+from lra.runs.initial_weights import draw_model
 from lra.runs.micro_batch import by_tokens
 from lra.runs.status import resume_step
 from lra.training.batches import batches, micro_batches, predict
@@ -176,7 +176,7 @@ def _seconds(work: Work, task: Task, share: float) -> Iterator[float]:
     time may be a hundred times longer on a busy machine."""
     settings, recipe = work.settings, by_tokens(work.system.recipe, task)
     torch.set_num_threads(settings.threads or threads_at_hand())
-    model = initial(work.system, task, settings.seed).to(device_of(settings.device))
+    model = draw_model(work.system, task, settings.seed).to(device_of(settings.device))
     trained, evaluated = _examples(work, task)
     first = _training(model, work, task, 1)
     if first > share:

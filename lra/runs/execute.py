@@ -20,7 +20,7 @@ from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
-from lra.runs.initial_weights import first_weights, initial, pretrain
+from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
 from lra.runs.micro_batch import automatic, naming_what_is_too_large, resolve_auto_sizes
 from lra.runs.trainer import Trainer, diagnose_and_save, evaluate_on_test
@@ -43,8 +43,8 @@ def train_and_test(job: Job, task: Task, device: str, requests: Requests, logger
     reproducible()
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
-    model = initial(system, task, settings.seed)
-    start = first_weights(job, model, task)
+    model = draw_model(system, task, settings.seed)
+    start = load_initial_weights(job, model, task)
     checked = before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model, saved = model.to(device), checkpoint.read(job.folder)
     job = resolve_auto_sizes(job, task, model, saved)

@@ -36,7 +36,7 @@ def run(job: Job) -> str:
 
     It happens in this process, among the ranks that were started with it, or in new processes.
     """
-    from lra.runs.device import device_of, placed
+    from lra.runs.device import assign_gpu, device_of
     from lra.training import distributed
 
     settings, processes = job.settings, job.system.recipe.processes
@@ -49,7 +49,7 @@ def run(job: Job) -> str:
     try:
         if given == 1 and (processes > 1 or settings.isolate):
             return runner.done() or _in_new_processes(job)
-        with placed(device, job.number), distributed.joined(device), distributed.Gate() as gate:
+        with assign_gpu(device, job.number), distributed.joined(device), distributed.Gate() as gate:
             status = runner.lead(gate) if distributed.is_main() else runner.assist(gate)
             if status != "failed":  # where the ranks stand together, and the others may read what the leader has left
                 distributed.all_reduce_sum(0)

@@ -36,14 +36,14 @@ TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, while another computes the weights
 
 
-def initial(system: System, facts: TaskSpec, seed: int) -> Model:
+def draw_model(system: System, facts: TaskSpec, seed: int) -> Model:
     """The model as it starts, drawn on the CPU so that every device starts alike."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return system.model(facts)
 
 
-def first_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
+def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
     """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
     start = job.system.start
     if start is None:
@@ -131,7 +131,7 @@ def _pretrain(
     if distributed.is_main():
         sweep_partials(pretraining.folder)
         write_json(pretraining.folder / CONFIG, pretraining.settings.identity)
-    model = initial(pretraining.system, inputs, pretraining.settings.seed).to(device)
+    model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
     saved = checkpoint.read(pretraining.folder)
     pretraining = resolve_auto_sizes(pretraining, inputs, model, saved)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)

@@ -15,7 +15,7 @@ from lra.core.subprocesses import results_from_child
 from lra.runs.build import Job, System
 from lra.runs.describe import describe
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
-from lra.runs.initial_weights import initial
+from lra.runs.initial_weights import draw_model
 from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
 from lra.runs.stand_in import stand_in
@@ -82,7 +82,7 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
     device = device_of(settings.device)
     memory = PeakMemory(device)
     with suppress(Exception):  # a system that fails says so when it is run
-        model = initial(system, facts, settings.seed).to(device)
+        model = draw_model(system, facts, settings.seed).to(device)
         optimizer = AdamW(model, recipe)
         split = stand_in(facts, recipe.batch_size, settings.seed)
         for examples in sorted({1, min(recipe.micro_batch, recipe.batch_size), recipe.batch_size}):

@@ -19,10 +19,10 @@ from lra.core.files import write_atomic
 from lra.core.signals import Paused, Requests
 from lra.data import Task
 from lra.model.model import Model
-from lra.ops.async_copy import runs_behind
+from lra.ops.async_copy import is_asynchronous
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
-from lra.records.course import End, StoppingRule, better
+from lra.records.course import EndOfTraining, StoppingRule, better
 from lra.records.names import COSTS, PREDICTIONS
 from lra.runs.build import Job
 from lra.runs.device import KeptMemory
@@ -127,7 +127,7 @@ class Trainer:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
-        self.end = End(StoppingRule.of(vars(job.system.recipe)))
+        self.end = EndOfTraining(StoppingRule.of(vars(job.system.recipe)))
         self.metrics: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self.written = checkpoint.Background(job.folder)
@@ -305,7 +305,7 @@ class _Observer:
 
     def __init__(self, trainer: Trainer, bar: console.TrainingBar, requests: Requests) -> None:
         self.trainer, self.bar, self.requests = trainer, bar, requests
-        self.beside = runs_behind(torch.device(trainer.device))  # a CPU would only be shared
+        self.beside = is_asynchronous(torch.device(trainer.device))  # a CPU would only be shared
         self.began = trainer.training.step
         self.memory = KeptMemory()
 

@@ -60,7 +60,7 @@ class KeptRun:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RerunComparison:
     """A run that was trained again into `folder`: the `numbers` and `conditions` that were others, each in a line."""
 
     folder: Path
@@ -68,7 +68,7 @@ class Repeated:
     conditions: list[str]
 
 
-def kept(path: Path) -> KeptRun:
+def find_kept_run(path: Path) -> KeptRun:
     """The run of a record: its folder, that below a receipts file (`FOLDER/receipts.zip/CELL/seed1`), or that which was
     packed (`FOLDER/CELL/seed1`). Raises UserError where there is none."""
     folder = path.parent if path.name == RECORD else path
@@ -84,7 +84,7 @@ def kept(path: Path) -> KeptRun:
     return runs[0]
 
 
-def again(run_kept: KeptRun, asked: Settings) -> Repeated:
+def rerun(run_kept: KeptRun, asked: Settings) -> RerunComparison:
     """Train a kept run once more, below `asked.out`. Of `asked` only what decides no number is taken: places, packages.
 
     Raises UserError, ValueError and OSError where it cannot be read or done, or was done there before.
@@ -100,12 +100,12 @@ def again(run_kept: KeptRun, asked: Settings) -> Repeated:
     run(job)
     made = record.read(job.folder / RECORD)
     numbers = differing(evaluations, measurements((job.folder / METRICS).read_bytes()))
-    was, now = chosen(earlier), chosen(made)
+    was, now = comparable_results(earlier), comparable_results(made)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
     conditions = (ONCE | each["provenance"] for each in (earlier, made))
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
-    return Repeated(job.folder, numbers, told)
+    return RerunComparison(job.folder, numbers, told)
 
 
 def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Settings:
@@ -198,7 +198,7 @@ def _refuse_other_data(job: Job, earlier: dict[str, Any]) -> None:
     raise UserError(fault)
 
 
-def chosen(whole: dict[str, Any]) -> dict[str, Any]:
+def comparable_results(whole: dict[str, Any]) -> dict[str, Any]:
     """What a record says of results; the digests are those of files that hold no times."""
     files = {name: digest for name, digest in whole.get("files", {}).items() if name != METRICS}
     config = {**whole["config"], "train": _numbers(whole)}

@@ -13,7 +13,7 @@ from lra.config.settings import Precision
 from lra.core import streams
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops.async_copy import sent
+from lra.ops.async_copy import to_device
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
@@ -149,9 +149,9 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
     """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
     device = next(model.parameters()).device
-    tokens = sent(torch.from_numpy(part.tokens), device).long()
-    labels = sent(torch.from_numpy(part.targets), device)
-    scored = None if part.scored is None else sent(torch.from_numpy(part.scored), device)
+    tokens = to_device(torch.from_numpy(part.tokens), device).long()
+    labels = to_device(torch.from_numpy(part.targets), device)
+    scored = None if part.scored is None else to_device(torch.from_numpy(part.scored), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits = model(tokens, scored).flatten(0, -2)
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()

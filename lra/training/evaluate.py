@@ -11,7 +11,7 @@ from torch import Tensor
 from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops.async_copy import runs_behind
+from lra.ops.async_copy import is_asynchronous
 from lra.training import distributed
 from lra.training.batches import cuts, predict, prefetch, read
 from lra.training.losses import hits, summed_loss
@@ -80,7 +80,7 @@ def evaluate(
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch))
     parts = (read(split, everything, *piece) for piece in cut)
-    if runs_behind(next(model.parameters()).device):
+    if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
     predictions, right, losses = 0, [], []

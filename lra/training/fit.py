@@ -15,7 +15,7 @@ from torch import Tensor
 from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
-from lra.ops.async_copy import runs_behind
+from lra.ops.async_copy import is_asynchronous
 from lra.training.adamw import AdamW
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.divergence import Diverged
@@ -137,7 +137,7 @@ def fit(
     before the step that had a non-finite loss or gradient: a step later where the device runs behind, so that it never
     waits for this machine.
     """
-    behind = int(runs_behind(next(training.model.parameters()).device))
+    behind = int(is_asynchronous(next(training.model.parameters()).device))
     last_step = last_step or (lambda: recipe.steps)
     if training.due(recipe, last_step()):  # it stopped in that evaluation
         yield _measured(training, task, recipe, precision, on_part, last_step())
@@ -173,7 +173,7 @@ def _read(
         (step, task.train.of_step(step), examples)
         for step, examples in batches(len(task.train), recipe, seed, training.step)
     )
-    if runs_behind(next(model.parameters()).device):
+    if is_asynchronous(next(model.parameters()).device):
         return prefetch((step, split, examples, list(for_step(split, examples))) for step, split, examples in steps)
     return ((step, split, examples, for_step(split, examples)) for step, split, examples in steps)
 

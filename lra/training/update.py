@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
-from lra.ops.async_copy import Awaited
+from lra.ops.async_copy import AsyncNumbers
 from lra.training import distributed
 from lra.training.adamw import AdamW, total_norm
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
@@ -38,7 +38,7 @@ class Update:
 
     step: int
     lr: float
-    numbers: Awaited
+    numbers: AsyncNumbers
     cause: Callable[[], str]
 
     def look(self) -> tuple[float, Tokens]:
@@ -113,7 +113,7 @@ def update(
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
     optimizer.step_at(lr)
-    return Update(step=step, lr=lr, numbers=Awaited(numbers), cause=cause)
+    return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers), cause=cause)
 
 
 def accumulate(

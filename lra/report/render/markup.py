@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lra.core.console import plural
 from lra.core.errors import printable
 from lra.report.render import layout, pictures
 from lra.report.render.layout import Grid, TableText
@@ -56,6 +57,7 @@ def environment() -> "Environment":
         "kinds": pictures.kinds,
         "layout": layout,
         "legend_of": layout.legend,
+        "plural": plural,
         "printable": printable,
         "SIGNS": SIGNS,
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lra.core.console import plural
 from lra.core.errors import printable
 from lra.records import names
 from lra.records.run_files import RunFiles
@@ -165,7 +166,7 @@ def page(tables: Tables, figures: Sequence[Path], *, files: bool = True) -> str:
     return rendered(
         "page.html.j2",
         of=tables,
-        facts="; ".join([f"{words.plural(len(cells), 'cell')}, {words.plural(len(tables.runs), 'run')}", *common]),
+        facts="; ".join([f"{plural(len(cells), 'cell')}, {plural(len(tables.runs), 'run')}", *common]),
         systems=_systems(tables),
         files=files,
         filters=[(name, values) for name, values in choices.items() if len(values) > 1],

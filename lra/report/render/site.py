@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from lra.core.console import plural
 from lra.records.names import PAGE
 from lra.report.render.markup import markup, rendered
 from lra.report.render.pictures import Picture, colour_number, kinds
@@ -106,7 +107,7 @@ def page(title: str, entries: Sequence[Listed], links: Sequence[tuple[str, str]]
     return rendered(
         "site.html.j2",
         title=title,
-        facts=f"{words.plural(records, 'record')}; {sound} of {len(entries)} verified",
+        facts=f"{plural(records, 'record')}; {sound} of {len(entries)} verified",
         lead=markup(lead),
         benchmarks=ranked,
         picture=markup(rendered("cost.svg.j2", **drawn)) if drawn else "",
@@ -142,7 +143,7 @@ def _at_chance(column: Column) -> bool:
 
 def _said(row: TableRow) -> str:
     """Mean, interval, verdict and caveats."""
-    parts = [f"{words.mean_sd(row.summary)} over {words.plural(row.summary.done, 'seed')}"]
+    parts = [f"{words.mean_sd(row.summary)} over {plural(row.summary.done, 'seed')}"]
     if row.race:
         parts.append(row.race.word)
     if row.verdict and row.verdict.estimate is not None:

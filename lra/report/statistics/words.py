@@ -248,11 +248,6 @@ def _below(column: Column) -> tuple[int, int]:
 # Numbers as text.
 
 
-def plural(number: int, what: str) -> str:
-    """1 run, 2 runs."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def decimals(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
