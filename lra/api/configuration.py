@@ -79,7 +79,7 @@ def run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 @contextmanager
 def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
-    """As inside of a command: its configuration, Hydra's own part included, which Hydra's global state holds as well.
+    """Give what a command sees: its configuration, Hydra's own part included, which Hydra's global state holds as well.
 
     Afterwards that state is what it was before. Raises UserError.
     """

@@ -92,8 +92,8 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *numbers, min(CHUNK, q.shape[-2]))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Of each position [B, H, L], in logarithms, where a state is divided by exp(m): by what a key is multiplied,
-        the decay, and the least that is divided by."""
+        """The logarithms for each position [B, H, L], where a state is divided by exp(m): of the factor of a key, of
+        the decay, and of the least divisor."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]

@@ -128,7 +128,8 @@ class S4D(Mixer):
         return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)
 
     def convolve_causally(self, x: Tensor) -> Tensor:
-        """As a recurrence from chunk to chunk, since the FFT's rounding would carry traces of later positions."""
+        """Convolve by a recurrence from chunk to chunk, since the FFT's rounding would carry traces of later
+        positions."""
         rate, c = self.modes()
         return convolve_modes(x, rate, c[0])
 

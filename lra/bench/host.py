@@ -123,8 +123,8 @@ class PartClock:
 
 
 def run(settings: BenchSettings) -> Iterator[Result]:
-    """By part: seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and how often a step
-    has it; a checkpoint, which comes after so much time, at the pace of this loop."""
+    """Measure each part: the seconds of one time in each round, of its thread (`cpu`) and that went by (`wall`), and
+    how often a step has it. A checkpoint comes after so much time, at the pace of this loop."""
     with TemporaryDirectory() as folder, restore_torch_state():
         reproducible()
         keep_memory()
@@ -142,8 +142,8 @@ def run(settings: BenchSettings) -> Iterator[Result]:
 
 
 def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, float]:
-    """Of a small model, one round that does not count and those that do; and the minutes between two checkpoints of
-    other runs."""
+    """The settings of a small model, with one round that does not count and those that do; and the minutes between two
+    checkpoints of other runs."""
     values = configure.plain(compose("train"))
     minutes = values["checkpoint"]["minutes"]
     given = (*RESULT_KEYS, "packages", "cache", "data_dir", "workers")

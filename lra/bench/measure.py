@@ -52,8 +52,8 @@ def take_turns(subjects: Mapping[Name, Callable[[int], float]], rounds: int) -> 
 
 
 def seconds(work: Workload, steps: int, turn: int) -> float:
-    """Of one step, the mean of so many: on a CPU those of this process (all its threads), on an accelerator those of
-    its events."""
+    """The mean seconds of one of so many steps: on a CPU those of this process (all its threads), on an accelerator
+    those of its events."""
     if work.device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

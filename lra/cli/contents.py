@@ -53,7 +53,8 @@ def _by_purpose() -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Of the comment at the head of a YAML file, without what stands behind the year of its source."""
+    """The first sentence of the comment at the head of a YAML file, without what stands behind the year of its
+    source."""
     lines = [line for line in text.splitlines() if not line.startswith("# @")]
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     comment = " ".join(line.lstrip("# ") for line in lines[:end])

@@ -148,7 +148,7 @@ def _run(folder: Path, place: Path) -> WatchedRun:
 
 
 def _steps(config: Path) -> int:
-    """Of the whole run, 0 where it has not begun. Raises UserError."""
+    """The steps of the whole run, 0 where it has not begun. Raises UserError."""
     try:
         return schema.check(schema.Steps, read_json(config)).train.steps
     except FileNotFoundError:

@@ -110,7 +110,7 @@ class _Engine(Hydra):
 
 @cache
 def systems(group: str) -> dict[str, dict[str, str]]:
-    """By their options, which are those of a group of `SYSTEMS`, the systems of its file that can be run."""
+    """The systems that can be run of a group of `SYSTEMS`, by their options."""
     rows = yaml.safe_load(SYSTEMS[group]().read_text())["systems"]
     return {row["option"]: row for row in rows if "option" in row}
 

@@ -63,7 +63,7 @@ class Overlap:
         self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
 
     def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
-        """Of these examples [n]."""
+        """The values of these examples [n]."""
         blocks = range(0, len(examples), COSINE_PAIRS)
         return np.concatenate([self._cosines(split, examples[start : start + COSINE_PAIRS]) for start in blocks])
 

@@ -90,7 +90,7 @@ def _known(
 
 
 def _state(path: Path, files: dict[str, Path]) -> tuple[str, int]:
-    """By what files are known again, as a digest, and when the last of them changed, in ns."""
+    """A digest of what files are known again by, and when the last of them changed, in ns."""
     rows, changed = [], 0
     for name, file in sorted(files.items()):
         try:

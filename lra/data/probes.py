@@ -49,7 +49,7 @@ class Draws:
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
     def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:
-        """For each row, `count` different numbers from 0 to bound - 1 in an order at random [rows, count]."""
+        """Draw for each row `count` different numbers from 0 to bound - 1, in an order at random [rows, count]."""
         table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
         row = np.arange(rows)
         for place in range(count):
@@ -85,7 +85,7 @@ class Probe(Generated):
 
     @property
     def positions(self) -> int:
-        """Of an example, as a model reads it."""
+        """How many positions of an example a model reads."""
         return self.length
 
     @property
@@ -141,7 +141,7 @@ class Probe(Generated):
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Of predictions, by the position that is scored."""
+        """The groups of predictions, by the position that is scored."""
         return {"position": by_size(np.asarray(split.places))}
 
 

@@ -310,7 +310,7 @@ def _end_of_header(contents: int, name: str) -> tuple[int, str]:
 
 
 def _decompressor(path: Path) -> Callable[[BinaryIO], IO[bytes]] | None:
-    """By the first bytes of an archive. (tarfile's own stream does not compare the checksum of gzip.)"""
+    """Choose by the first bytes of an archive. (tarfile's own stream does not compare the checksum of gzip.)"""
     with opened(path) as file:
         start = file.read(2)
     return {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}.get(start)

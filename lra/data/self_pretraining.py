@@ -54,7 +54,7 @@ class Inputs(Split):
         return np.concatenate([line * length + places for line, (_, places) in enumerate(self._scored(examples))])
 
     def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Of each document, where it starts among all stored tokens, and its scored positions."""
+        """Where each document starts among all stored tokens, and its scored positions."""
         bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
         return [(start, self.places(row, int(stop - start))) for row, start, stop in bounds]
 
@@ -100,7 +100,8 @@ Objective = Literal["masked", "next"]
 
 
 def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """Of the task that a model for `facts` is pretrained with. Raises UserError where it does not classify."""
+    """The facts of the task that a model for `facts` is pretrained with. Raises UserError where it does not
+    classify."""
     if facts.objective != "classify":
         raise UserError(
             f"pretrain: {facts.name} predicts at positions; expected a task that classifies, or pretrain=none"

@@ -77,7 +77,7 @@ class Writer:
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
 
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
-        """As the file holds them."""
+        """The bytes of tokens as the file holds them."""
         self._check_within("token", tokens, *self._tokens)
         if self._facts.objective != "next_token":
             self._check_within("length", lengths, 0, self._facts.max_len)

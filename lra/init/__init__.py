@@ -42,7 +42,7 @@ class Start(ABC):
 
     @cached_property
     def sha256(self) -> str:
-        """Of the file; it is part of a run's identity."""
+        """The SHA-256 of the file, which is part of a run's identity."""
         if not self.path.is_file():
             raise UserError(f"init.folder: {self.path}: no such file; {self.hint}")
         return sha256(self.path)

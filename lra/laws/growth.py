@@ -14,8 +14,8 @@ TURNS = 3
 
 
 def growth(make: Callable[[int], Mixer], lengths: tuple[int, ...]) -> tuple[dict[int, int], dict[int, float]]:
-    """By length, of the float32 mixers that `make` makes for these numbers of positions: bytes that are kept for the
-    backward pass, and the least seconds of forward and backward."""
+    """Measure the float32 mixers that `make` makes for these numbers of positions. Returns, by length, the bytes that
+    are kept for the backward pass, and the least seconds of forward and backward."""
     kept, seconds = {}, {}
     for length in lengths:
         mixer = trained(make(length).float(), [0])

@@ -84,7 +84,7 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
 
 
 def _largest(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Of each feature the largest value; 0 where no position is real."""
+    """The largest value of each feature; 0 where no position is real."""
     if mask is None:
         return x.amax(dim=1)
     largest = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)

@@ -109,7 +109,7 @@ class Model(nn.Module):
             raise UserError("train.freeze: nothing is left to train")
 
     def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
-        """By the name of a parameter, which of these groups its mixer puts it into; the others are left out."""
+        """Which of these groups a mixer puts its parameters into, by their names; other parameters are left out."""
         group_of = {}
         for group in groups:
             members = [

@@ -100,7 +100,7 @@ def wrong_gradient() -> str:
 
 @cache
 def version() -> str | None:
-    """Of the library's kernels; None where they cannot be imported."""
+    """The version of the library's kernels; None where they cannot be imported."""
     try:
         import_module("fla.ops")
         return metadata.version("fla-core")

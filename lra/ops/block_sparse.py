@@ -39,7 +39,8 @@ class KeyPart:
 
     @abstractmethod
     def positions(self, places: Tensor) -> Tensor:
-        """Of the keys, [1 or H, 1 or N, 1 or b, m], from all positions [N, b]; outside of these: no key."""
+        """The positions of the keys [1 or H, 1 or N, 1 or b, m], from all positions [N, b]; outside of these is no
+        key."""
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:

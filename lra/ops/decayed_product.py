@@ -164,8 +164,8 @@ def _decays(g: Tensor) -> "HeadDecays | ChannelDecays":
 
 
 class HeadDecays:
-    """Of log decays [., C, 1]: `between` j <= i, exp(g_{j+1} + ... + g_i), else 0 [., C, C]; `since` the start of each
-    chunk, `until` its end, and of the `whole` chunk."""
+    """What log decays [., C, 1] make: `between` j <= i, exp(g_{j+1} + ... + g_i), else 0 [., C, C]; `since` the start
+    of each chunk, `until` its end, and of the `whole` chunk."""
 
     def __init__(self, g: Tensor) -> None:
         within = g.cumsum(dim=-2, dtype=torch.float64)  # differences behind a strong decay keep all digits of fp32
@@ -178,7 +178,7 @@ class HeadDecays:
         return (q @ k.mT).mul_(self.between)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k, of that by the scores."""
+        """The gradients of q and k, given that of the scores."""
         grad = grad * self.between
         return grad @ k, grad.mT @ q
 
@@ -229,7 +229,7 @@ class ChannelDecays:
         return self.all_scores(q.unsqueeze(-3), k.unsqueeze(-3)).squeeze(-2).squeeze(-3)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k, of that by the scores."""
+        """The gradients of q and k, given that of the scores."""
         d_q, d_k = self.all_gradients(grad.unsqueeze(-2).unsqueeze(-4), q.unsqueeze(-3), k.unsqueeze(-3))
         return d_q.squeeze(-3), d_k.squeeze(-3)
 
@@ -244,7 +244,7 @@ class ChannelDecays:
         return scores
 
     def all_gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """By q and k, of that by the scores."""
+        """The gradients of q and k, given that of the scores."""
         d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
         for part in self.parts():
             pairs = part.seen(part.pairs(grad).contiguous()).flatten(-2).flatten(-3, -2)

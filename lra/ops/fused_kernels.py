@@ -250,7 +250,7 @@ def _join_backward(
     SCALE: tl.constexpr, NOISE: tl.constexpr, STREAM: tl.constexpr, NORM: tl.constexpr, WIDE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEADS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """As in `_join`; sums [2, programs, columns], by the weight and by the bias."""
+    """The backward pass of `_join`; sums [2, programs, columns] are the gradients of the weight and of the bias."""
     column, factor = tl.arange(0, COLUMNS)[None, :], tl.full((1, 1), SCALE, WIDE)
     by_weight, by_bias = tl.full((ROWS, COLUMNS), 0, WIDE), tl.full((ROWS, COLUMNS), 0, WIDE)
     gain = tl.full((1, COLUMNS), 0, WIDE)

@@ -81,7 +81,7 @@ class _Tile:
         self.whole, self.least = whole.exp(), least.exp()
 
     def between(self) -> Tensor:
-        """Of a query and a key: exp of what it brings and of the decays since then; [b, W, C, C]."""
+        """For each query and key exp of what the key brings and of the decays since then [b, W, C, C]."""
         rows, columns = self.rows.mT.contiguous(), self.columns.mT.contiguous()
         pairs = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).clamp_(min=FAR, max=0).exp_()
         for way, seen in enumerate(pairs.unbind(1)):
@@ -128,7 +128,7 @@ class _Tile:
         return d_memory, d_mass
 
     def gradients(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """By q, k, v and by a and g, of those by the states after each chunk."""
+        """The gradients of q, k, v, a and g, given those of the states after each chunk."""
         d_memory, d_mass = after
         written = beside(self.k, self.until)
         d_written = (self.v @ d_memory.flatten(1, 2).mT).unflatten(-1, d_mass.shape[1:]).add_(d_mass.unsqueeze(1))

@@ -67,7 +67,7 @@ class StepWords:
         self._made: np.ndarray | None = None
 
     def of(self, places: Sequence[int]) -> np.ndarray:
-        """Of the rows at these places, one layer after the other."""
+        """The words of the rows at these places, one layer after the other."""
         most = max(self.parts)
         if self._made is None:
             many = max(1, AT_ONCE // (len(self.parts) * len(self._rows) * most))
@@ -81,7 +81,7 @@ class StepWords:
         return words[np.broadcast_to(there, words.shape)]
 
     def of_layer(self, places: Sequence[int], layer: int, parts: int) -> np.ndarray:
-        """Of one layer alone, for so many parts."""
+        """The words of one layer alone, for so many parts."""
         return _words(self._key, [self._step], [layer], [self._rows[place] for place in places], parts).ravel()
 
 

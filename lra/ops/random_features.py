@@ -56,7 +56,7 @@ class Spectrum(nn.Module):
     @property
     @abstractmethod
     def parameter_count(self) -> int:
-        """By formula."""
+        """How many parameters the formula says."""
 
 
 class Spectral(KernelAttention, abstract=True):

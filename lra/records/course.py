@@ -105,7 +105,7 @@ class EndOfTraining:
         return self.progress["step"]
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """What a checkpoint keeps."""
         return {
             "step": self.step,
             "why": self.why,

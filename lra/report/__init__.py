@@ -90,7 +90,8 @@ def write_report(root: Path, selection: str | None = None, published: Iterable[P
 
 
 def write_pages(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:
-    """As `write_report`, but README.md, its picture and index.html alone; the rest of an earlier report is removed."""
+    """Write, of what `write_report` writes, README.md, its picture and index.html alone; the rest of an earlier report
+    is removed."""
     report = _of_folder(root, selection, published, tell)
     _remove_figures(report.folder)
     for name in (*TABLES, DETAILS):

@@ -46,7 +46,7 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Of one training and its pretraining, padding included; an upper bound where padding is masked."""
+        """The tokens of one training and its pretraining, padding included; an upper bound where padding is masked."""
         return self._until(self.system.recipe.steps)
 
     @cached_property
@@ -92,7 +92,7 @@ class Cost:
 
 
 def duration(seconds: float) -> str:
-    """For people: minutes, or hours where these are more than ninety."""
+    """Say a length of time: minutes, or hours where these are more than ninety."""
     if seconds > 99 * 3600:
         return f"about {seconds / 3600:,.0f} hours"
     return f"about {seconds / 3600:.2g} hours" if seconds > 5400 else f"about {seconds / 60:.2g} minutes"
@@ -135,8 +135,8 @@ def _examples(work: Work, task: Task) -> tuple[int, int]:
 
 
 def _flops(work: Work, task: Task, per_example: dict[str, float]) -> float:
-    """Of one run, every document being of the greatest length. `per_example`: of an example, by the digest of all that
-    decides them, since cells that differ in their recipe alone have one model."""
+    """The FLOPs of one run, every document being of the greatest length. `per_example` keeps those of an example by the
+    digest of all that decides them, since cells that differ in their recipe alone have one model."""
     trained, evaluated = _examples(work, task)
     settings = work.settings
     model = digest([settings.task, settings.attention, settings.model, settings.train["freeze"]])
@@ -172,8 +172,8 @@ def _measure(
 
 
 def _seconds(work: Work, task: Task, share: float) -> Iterator[float]:
-    """Of one run, measured in about `share` seconds. One example that takes longer is measured again, since the first
-    time may be a hundred times longer on a busy machine."""
+    """The seconds of one run, measured in about `share` seconds. One example that takes longer is measured again, since
+    the first time may be a hundred times longer on a busy machine."""
     settings, recipe = work.settings, by_tokens(work.system.recipe, task)
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(work.system, task, settings.seed).to(device_of(settings.device))

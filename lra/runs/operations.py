@@ -22,7 +22,8 @@ def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value:
 
 
 def _batched(first: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
-    """Of [B, M, K] and [B, K, N], whatever the type of the result; the counter's own fails where one is named."""
+    """The FLOPs of [B, M, K] times [B, K, N], whatever the type of the result; the counter's own fails where one is
+    named."""
     return 2 * first.numel() * other[-1]
 
 

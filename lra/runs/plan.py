@@ -70,7 +70,7 @@ class PlannedCell:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """As `sweep.json` has it."""
+        """The cell as `sweep.json` has it."""
         return {
             **asdict(self.cell),
             "task_name": self.system.builder.facts.name,

@@ -92,7 +92,7 @@ def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: 
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """As `state`, of the run with these settings."""
+    """The `state` of the run with these settings."""
     try:
         completed_record(folder, settings)
         in_receipts = packed_record(folder, Path(settings.out))

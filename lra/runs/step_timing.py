@@ -64,8 +64,8 @@ def in_words(cost: StepCost | None, system: System) -> str:
 
 
 def step_cost(settings: Settings, system: System, seconds: float) -> StepCost | None:
-    """Of the largest part of a batch that a step could be measured with in so many seconds: all of it, a micro-batch,
-    or one example. None where there was no time for one."""
+    """The cost of a step with the largest part of a batch that could be measured in so many seconds: all of it, a
+    micro-batch, or one example. None where there was no time for one."""
     cost = None
     with suppress(ChildProcessError):  # the next part of the batch wanted more memory than there is
         for cost in results_from_child(_measure, settings, system, seconds=seconds):  # noqa: B007

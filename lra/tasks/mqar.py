@@ -71,13 +71,13 @@ class Mqar(Probe):
         return {"a value of the context at random": 100 * np.mean(1 / _asked(test)[1])}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """By the number of pairs, and by how far a query is from its pair."""
+        """Groups by the number of pairs, and by how far a query is from its pair."""
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 
 
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """For each prediction how far its key stands before it, and how many pairs its example has [m]."""
+    """How far the key of each prediction stands before it, and how many pairs its example has [m]."""
     tokens, examples = grid(split)
     places = np.asarray(split.places)
     asked = tokens[examples, places]

@@ -96,7 +96,7 @@ class Recall(Probe):
         return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
 
     def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """As often right as the answer is one of the tokens of values so far."""
+        """A guess is as often right as the answer is one of the tokens of values so far."""
         tokens, examples = grid(test)
         places, labels = np.asarray(test.places), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values
@@ -125,7 +125,7 @@ class FuzzyRecall(Recall):
     value_size: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """By which token of a value is asked for."""
+        """Groups by which token of a value is asked for."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)
         order = np.ones(len(places), dtype=np.int64)
@@ -152,7 +152,7 @@ class NoisyRecall(Recall):
     noise_vocabulary: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """By how far back the key stood last."""
+        """Groups by how far back the key stood last."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)
         before = np.arange(tokens.shape[1]) < places[:, None]

@@ -54,7 +54,7 @@ class SelectiveCopy(Probe):
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """By the place among the tokens, and by how far back the token stands."""
+        """Groups by the place among the tokens, and by how far back the token stands."""
         tokens, examples = grid(split)
         order = np.asarray(split.places) - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # the sign

@@ -87,7 +87,8 @@ class Attribution:
 
 @torch.no_grad()
 def attributions(model: Model, tokens: Tensor) -> tuple[list[list[Attribution]], Tensor]:
-    """Of every document of one example [P, L] and every block, in this order, and the logits [classes]."""
+    """The attributions of every document of one example [P, L] and every block, in this order, and the logits
+    [classes]."""
     if model.pooling != "cls":
         raise UserError(f"the run pools by {model.pooling}: only what reaches a CLS can be explained")
     seen: list[tuple[tuple[Any, ...], Tensor]] = []
@@ -104,7 +105,7 @@ def attributions(model: Model, tokens: Tensor) -> tuple[list[list[Attribution]],
 
 
 def _attributions(mixer: Mixer, x: Tensor, key_mask: Tensor | None, outputs: Tensor) -> list[Attribution]:
-    """Of one mixer for each document; x [P, N, D], outputs [P, D] at the CLS."""
+    """The attributions of one mixer for each document; x [P, N, D], outputs [P, D] at the CLS."""
     if not (isinstance(mixer, Attention) and isinstance(mixer, HasWeights)):
         raise UserError(f"{type(mixer).__name__} has no weights between tokens: explain a run of simple or softmax")
     shape = mixer.shape

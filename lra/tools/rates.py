@@ -54,8 +54,8 @@ class PilotRow:
 
 
 def rows_of(records: dict[Path, dict[str, Any]]) -> dict[str, dict[str, PilotRow]]:
-    """Of runs that ended, by their folder, the option of the task first: by task, then by attention. Raises UserError
-    where the folders begin below those of tasks."""
+    """The rows of runs that ended, by task, then by attention; a folder's path begins with the option of the task.
+    Raises UserError where it begins below."""
     rows: dict[str, dict[str, PilotRow]] = defaultdict(lambda: defaultdict(PilotRow))
     for folder, run in records.items():
         if folder.parts[0] == run["protocol"]:

@@ -54,7 +54,8 @@ class ReplayableRun:
 
 
 def kept_runs(files: RunFiles) -> Iterator[ReplayableRun]:
-    """Of a results folder. Raises UserError where a run has settings or measurements that this version cannot read."""
+    """The runs of a results folder. Raises UserError where a run has settings or measurements that this version cannot
+    read."""
     for path in files.find(RECORD):
         run = read_record(files, path)
         if run["status"] != "finished" or "ended" not in run:

@@ -64,7 +64,7 @@ def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
 
 @torch.no_grad()
 def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float | None]:
-    """Of one block, at all real positions of x [B, N, D]."""
+    """The measurements inside one block, at all real positions of x [B, N, D]."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
     mixer, seen = block.mixer, block.mixer_input(x, key_mask)
     numbers: dict[str, float | None] = {

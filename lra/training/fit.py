@@ -75,7 +75,7 @@ class Training:
         return seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name: the weights and buffers, what the optimiser keeps of each parameter, and the losses. Only after
+        """The weights and buffers, what the optimiser keeps of each parameter, and the losses, by name. Only after
         `look`, as `state`."""
         weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         kept = {

@@ -53,8 +53,8 @@ class Pretrain:
 
 
 def carried(weights: "dict[str, Tensor]", vocab_size: int) -> "dict[str, Tensor]":
-    """Of the weights of a pretrained model those that its training takes over: all but the head, and what stands for
-    hidden tokens: the last row of a table of vectors, or the `hidden` vector of grey values."""
+    """The weights of a pretrained model that its training takes over: all but the head, and what stands for hidden
+    tokens, which is the last row of a table of vectors, or the `hidden` vector of grey values."""
     kept = {name: value for name, value in weights.items() if not belongs(name, ["head"]) and name != f"{TOKENS}hidden"}
     if f"{TOKENS}bias" in kept:  # grey values, which are no rows of a table
         return kept

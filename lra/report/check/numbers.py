@@ -132,7 +132,7 @@ def _or_quotient(names: str, read: Callable[[str], Quantity]) -> Quantity:
 
 
 def _names(listed: str, known: Collection[str]) -> list[str]:
-    """By commas, but for those within a known name, as in `mine, simple`."""
+    """Split at commas, but for those within a known name, as in `mine, simple`."""
     parts, names = [part.strip() for part in listed.split(",")], []
     while parts:
         lengths = range(len(parts), 0, -1)
@@ -149,7 +149,7 @@ def _known(name: str, choices: dict[str, Any]) -> Any:
 
 
 def _column(report: Report, name: str) -> Column:
-    """By its task, as the configuration or a table calls it, alone or with its protocol, where it is the only such."""
+    """Find a column by its task, as the configuration or a table calls it, alone or with its protocol."""
     columns: dict[str, list[Column]] = defaultdict(list)
     for column in report.columns:
         for task in {column.task.split(" (")[0], column.short}:
@@ -174,7 +174,7 @@ def _one(column: Column, name: str) -> TableRow:
 
 
 def _of_rows(rows: list[TableRow], name: str) -> Quantity:
-    """Of one system; of several, a range over them."""
+    """A number of one system; of several, a range over them."""
     if not any(row.scores for row in rows):
         raise UserError("none of its runs is finished")
     if name in SPANS:
@@ -372,7 +372,7 @@ class Passage:
 
     @property
     def name(self) -> str:
-        """For a message; of a text with numbers its beginning."""
+        """What a message calls it; of a text with numbers its beginning."""
         return textwrap.shorten(self.asked, 100, placeholder=" ...")
 
 

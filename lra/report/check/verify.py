@@ -50,7 +50,7 @@ def verify(root: Path, selection: str | None = None, published: Iterable[Path] =
 
 
 def verify_records(root: Path) -> tuple[int, list[str]]:
-    """As `verify`, of records alone, whatever report may lie beside them."""
+    """Verify records alone, as `verify` does, whatever report may lie beside them."""
     runs, faults = _of_records(RunFiles(root))
     try:
         Report(root, tell=faults.append)

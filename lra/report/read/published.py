@@ -115,7 +115,7 @@ class Published:
         return row is not None and row.local
 
     def complexity(self, key: CellKey) -> str:
-        """Of the attention; the variants do not change it."""
+        """The complexity of the attention; the variants do not change it."""
         rows = [row for (attention, _), row in self._rows.items() if attention == key.attention]
         return rows[0].complexity if rows else ""
 

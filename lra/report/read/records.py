@@ -269,7 +269,7 @@ def declared_cells(files: RunFiles, path: str) -> list[dict[str, Any]]:
 
 
 def key_of(cell: Mapping[str, Any], task: str, selection: str | None = None) -> CellKey:
-    """Of a cell as a record or a sweep.json has it; `selection`: the rule that a report is asked for."""
+    """The key of a cell as a record or a sweep.json has it; `selection`: the rule that a report is asked for."""
     settings = " ".join(f"{name}={value}" for name, value in sorted(cell["settings"].items()))
     return CellKey(cell["protocol"], selection or cell["selection"], task, cell["attention"], cell["variant"], settings)
 
@@ -344,7 +344,7 @@ def _compared(run: Record) -> dict[str, Any]:
 
 
 def training_seconds(run: Record) -> float | None:
-    """Of a run, with its pretraining; evaluations are not counted."""
+    """The seconds of a run's training and pretraining, without evaluations."""
     seconds = run.get("seconds", {})
     if "train" not in seconds:
         return None

@@ -128,7 +128,7 @@ class DrawnSystem:
 
     @property
     def look(self) -> dict[str, Any]:
-        """Of a line, for matplotlib."""
+        """The style of a line, for matplotlib."""
         return {"color": self.colour, "linestyle": self.dash, "marker": self.marker}
 
 
@@ -562,7 +562,7 @@ def stem(drawing: str, heading: str) -> str:
 
 
 def captions(shown: Sequence[Column], paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
-    """Of those of these figures that are SVG: the task and what is shown, and the caveats of all its systems, then
+    """The captions of the figures that are SVG: the task and what is shown, and the caveats of all its systems, then
     those of some."""
     texts = {
         stem(drawing, column.name): (f"{column.name}: {shows}", layout.caveats(column))

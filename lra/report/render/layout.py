@@ -78,7 +78,7 @@ def baseline(name: str) -> TableText:
 
 
 def facts(column: Column, row: TableRow) -> dict[str, tuple[float | None, str]]:
-    """By heading, the number that sorts it, if one does, and the text."""
+    """The number that sorts a cell, if one does, and its text, by heading."""
     summary, key = row.summary, row.cell.key
     runs = row.finished
     strongest = column.strongest[1] if column.strongest else None
@@ -147,12 +147,12 @@ def _seed(row: TableRow, seed: int) -> TableText:
 
 
 def address(path: str) -> str:
-    """Of a file, by its path below the page that links to it."""
+    """The address of a file, by its path below the page that links to it."""
     return quote(os.fsencode(path), safe="/=,+@~!$&*;")  # no colon: before it stood a scheme, as in javascript:
 
 
 def record_address(run: Record) -> str:
-    """Of a record: of its file, or of where index.html shows it if it is packed."""
+    """The address of a record: of its file, or of where index.html shows it if it is packed."""
     return f"{PAGE}#{address(anchor(run))}" if run["packed"] else address(run["path"])
 
 
@@ -299,7 +299,7 @@ def matrix(columns: Sequence[Column], most: int | None = None) -> Grid:
 
 
 def excerpt(columns: Sequence[Column], orders: Sequence[tuple]) -> Grid:
-    """As `matrix`, of some systems by their places in tables, below the strongest baseline of each task."""
+    """A `matrix` of some systems by their places in tables, below the strongest baseline of each task."""
     values = [decimals(column.strongest and column.strongest[1]) for column in columns]
     return _matrix(columns, [[TableText("strongest trivial baseline", italic=True), "", *values]], orders)
 
@@ -335,7 +335,7 @@ def notes(columns: Sequence[Column]) -> str:
 
 
 def _trained_anew(columns: Sequence[Column]) -> str:
-    """Of baselines that have another value on another machine, as networks have."""
+    """A note on baselines that have another value on another machine, as networks have."""
     said = []
     for column in columns:
         for name, best in column.baselines.items():
@@ -377,8 +377,8 @@ def _short(row: TableRow, column: Column, shared: Sequence[Badge] = ()) -> Table
 
 
 def sign(row: TableRow, column: Column) -> str:
-    """Of its verdict. Where both the row and its reference reached the goal, their accuracies are those at which a
-    training ends, so the log-rank test has the word."""
+    """The sign of a row's verdict. Where both the row and its reference reached the goal, their accuracies are those at
+    which a training ends, so the log-rank test has the word."""
     if row.verdict is None:
         return ""
     if not both_reached(row, column):

@@ -163,5 +163,5 @@ def _plain(character: str) -> str:
 
 
 def slug(text: str) -> str:
-    """For a label."""
+    """The form of a text in a label."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")

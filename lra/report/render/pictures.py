@@ -24,8 +24,8 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#C
 
 
 def system_number(row: TableRow) -> int:
-    """Of the system, whatever its settings: its row in Table 1, or a number that its name gives; the same in every
-    folder."""
+    """The number of a system, whatever its settings: its row in Table 1, or a number that its name gives; the same in
+    every folder."""
     own_name = f"{row.cell.key.attention}, {row.cell.key.variant}"  # of a system that no table lists
     return crc32(own_name.encode()) if row.base == own_name else row.order[0]
 
@@ -41,7 +41,7 @@ def scale(low: float, high: float, start: float, width: float) -> Callable[[floa
 
 
 def shortened(name: str, most: int) -> str:
-    """Of a longer name the middle is left out."""
+    """Leave out the middle of a longer name."""
     return name if len(name) <= most else f"{name[: most // 2]} … {name[-most // 2 :]}"
 
 
@@ -66,7 +66,7 @@ def _tested(row: TableRow) -> bool:
 
 
 def _reach(rows: Sequence[TableRow]) -> tuple[float, float]:
-    """Of an axis that has all estimates and the margin, and three of four ends of intervals."""
+    """The ends of an axis that has all estimates and the margin, and three of four ends of intervals."""
     judged = [row.verdict for row in rows if _tested(row)]
     ends = [abs(end) for verdict in judged for end in verdict.interval] or [0.0]
     largest = max((abs(verdict.estimate) for verdict in judged), default=0.0)

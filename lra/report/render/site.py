@@ -45,7 +45,7 @@ class Listed:
         return f"Commit {', '.join(self.tables.commits)}; {self.tables.hours:.1f} hours"
 
     def cell_address(self, row: TableRow) -> str:
-        """Of the cell on the page of a folder."""
+        """The address of the cell on the page of a folder."""
         if not self.address.endswith(PAGE):
             return self.address
         place = next(place for place, (_, other) in enumerate(self.tables.rows) if other is row)
@@ -199,7 +199,7 @@ def cost_points(columns: Iterable[Column]) -> list[Point]:
 
 
 def step_seconds(row: TableRow) -> float | None:
-    """Of training, the median over its runs; None or 0 where these do not say it."""
+    """The seconds of a training step, the median over its runs; None or 0 where these do not say it."""
     times = [run["seconds"]["train"] / run["steps"] for run in row.finished if "seconds" in run and run["steps"] > 0]
     return median(times) if times else None
 

@@ -74,7 +74,7 @@ class Tables:
 
     @property
     def hours(self) -> float:
-        """Of training and evaluation, all runs together."""
+        """The hours of training and evaluation, all runs together."""
         return sum(sum(run.get("seconds", {}).values()) for run in self.runs) / 3600
 
     @cached_property

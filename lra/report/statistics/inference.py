@@ -230,7 +230,7 @@ Times = tuple[Sequence[float], Sequence[float]]
 
 
 def median_time(happened: Sequence[float], censored: Sequence[float]) -> int | None:
-    """By which half has happened, by Kaplan and Meier's estimate; None where less does."""
+    """The time by which half has happened, by Kaplan and Meier's estimate; None where less does."""
     from scipy.stats import CensoredData, ecdf
 
     estimate = ecdf(CensoredData(uncensored=happened, right=censored)).sf

@@ -152,7 +152,7 @@ class TableRow:
 
     @cached_property
     def scores(self) -> dict[int, float]:
-        """By seed, as its cell says: every pair of rows asks for them."""
+        """The scores by seed, as its cell says; they are kept, since every pair of rows asks for them."""
         return self.cell.scores()
 
     @property
@@ -314,8 +314,8 @@ class Column:
 
     @cached_property
     def race_tests(self) -> dict[str, RaceTest]:
-        """Of the rows that have a reference, by name; without those of which the seeds cannot say who is quicker:
-        nobody reached the goal, all reached it at once, or whoever did was alone by then."""
+        """The tests of the rows that have a reference, by name. Those are left out of which the seeds cannot say who is
+        quicker: nobody reached the goal, all reached it at once, or whoever did was alone by then."""
         by_name = {row.name: row for row in self.rows}
         tested = []
         for row in self.rows:

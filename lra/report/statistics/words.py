@@ -111,7 +111,7 @@ def _raced(column: Column) -> tuple[list[TableRow], ...]:
 
 
 def _stuck(column: Column) -> str:
-    """Of whose seeds some give one answer to everything: the mean is that of two kinds of seeds."""
+    """Name the rows of whose seeds some give one answer to everything: the mean is that of two kinds of seeds."""
     rows = [row for row in column.rows if 0 < row.collapsed < row.summary.done]
     if not rows:
         return ""
@@ -198,7 +198,8 @@ def _parts(judged: list[TableRow]) -> list[str]:
 
 
 def _weight(row: TableRow) -> tuple[float, float]:
-    """Of what is not told apart, that of most seeds first; else large differences before small ones."""
+    """What sorts verdicts: of what is not told apart, that of most seeds first; else large differences before small
+    ones."""
     verdict = row.verdict
     if verdict.word in (Word.EQUIVALENT, Word.UNDECIDED):
         return -verdict.seeds, verdict.needed

@@ -197,5 +197,5 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
 
 
 def _count(rows: int, split: str) -> str:
-    """As names say it: 18.6k train."""
+    """The number of rows as names say it: 18.6k train."""
     return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"

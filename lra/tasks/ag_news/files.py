@@ -79,7 +79,7 @@ def _hub_examples(place: Place, split: str) -> Examples:
 
 
 def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
-    """Of the official files: class index (1 to 4), title, description; quotes inside a field are doubled.
+    """Read the official files: class index (1 to 4), title, description; quotes inside a field are doubled.
 
     A row is a line, for line ends are written as backslash and n. Backslashes stay as they are.
     """

@@ -53,7 +53,7 @@ class Expressions(FromSource):
         }
 
     def guesses(self, task: Task) -> np.ndarray:
-        """For each root operator its most frequent class in train."""
+        """The most frequent class in train of each root operator."""
         return by_start(task.train, task.test, 1)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
@@ -190,7 +190,7 @@ def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, se
 
 
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
-    """For each expression of test [n] the most frequent class of train among those with the same first `count` tokens;
+    """The most frequent class of train among expressions with the same first `count` tokens, for each of test [n];
     where there is none, with one token less, and so on; 0 for a root never seen."""
     train_starts = _starts(train, count)
     counts = np.bincount(train_starts * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)

@@ -65,7 +65,7 @@ class Paths(FromSource):
         return sheet(task.train.grey(rows), task.train.labels[rows])
 
     def guesses(self, task: Task) -> np.ndarray | None:
-        """For each distance of the markers the most frequent label in train."""
+        """The most frequent label in train for each distance of the markers."""
         return None if task.train.known is None else by_distance(task.train, task.test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
@@ -153,8 +153,8 @@ def _said(value: Any) -> str:
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
-    """For each picture of test [n] the more frequent label of train at its distance of the markers; 0 for one never
-    seen."""
+    """The more frequent label of train at the distance of the markers, for each picture of test [n]; 0 for a distance
+    never seen."""
     near, far = (split.known.reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)

@@ -59,7 +59,7 @@ class Design:
 
     @property
     def contrasts(self) -> tuple[int, int]:
-        """Of the two snakes and of the distractors."""
+        """The contrasts of the two snakes and of the distractors."""
         return self.contrast, self.contrast if self.mended else self.distractor_contrast
 
     def paddles(self, margin: int) -> Paddles:
@@ -121,7 +121,7 @@ def _drawn(
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
-    """Of steps [..., 2], in 256ths of a pixel: whole numbers, whose sums no machine rounds otherwise."""
+    """The lengths of steps [..., 2], in 256ths of a pixel: whole numbers, whose sums no machine rounds otherwise."""
     return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
 
 
