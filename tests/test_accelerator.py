@@ -123,7 +123,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     )
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda _, *args, **options: autocast("cpu", *args, **options))
-    monkeypatch.setattr(updating, "Awaited", lambda numbers: numbers)
+    monkeypatch.setattr(updating, "AsyncNumbers", lambda numbers: numbers)
     return watch
 
 

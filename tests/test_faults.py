@@ -360,7 +360,7 @@ def test_out_of_memory(record_property, cli: Commands, whole) -> None:
 
     large = (*TINY, "model.mlp_dim=9000", "train.steps=2", "train.warmup=1", "train.eval_every=1")
     expected = whole(*large)
-    ended = command(*large, "out=runs", inside=when(lra.runs.execute, "initial", 1, limit))
+    ended = command(*large, "out=runs", inside=when(lra.runs.execute, "draw_model", 1, limit))
     assert "failed: " in ended.said
     assert record.read(run_folder() / record.NAME)["status"] == "failed"
     observe(
