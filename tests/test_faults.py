@@ -517,7 +517,7 @@ def test_checkpoints_cost_no_more_than_their_bytes(record_property, tmp_path: Pa
     settings = settings_of(composed("task=listops", "attention=softmax"))
     system = assemble(settings)
     training = lra.training.fit.Training(
-        lra.runs.initial_weights.initial(system, system.builder.facts, 1), system.recipe
+        lra.runs.initial_weights.draw_model(system, system.builder.facts, 1), system.recipe
     )
     for parameter in training.model.parameters():
         parameter.grad = torch.zeros_like(parameter)

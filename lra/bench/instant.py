@@ -22,7 +22,7 @@ OF_LISTS = ("torch._foreach_add_", "torch._foreach_sub_", "torch._foreach_mul_",
 
 
 class Arrived:
-    """`async_copy.Awaited` of the numbers of a step, which are made up: kernels have computed nothing."""
+    """`async_copy.AsyncNumbers` of the numbers of a step, which are made up: kernels have computed nothing."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers = torch.ones_like(numbers)
@@ -33,7 +33,7 @@ class Arrived:
 
 
 def copied(host: Tensor, _: torch.device) -> Tensor:
-    """`async_copy.sent`: what the copy into pinned memory costs."""
+    """`async_copy.to_device`: what the copy into pinned memory costs."""
     return host.clone()
 
 
