@@ -95,7 +95,9 @@ def _expected(hint: Any, error: ValidationError) -> str:
 
 def _as_written(value: Any) -> Any:
     """A text that reads as a number or a truth value stands in quotes."""
-    return repr(value) if isinstance(value, str) and re.fullmatch(r"[-+\d.eE]+|true|false|null", value) else value
+    return (
+        repr(value) if isinstance(value, str) and re.fullmatch(r"[-+.]*\d[-+.\deE]*|true|false|null", value) else value
+    )
 
 
 def _adapter(hint: Any) -> TypeAdapter:

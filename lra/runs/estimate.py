@@ -52,16 +52,17 @@ class Work:
     @cached_property
     def left(self) -> float:
         """How many runs are still to be done; one that goes on counts by the part of its tokens that is to be read."""
-        return sum(map(self._part_left, self.folders))
+        return sum(1 - self._until(step) / self.tokens if step else 1.0 for step in self._steps)
 
-    @cached_property
+    @property
     def not_begun(self) -> int:
         """How many runs have no step behind them."""
-        return sum(_step(folder) == 0 for folder in self.folders)
+        return self._steps.count(0)
 
-    def _part_left(self, folder: Path) -> float:
-        step = _step(folder)
-        return 1 - self._until(step) / self.tokens if step else 1.0
+    @cached_property
+    def _steps(self) -> list[int]:
+        """The step from which each run goes on."""
+        return [_step(folder) for folder in self.folders]
 
     def _until(self, step: int) -> int:
         recipe, facts = self.system.recipe, self.system.builder.facts

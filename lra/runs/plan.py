@@ -7,6 +7,7 @@ missing. It is written before the first run starts, after every cell's configura
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,9 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
     differs = settings.init is not None or _refers_to_seed(composed)
-    runs, parser = [], OverridesParser.create()
+    runs = []
     for override in seeds or [f"seed={settings.seed}"]:
-        seed = parser.parse_override(override).value()
+        seed = _value(override)
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
@@ -125,6 +126,12 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
             )
         )
     return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+
+
+@cache  # the seeds of all cells are the same
+def _value(override: str) -> Any:
+    """The value that Hydra reads, not YAML, to which 010 is 8."""
+    return OverridesParser.create().parse_override(override).value()
 
 
 def _refers_to_seed(composed: DictConfig) -> bool:
