@@ -1,14 +1,11 @@
 import gc
-import importlib.util
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 from golden import folder as golden
@@ -17,8 +14,6 @@ from logged import StandIn
 from reports import declare, put
 from support import Commands
 
-from lra.ops import dropout
-from lra.ops import fused as fused_module
 from lra.report.render import figures
 from lra.runs.device import trim_memory
 from lra.tasks import text
@@ -134,55 +129,6 @@ def whole(tmp_path: Path) -> Path:
     root = tmp_path / "golden"
     golden.make(root)
     return root
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Iterator[dict[str, ModuleType]]:
-    """Copies of the kernels' modules that run in the interpreter, which is told to round bf16 as a GPU does."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
-    convert, copies = interpreter._convert_float, {}
-
-    def nearest(x: np.ndarray, source: object, target: object, rounding: object) -> np.ndarray:
-        if str(target) != "bf16" or x.dtype != np.float32:
-            return convert(x, source, target, rounding)
-        return torch.from_numpy(np.array(x)).bfloat16().view(torch.uint16).numpy()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_convert_float", nearest)
-        with pytest.MonkeyPatch.context() as only_here:
-            only_here.setenv("TRITON_INTERPRET", "1")
-            for name in ("noise_kernel", "fused_kernels"):  # the second takes functions of the first
-                path = Path(dropout.__file__).with_name(f"{name}.py")
-                spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
-                copies[name] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(copies[name])
-                only_here.setitem(sys.modules, f"lra.ops.{name}", copies[name])
-        yield copies
-
-
-@pytest.fixture
-def interpreted(kernels: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """The copies, and Triton's sum, which is compiled where Triton was imported for a GPU."""
-    from triton import language
-    from triton.runtime.interpreter import ReduceOps
-
-    combine = language.standard._sum_combine
-    monkeypatch.setattr(language, "sum", lambda x, axis: ReduceOps(axis, combine, False).apply(x))
-    return kernels
-
-
-@pytest.fixture
-def kernel(interpreted: dict[str, ModuleType]) -> ModuleType:
-    """The interpreted copy of `noise_kernel`."""
-    return interpreted["noise_kernel"]
-
-
-@pytest.fixture
-def fused(interpreted: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models take the kernels here, too."""
-    monkeypatch.setattr(dropout, "kernel", lambda: interpreted["noise_kernel"])
-    monkeypatch.setattr(dropout, "has_kernel", lambda _: True)
-    monkeypatch.setattr(fused_module, "kernels", lambda: interpreted["fused_kernels"])
 
 
 def pytest_collection_finish() -> None:

@@ -84,6 +84,24 @@ def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
     assert [line.split(":")[0] for line in told[3:]] == ["  commit", "  cpu"]
 
 
+def test_a_run_with_earlier_noise_is_not_judged_by_its_bits(cli: Commands) -> None:
+    """One line, and no failure; a run that draws no noise is judged as ever."""
+    for dropout, seed in ((0.1, 1), (0.0, 2)):
+        assert cli(train.main, *SMOKE, f"model.dropout={dropout}", f"seed={seed}")[0] == 0
+        folder = next(Path("kept").rglob(f"seed{seed}"))
+        run = record.read(folder / record.NAME)
+        assert run["provenance"].pop("noise") == 2
+        run["test"]["last"]["correct"] += 1
+        record.write(folder, run)
+        code, out, _ = cli(train.main, f"rerun='{folder}'")
+        said = out[out.index(str(folder)) :].splitlines()
+        if dropout:
+            assert (code, len(said)) == (0, 1)
+            assert "noise in training was version 1, now 2, so its numbers cannot be equal" in said[0]
+        else:
+            assert (code, "not equal to the last bit" in said[0]) == (1, True)
+
+
 def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
     """By its digest, the run that left them is found beside; nothing but records is needed."""
     assert kept(train.main, *SMOKE, "attention=linear", "checkpoint.keep=true")[0] == 0

@@ -48,8 +48,8 @@ class BigBird(PatternAttention):
         return self.block
 
     def parts(self, places: Tensor) -> list[KeyPart]:
-        near = Blocks(table=band(places, self.block, causal=False), most=3 * self.block, rule=self._near)
-        return [near, Blocks(table=self.table[:, : len(places)], most=self.table.shape[-1] * self.block)]
+        near = Blocks(table=band(places, self.block, causal=False), rule=self._near)
+        return [near, Blocks(table=self.table[:, : len(places)])]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         drawn = (self.table[:, i // self.block] == j[:, None] // self.block).any(dim=-1)

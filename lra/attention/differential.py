@@ -43,7 +43,7 @@ class Differential(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)
         first, second = (  # the second half is narrower by one where the width is odd
-            weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout, "pairs")
+            weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout)
             for half_q, half_k in zip(q.tensor_split(2, dim=-1), k.tensor_split(2, dim=-1), strict=True)
         )
         y = at_least_float32(first - self.share() * second)

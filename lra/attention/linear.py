@@ -19,6 +19,7 @@ class Linear(KernelAttention):
         oracle="the explicit L x L weights; flash-linear-attention's naive form",
     )
     commutes = True
+    packs = True
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return _EluPlusOne.apply(q), _EluPlusOne.apply(k)

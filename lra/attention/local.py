@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.attention import Card, Shape
-from lra.ops.block_sparse import WIDEST, Blocks, KeyPart, PatternAttention, Window, band
+from lra.ops.block_sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 from lra.ops.softmax import Scale
 
 
@@ -42,8 +42,8 @@ class Local(PatternAttention):
     def parts(self, places: Tensor) -> list[KeyPart]:
         if self.sliding:
             table = band(places, self.window, self.causal)
-            return [Window(table=table, most=2 * self.window + 1, rule=self.reads)]
-        return [Blocks(table=band(places, 0, self.causal), most=self.window)]
+            return [Blocks(table=table, rule=self.reads)]
+        return [Blocks(table=band(places, 0, self.causal))]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.window if self.sliding else i // self.window == j // self.window

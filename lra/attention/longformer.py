@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lra.attention import Card, Shape, merge_heads, split_heads
 from lra.core.errors import UserError
-from lra.ops.block_sparse import WIDEST, KeyPart, PatternAttention, Window, band
+from lra.ops.block_sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 from lra.ops.softmax import Scale
 
 
@@ -58,7 +58,7 @@ class Longformer(PatternAttention):
         return min(self.half, length, WIDEST)
 
     def parts(self, places: Tensor) -> list[KeyPart]:
-        return [Window(table=band(places, self.half, self.causal), most=2 * self.half + 1, rule=self.reads)]
+        return [Blocks(table=band(places, self.half, self.causal), rule=self.reads)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.half

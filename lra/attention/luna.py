@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
 from lra.ops.dropout import Dropout
-from lra.ops.numbering import Numbers
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
@@ -87,11 +86,9 @@ class Luna(Mixer):
             memory = self._from_earlier.take()
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
-        packed = self._attend(
-            self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout, self.slots
-        )
+        packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
         # The memory is whole in every text, so unpacking needs no mask; packing leaves padded keys out.
-        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout, "order")
+        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
         if self._to_later is not None:
             self._to_later.put(memory + packed)
         return self.out(unpacked)
@@ -104,13 +101,12 @@ class Luna(Mixer):
         value: nn.Module | None,
         mask: Tensor | None,
         dropout: Dropout,
-        numbers: Numbers,
     ) -> Tensor:
         """q [B, n, H Dh], context [B, m, *] -> [B, n, H Dh]."""
         k = key(context)
         v = k if value is None else value(context)
         q, k, v = (split_heads(part, self.shape.heads) for part in (q, k, v))
-        return merge_heads(weigh(q, k, v, mask, self.scale, dropout, numbers))
+        return merge_heads(weigh(q, k, v, mask, self.scale, dropout))
 
     def _project_memory(self) -> nn.Linear:
         return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)

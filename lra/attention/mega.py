@@ -135,11 +135,7 @@ class Mega(Mixer):
         scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
         seen = real.mT & (distance >= 0) if self.causal else real.mT
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
-        if self.chunk is None:
-            weights = self.dropout(weights.squeeze(2), "pairs").unsqueeze(2)
-        else:
-            weights = self.dropout(weights)
-        return (weights @ v).flatten(1, 3)[:, :length]
+        return (self.dropout(weights) @ v).flatten(1, 3)[:, :length]
 
     @property
     def extra_parameters(self) -> int:

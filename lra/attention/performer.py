@@ -25,6 +25,7 @@ from torch.nn.functional import pad, relu
 from lra.attention import Card, Shape
 from lra.ops.async_copy import to_device
 from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
+from lra.ops.packing import Packed
 from lra.ops.softmax import Scale, card_of, scale_of
 
 
@@ -41,6 +42,7 @@ class Performer(KernelAttention):
         deviations=("no dropout of weights",),
     )
     commutes = True
+    packs = True
 
     def __init__(
         self,
@@ -73,10 +75,19 @@ class Performer(KernelAttention):
         self.projection.copy_(to_device(rows, self.projection.device))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+        return self._features(q, k, key_mask)
+
+    def packed_features(self, q: Tensor, k: Tensor, packed: Packed) -> tuple[Tensor, ...]:
+        return self._features(q, k, packed.chunk_mask, packed)
+
+    def _features(
+        self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
+    ) -> tuple[Tensor, ...]:
         if self.kernel == "relu":
             return relu(q) + self.relu_eps, relu(k) + self.relu_eps
         w, root = self.projection.to(q.dtype), self.scale**0.5
-        return exponentials(q @ (w.T * root), log_features(k * root, w, key_mask), self.causal)  # |q'|^2 cancels
+        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # |q'|^2 cancels
+        return exponentials(log_q, log_k, self.causal, packed)
 
 
 def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:

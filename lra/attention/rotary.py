@@ -34,7 +34,7 @@ class Rotary(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)
-        return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout, "pairs")
+        return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout)
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         return weights_of(self.turned(q), self.turned(k), key_mask, self.scale)

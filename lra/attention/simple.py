@@ -19,17 +19,19 @@ from torch import Tensor, nn
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads
 from lra.core.errors import UserError
 from lra.ops.gram import Moments, Product, ProductByHead
-from lra.ops.hooks import hooked
-from lra.ops.precision import autocast_dtype, full_precision
+from lra.ops.packing import Packed
+from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import causal_product
+
+WORTH = 16  # positions for each of D from which on the Gram form moves fewer bytes on an accelerator
 
 
 class Simple(Attention):
     """`scale`: 1/sqrt of the padded length (`length`), of the real one (`valid`), of it times Dh, or `none`.
 
     `dropout_on`: the state K^T V (`state`), or the output (`output`).
-    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`). Where a hook waits at a projection,
-    which the Gram form does not call, the form is the textbook's.
+    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`).
+    The Gram form calls no projection, so that a hook at one of them is not called.
     """
 
     card = Card(
@@ -42,6 +44,7 @@ class Simple(Attention):
     can_be_causal = True
     commutes = True
     reads_few = True
+    packs = True
 
     def __init__(
         self,
@@ -68,24 +71,41 @@ class Simple(Attention):
         self.card = replace(self.card, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x.shape[1], reads))
-        if self.causal or not as_gram or hooked(self.query, self.key, self.value, self.out):
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, reads))
+        if self.causal or not as_gram:
             return super().forward(x, key_mask, reads)
         x = x.to(autocast_dtype(x))
         with full_precision(x.device):
             y = self._gram_form(x, key_mask, reads)
-        return y if self.drop_state else self.out(merge_heads(self.dropout(split_heads(y, self.shape.heads))))
+        return y if self.drop_state else self.out(self.dropout(y))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
             k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
         factor = self._factor(k.shape[-2], key_mask, k.dtype)
         if self.causal:
-            return self.dropout(causal_product(q, k, v) * factor)
+            return self._drop_output(causal_product(q, k, v) * factor)
         state = k.transpose(-2, -1) @ v * factor  # [B, H, Dh, Dh]
         if self.drop_state:
             return q @ self._dropped(state)
-        return self.dropout(q @ state)
+        return self._drop_output(q @ state)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        few = q.shape[2] == 1
+        partial = at_least_float32(k.mT @ v)  # [C, H, Dh, Dh]
+        with full_precision(q.device):
+            state = packed.sum_chunks(partial) * self._factor(packed.mask.shape[1], packed.mask, partial.dtype)
+            if self.drop_state:
+                state = self._dropped(state)
+            state = (state if few else packed.of_chunks(state)).to(q.dtype)
+        if self.drop_state or few:
+            return q @ state if self.drop_state else self._drop_output(q @ state)
+        rows = self.dropout(packed.unchunk(merge_heads(q @ state)), packed)
+        return split_heads(packed.chunk(rows), self.shape.heads)
+
+    def _drop_output(self, y: Tensor) -> Tensor:
+        """Apply dropout to y [B, H, L, Dh] by position and channel."""
+        return split_heads(self.dropout(merge_heads(y)), self.shape.heads)
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-2, -1) * self.score_scale(k.shape[-2], key_mask)
@@ -143,8 +163,11 @@ class Simple(Attention):
         """[H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.shape.heads, -1))
 
-    def _gram_pays(self, length: int, reads: int | None) -> bool:
-        """Whether the Gram form multiplies less; counted per document."""
+    def _gram_pays(self, x: Tensor, reads: int | None) -> bool:
+        """Compare the products of both forms, per document; an accelerator is bound by its passes over [D, D]."""
+        length = x.shape[1]
+        if x.device.type == "cuda" and length < WORTH * self.shape.dim:
+            return False
         dim, inner, head = self.shape.dim, self.shape.qkv_dim, self.shape.head_dim
         read = length if reads is None else reads
         out = self.shape.out_proj * dim * inner

@@ -28,7 +28,7 @@ class Softmax(Attention):
         self.card = replace(card_of(self, scale), deviations=())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout, "pairs")
+        return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout)
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         return weights_of(q, k, key_mask, self.scale)

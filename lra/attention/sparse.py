@@ -58,13 +58,12 @@ class Sparse(PatternAttention):
         return self.stride
 
     def parts(self, places: Tensor) -> list[KeyPart]:
-        blocks = -(-self.shape.max_positions // self.stride)
         if self.fixed:
             columns = places[:, -self.summary :].flatten()
-            elsewhere = Columns(columns=columns, most=blocks * self.summary, rule=self._other_block)
-            return [Blocks(table=band(places, 0, self.causal), most=self.stride), elsewhere]
-        near = Blocks(table=band(places, self.stride, self.causal), most=3 * self.stride, rule=self._near)
-        return [near, Strides(most=blocks, rule=self._far)]
+            elsewhere = Columns(columns=columns, rule=self._other_block)
+            return [Blocks(table=band(places, 0, self.causal)), elsewhere]
+        near = Blocks(table=band(places, self.stride, self.causal), rule=self._near)
+        return [near, Strides(rule=self._far)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         if self.fixed:

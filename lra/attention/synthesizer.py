@@ -82,7 +82,7 @@ class Synthesizer(Mixer):
             q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
         width = max(q.shape[-1], v.shape[-1])
         q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))
-        return weigh(q, k, padded, mask, 1.0, self.dropout, "pairs")[..., : v.shape[-1]]
+        return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
 
     def _weigh_table(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         scores = self.table[None, :, : x.shape[1], : x.shape[1]]
@@ -91,7 +91,7 @@ class Synthesizer(Mixer):
             scores = scores + query @ key.transpose(-2, -1)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1), "pairs") @ v
+        return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """A and B, [B, H, L, k]."""

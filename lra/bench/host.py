@@ -50,11 +50,8 @@ MEASURE = "a measurement: best weights, metrics.jsonl"
 FORWARD, BACKWARD = "forward", "backward"
 CALLS = {  # by part, who does it
     READ: ("lra.training.batches.read",),
-    "copies to the device": ("lra.training.batches.to_device", "lra.ops.noise.to_device"),
-    "which noise: keys, words, features": (
-        "lra.ops.dropout.StepKeys.__init__", "lra.ops.dropout.StepKeys.set", "lra.ops.noise.StepWords.of",
-        "lra.model.model.Model.redraw",
-    ),
+    "copies to the device": ("lra.training.batches.to_device", "lra.ops.dropout.to_device", "lra.ops.packing.to_device"),
+    "which noise: keys, words, features": ("lra.ops.dropout.set_keys", "lra.model.model.Model.redraw"),
     FORWARD: ("lra.training.update.predict", "lra.training.update.summed_loss"),
     BACKWARD: ("torch.Tensor.backward",),
     "adding up losses, freeing what micro-batches kept": ("lra.training.update.accumulate",),
@@ -151,7 +148,7 @@ def _settings_of_run(settings: BenchSettings, folder: str) -> tuple[Settings, fl
     values["model"] = shrunk(settings.model)
     values["checkpoint"] |= {"steps": STEPS}
     steps = STEPS * (1 + settings.rounds)
-    values["train"] = {**settings.train, "steps": steps, "eval_every": STEPS, "stop_in_warmup": True}
+    values["train"] = {**settings.train, "steps": steps, "eval_every": STEPS, "stop_in_warmup": True, "compile": False}
     return checked(values), minutes
 
 

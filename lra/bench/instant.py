@@ -1,8 +1,8 @@
 """An accelerator that takes no time: this CPU, for a model so small that its arithmetic is nothing.
 
-Training goes the way that it goes on an accelerator: the next batch is read ahead, copies wait for nobody, and what has
-a kernel there is given to it. An operation costs what asking for it costs. Kernels do nothing, nor do operations over
-whole lists of parameters, each of which an accelerator does in one kernel. What a driver does is left out: to start a
+Training goes the way that it goes on an accelerator: the next batch is read ahead, and copies wait for nobody. An
+operation costs what asking for it costs; blocks are not compiled. Operations over whole lists of parameters, each of
+which an accelerator does in one kernel, do nothing. What a driver does is left out: to start a
 kernel, and to keep memory pinned.
 """
 
@@ -13,8 +13,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from lra.ops.dropout import kernel
-from lra.ops.fused import kernels
 from lra.training.batches import OVERHEAD
 
 HEAD_DIM, LENGTH = 2, 64  # of the small model; it is longer than wide, as those of the papers are
@@ -59,7 +57,8 @@ def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
     others = {
         "lra.training.fit.is_asynchronous": lambda _: True,
         "lra.training.batches.to_device": copied,
-        "lra.ops.noise.to_device": copied,
+        "lra.ops.dropout.to_device": copied,
+        "lra.ops.packing.to_device": copied,
         "lra.training.update.AsyncNumbers": Arrived,
         "lra.ops.gram.on_cpu": lambda _: False,
         "torch._foreach_norm": lambda tensors, *_: [zero] * len(tensors),
@@ -69,8 +68,4 @@ def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
         for name, other in others.items():
             stack.enter_context(patch(name, other))
         stack.enter_context(patch.dict(OVERHEAD, cpu=OVERHEAD["cuda"] // width * small))
-        if kernel() is not None:
-            stack.enter_context(patch("lra.ops.dropout.has_kernel", lambda _: True))
-            for module in (kernel(), kernels()):
-                stack.enter_context(patch.object(module, "launch", nothing))
         yield

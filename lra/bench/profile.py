@@ -67,10 +67,8 @@ def _line(event: FunctionEvent) -> Iterator[FunctionEvent]:
 
 @contextmanager
 def _marked(module: nn.Module) -> Iterator[None]:
-    """The dropouts of a model under a name of their own in the profile, also where others draw by them."""
+    """Give the dropouts of a model a name of their own in the profile."""
     with ExitStack() as stack:
         for drop in [part for part in module.modules() if isinstance(part, nn.Dropout | Dropout)]:
-            for method in ("forward", "draw") if isinstance(drop, Dropout) else ("forward",):
-                marked = record_function(DROPOUT)(getattr(drop, method))
-                stack.enter_context(patch.object(drop, method, marked))
+            stack.enter_context(patch.object(drop, "forward", record_function(DROPOUT)(drop.forward)))
         yield

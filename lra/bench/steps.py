@@ -22,10 +22,10 @@ from lra.runs.build import System, assemble
 from lra.runs.device import keep_memory, reproducible
 from lra.runs.initial_weights import draw_model
 from lra.runs.stand_in import stand_in
-from lra.training.adamw import AdamW
 from lra.training.batches import Tokens, batches, cuts
 from lra.training.evaluate import evaluate
-from lra.training.update import Update, compile_blocks, update
+from lra.training.fit import Training
+from lra.training.update import Update, update
 
 KINDS = {"lra.attention.simple.Simple": "simple", "lra.attention.softmax.Softmax": "softmax"}
 ASSUMED = {  # what the straightforward model and its update are
@@ -89,9 +89,7 @@ def ours(settings: BenchSettings, device: str, length: int | None = None, direct
     keep_memory()
     system, facts, split, examples = _given(settings, length)
     model = draw_model(system, facts, settings.seed).to(device)
-    if system.recipe.compile:
-        compile_blocks(model)
-    optimizer = AdamW(model, system.recipe)
+    optimizer = Training(model, system.recipe).optimizer
 
     asked: deque[Update] = deque()
 

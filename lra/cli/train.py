@@ -121,6 +121,9 @@ def _rerun(cfg: DictConfig) -> str:
         verdict = rerun(find_kept_run(Path(settings.rerun)), settings)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
+    if verdict.numbers and verdict.noise:
+        say(f"{cfg.rerun}: {verdict.noise} ({verdict.folder})", to_stdout=True)
+        return "finished"
     say(f"{cfg.rerun}: {'not ' if verdict.numbers else ''}equal to the last bit ({verdict.folder})", to_stdout=True)
     for line in [*verdict.numbers, *verdict.conditions]:
         say(f"  {line}", to_stdout=True)

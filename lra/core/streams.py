@@ -9,6 +9,8 @@ import numpy as np
 # A stream's number is part of every result made with it: never renumber, only append.
 STREAMS = {"init": 0, "order": 1, "dropout": 2, "features": 3, "data": 4, "check": 5, "sample": 6, "mask": 7}
 
+NOISE_VERSION = 2  # of what `lra.ops.dropout` makes of a stream; records keep it
+
 
 def key(seed: int, stream: str, *index: int) -> np.ndarray:
     """Two uint64 words, a hash of (seed, stream, index)."""

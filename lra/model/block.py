@@ -8,13 +8,11 @@ from torch import Tensor, nn
 
 from lra.model.architecture import Architecture
 from lra.model.feed_forward import FeedForward
-from lra.model.norms import BatchNorm, make_norm, normed
+from lra.model.norms import make_norm, normed
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
-from lra.ops.fused import at_once, join
-from lra.ops.hooks import hooked
 from lra.ops.mixer import Mixer
-from lra.ops.precision import autocast_dtype
+from lra.ops.packing import Packed, take
 
 
 class Block(nn.Module):
@@ -52,45 +50,40 @@ class Block(nn.Module):
                 bias=architecture.bias,
             )
 
-    def forward(self, x: Tensor, key_mask: Tensor | None, reads: int | None = None) -> Tensor:
-        """x [B, N, D] -> [B, N, D], or the outputs at the first `reads` positions alone."""
-        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads)
-        x = x[:, :reads]
-        if self.feed_forward is None:
-            extra = x if self.extra_skip else None
-            return self._join(x, mixed, self.mixer_dropout, self.mixer_norm, key_mask, extra=extra)[self.post_norm]
-        last = self.feed_forward[-1]
-        joined = at_once(x.device, last) and not hooked(last)  # the last dropout is done where its result is added
-        if self.post_norm:
-            _, h = self._join(x, mixed, self.mixer_dropout, self.mixer_norm, key_mask)
-            inner, norm = h, self.feed_forward_norm
-        else:
-            dtype = autocast_dtype(x)
-            h, inner = self._join(x, mixed, self.mixer_dropout, self.feed_forward_norm, key_mask, dtype=dtype)
-            norm = nn.Identity()
-        branch = self.feed_forward(inner, undropped=joined)
-        extra = x if self.extra_skip else None
-        return self._join(h, branch, last if joined else None, norm, key_mask, extra=extra)[1]
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None, reads: int | None = None, packed: Packed | None = None
+    ) -> Tensor:
+        """Apply the block.
+
+        Args:
+            x: [B, N, D], or the rows [T, D] of a packed batch.
+            key_mask: [B, N], True at real positions; None with a packed batch.
+            reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
+            packed: the layout of a packed batch.
+
+        Returns:
+            [B, N or reads, D], or the rows [T, D] of a packed batch.
+        """
+        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
+        if reads is not None:
+            x, packed = x[:, :reads] if packed is None else take(x, packed.first).unsqueeze(1), None
+        stream = x + self.mixer_dropout(mixed, packed)
+        if self.feed_forward is not None:
+            if self.post_norm:
+                stream = inner = normed(self.mixer_norm, stream, key_mask)
+            else:
+                inner = normed(self.feed_forward_norm, stream, key_mask)
+            stream = stream + self.feed_forward(inner, packed)
+        if self.extra_skip:
+            stream = stream + x
+        if not self.post_norm:
+            return stream
+        return normed(self.mixer_norm if self.feed_forward is None else self.feed_forward_norm, stream, key_mask)
 
     def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """What the mixer reads where x enters the block."""
         x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
         return x if self.short_conv is None else self.short_conv(x, key_mask)
-
-    def _join(
-        self,
-        x: Tensor,
-        branch: Tensor,
-        dropout: Dropout | None,
-        norm: nn.Module,
-        key_mask: Tensor | None,
-        **how: object,
-    ) -> tuple[Tensor, Tensor]:
-        """`join`, also with a norm over the batch."""
-        if not isinstance(norm, BatchNorm):
-            return join(x, branch, dropout, norm, **how)
-        stream, _ = join(x, branch, dropout, nn.Identity(), **how)
-        return stream, norm(stream, key_mask)
 
 
 class ShortConvolution(nn.Module):

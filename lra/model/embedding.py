@@ -7,11 +7,13 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding, pad
 
 from lra.core.errors import UserError
 from lra.data import OF_INPUTS, PADDING, TaskSpec
 from lra.model.architecture import Architecture
 from lra.ops.dropout import Dropout
+from lra.ops.packing import Packed
 
 GREYS = 256
 
@@ -41,8 +43,10 @@ class Embedding(nn.Module):
         self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
         self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[B, L] -> [B, L, D], or [B, 1 + L, D] with the CLS."""
+    def forward(self, tokens: Tensor, packed: Packed | None = None) -> Tensor:
+        """Embed tokens [B, L] as [B, L, D], or [B, 1 + L, D] with the CLS; or as the rows [T, D] of a packed batch."""
+        if packed is not None:
+            return self.dropout(self.norm(self._packed(tokens, packed)), packed)
         x = self.tokens(tokens)
         if self.cls_position:
             x = self._prepend_cls(x)
@@ -51,6 +55,17 @@ class Embedding(nn.Module):
         if self.cls is not None and not self.cls_position:
             x = self._prepend_cls(x)
         return self.dropout(self.norm(x))
+
+    def _packed(self, tokens: Tensor, packed: Packed) -> Tensor:
+        has_cls, position = self.cls is not None, packed.position.unsqueeze(1)
+        real = pad(tokens, (int(has_cls), 0))
+        x = self.tokens(real.flatten()[packed.places])
+        if self.cls_position:
+            x = torch.where(position == 0, self.cls, x)
+        if self.positions is not None:
+            shift = int(has_cls and not self.cls_position)
+            x = x + embedding((packed.position - shift).clamp(min=0), self.positions)
+        return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)

@@ -19,9 +19,9 @@ from lra.model.embedding import Embedding
 from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.norms import make_norm, normed
-from lra.ops.dropout import Keyed, keyed
 from lra.ops.first_weights import draw_truncated
-from lra.ops.mixer import Mixer, Shape
+from lra.ops.mixer import Attention, Mixer, Shape
+from lra.ops.packing import Packed
 from lra.ops.protocols import Follows
 
 
@@ -69,15 +69,27 @@ class Model(nn.Module):
             self.apply(lambda module: None if module in kept else _xavier(module))
             self.head.apply(_lecun)
 
-    def forward(self, tokens: Tensor, scored: Tensor | None = None) -> Tensor:
-        mask = self._mask(tokens) if self.masks_padding else None
-        x = self.embedding(tokens)
+    def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
+        """Compute logits.
+
+        Args:
+            tokens: [B P, L].
+            scored: [m] places of positions in the batch, row after row, whose logits alone are computed.
+            packed: the layout of the documents with their CLS, in which everything per position is computed.
+
+        Returns:
+            [B, classes], or [B, L, classes] or [m, classes] where positions are predicted.
+        """
+        mask = self._mask(tokens) if self.masks_padding and packed is None else None
+        x = self.embedding(tokens, packed)
         if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
-            x = block(x, mask)
+            x = block(x, mask, None, packed)
         few = self.pooling in ("cls", "first") and not self.whole_batches
-        x = self.blocks[-1](x, mask, 1 if few else None)
+        x = self.blocks[-1](x, mask, 1 if few else None, packed)
+        if packed is not None:
+            x, mask = x if few else packed.pad(x), packed.mask
         if self.reconstructs:
             return self.head(self.final_norm(x[:, -1]), scored)
         if self.pooling == "none":
@@ -92,10 +104,17 @@ class Model(nn.Module):
         """Those of `parameters`, which looks through all modules anew each time."""
         return list(self.parameters())
 
-    @cached_property
-    def keyed(self) -> list[Keyed]:
-        """The layers that draw, likewise."""
-        return keyed(self)
+    @property
+    def can_pack(self) -> bool:
+        """True if `forward` takes packed batches: where padding is masked and only mixers look across positions."""
+        mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
+        return self.masks_padding and not mixes_elsewhere
+
+    @property
+    def packs(self) -> bool:
+        """True if also the mixers compute nothing for padding."""
+        mixer = self.blocks[0].mixer
+        return self.can_pack and isinstance(mixer, Attention) and mixer.packs and not mixer.causal
 
     def freeze(self, groups: Iterable[Group]) -> None:
         """Weights of these groups are not trained."""

@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 
 from lra.ops.dropout import Dropout
 from lra.ops.mixer import Attention, Shape
-from lra.ops.numbering import ColumnRun, Numbers
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
@@ -30,10 +29,8 @@ class KeyPart:
     """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
 
     `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
-    `most`: how many keys a query has in texts of any length; noise is numbered by it.
     """
 
-    most: int
     rule: Rule | None = None
     letters: ClassVar[str] = "bhnjd"
 
@@ -45,11 +42,6 @@ class KeyPart:
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
         """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
-
-    def first(self, places: Tensor) -> Tensor:
-        """The number [N, b] of the first key of the part for a query, the others following; the keys that it may read
-        have those from 0 to `most` - 1, whatever the length."""
-        return torch.zeros_like(places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +60,6 @@ class Blocks(KeyPart):
         rows = first + self.table.clamp(0, blocks - 1)
         picked = x.flatten(1, 2).index_select(1, rows.flatten())
         return picked.unflatten(1, rows.shape).flatten(3, 4)
-
-
-class Window(Blocks):
-    """Blocks as wide as the length allows; of their keys those at most `most` // 2 positions from the query."""
-
-    def first(self, places: Tensor) -> Tensor:
-        return self.positions(places)[0, :, :, 0] - places + self.most // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +174,7 @@ class PatternAttention(Attention, abstract=True):
         length = q.shape[-2]
         width = self.width(length)
         places = torch.arange(-(-length // width) * width, device=q.device)
-        everywhere = Columns(columns=self.global_places(places[:length]), most=self._most_global())
+        everywhere = Columns(columns=self.global_places(places[:length]))
         places, missing = places.view(-1, width), len(places) - length
         parts = self.parts(places)
         real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
@@ -197,21 +182,21 @@ class PatternAttention(Attention, abstract=True):
         readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
         if len(everywhere.columns):
             parts, readable = [*parts, everywhere], [*readable, real]
-        numbers = [
-            ColumnRun(part.most, part.positions(places).shape[-1], part.first(places).flatten()) for part in parts
-        ]
+        positions = [part.positions(places) for part in parts]
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
+        columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)
         seen = [visible(part, places, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
         if any(isinstance(part, Strides) for part in parts):
-            mixed = self._weigh_parts(q, k, v, seen, parts, numbers)
+            mixed = self._weigh_parts(q, k, v, seen, parts, columns)
         else:
             k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
             outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
             mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
-            mixed = weigh(q, k, v, mask, self.scale, self.dropout, numbers)
+            mixed = weigh(q, k, v, mask, self.scale, self.dropout, columns)
         return mixed.flatten(2, 3)[:, :, :length]
 
     def _weigh_parts(
-        self, q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[KeyPart], numbers: Numbers
+        self, q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[KeyPart], columns: Tensor
     ) -> Tensor:
         """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
         q = q * self.scale
@@ -219,7 +204,7 @@ class PatternAttention(Attention, abstract=True):
         for part, seen_of_part in zip(parts, seen, strict=True):
             products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
             scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
-        weights = self.dropout(torch.cat(scores, dim=-1).softmax(dim=-1), numbers)
+        weights = self.dropout(torch.cat(scores, dim=-1).softmax(dim=-1), columns=columns)
         shares = weights.split([score.shape[-1] for score in scores], dim=-1)
         return sum(
             torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
@@ -236,9 +221,5 @@ class PatternAttention(Attention, abstract=True):
         if self.causal:
             earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
             mask = earlier if mask is None else mask & earlier
-        filled = weigh(q, k, v, mask, self.scale, self.row_dropout, self._most_global())
+        filled = weigh(q, k, v, mask, self.scale, self.row_dropout)
         return mixed.index_copy(2, rows, filled)
-
-    def _most_global(self) -> int:
-        """How many positions are global in the longest text."""
-        return len(self.global_places(torch.arange(self.shape.max_positions)))

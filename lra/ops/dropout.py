@@ -1,15 +1,16 @@
-"""Noise in training: the noise of a value is a pure function of (seed, step, layer, example, head, number).
+"""Noise in training: a pure function of (seed, step, layer, document, head, row, column) of a value.
 
-The number of a value stands for its coordinates (`numbering`). So, however a batch is cut into micro-batches, and
-however far it is padded, every example meets the same noise: the gradient of a step does not depend on the cut, and a
-resumed run needs no random state.
+A row is a position, or a query; a column is a channel, or a key. So the noise depends neither on how far a batch is
+padded, nor on whether it is packed, nor on how it is cut: the gradient of a step does not depend on the cut, and a
+resumed run needs no random state. A CPU compares 16-bit words of Philox with a threshold; an accelerator hashes
+coordinates, which a compiler fuses with the operations around.
+
+Legend: B documents, H heads, L positions, F channels, n queries, m keys, T rows of packed documents.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from math import ceil, log, prod
-from types import ModuleType
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -17,105 +18,140 @@ import torch
 from torch import Tensor, nn
 
 from lra.core import streams
-from lra.core.console import say
 from lra.ops.async_copy import to_device
-from lra.ops.noise import BatchWords, Noise, StepWords, rule_of
-from lra.ops.numbering import Numbers, count_of, numbers_of, places_of
+from lra.ops.packing import Packed
 
-LEVELS = 1 << 16  # probabilities are compared with 16-bit integers, so they are exact to 1.5e-5
-Dropped = Tensor | Noise
+LEVELS = 1 << 16  # a CPU's probabilities are exact to 1.5e-5
+JUMP = 1 << 16  # counters of Philox, of 16 words each, from row to row of weights
+ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd
+MIX, FINISH = -0x7A143595, -0x3D4D51CB  # of MurmurHash3's 32-bit finaliser (Appleby)
+
 Over = Literal["values", "channels"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseKey:
-    """Which noise: `words` from (seed, "dropout"), and the step, the layer and the rows of the batch."""
+    """Key of the noise of a layer in a batch; `rows`: the places of its documents in the step's batch."""
 
-    words: np.ndarray
+    seed: np.ndarray
     step: int
     layer: int
     rows: Sequence[int]
 
-    def bits(self, row: int, part: int) -> np.random.Philox:
-        """The raw bits of one row of the batch; a row may have several parts, such as heads."""
+    def words(self, row: int, shape: Sequence[int]) -> np.ndarray:
+        """16-bit words of one document for values [F], [L, F] or, row by row, [H, ..., m]."""
+        if len(shape) < 3:
+            size = prod(shape)
+            return self._philox(row, 0).random_raw(-(-size // 4)).view(np.uint16)[:size].reshape(shape)
+        blocks = -(-shape[-1] // 16)
+        words = np.empty((shape[0], prod(shape[1:-1]), 4 * blocks), np.uint64)
+        for head, of_head in enumerate(words):
+            philox = self._philox(row, head)
+            for of_row in of_head:
+                of_row[:] = philox.random_raw(4 * blocks)
+                philox.advance(JUMP - blocks)
+        return words.view(np.uint16)[..., : shape[-1]].reshape(shape)
+
+    def _philox(self, row: int, head: int) -> np.random.Philox:
         return np.random.Philox(
-            key=self.words, counter=np.array([0, row | part << 32, self.layer, self.step], np.uint64)
+            key=self.seed, counter=np.array([0, row | head << 32, self.layer, self.step], np.uint64)
         )
 
 
-@dataclass
-class NoiseState:
-    """What a module that draws is told: `layer`, which of those in the model it is; `parts`, how many a row had the
-    last time. It stands apart, since a module takes a hundred times as long to set an attribute of its own."""
-
-    keys: "StepKeys | None" = None
-    layer: int = 0
-    parts: int = 1
-
-
 class Keyed(nn.Module):
-    """Whatever draws in training; `set_keys` says what."""
+    """A layer that draws noise in training, by the key that `set_keys` gives it; `hashed`: also a CPU hashes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.noise_state = NoiseState()
+        self.key: NoiseKey | None = None
+        self.words: Tensor | None = None  # [B] int32: what a hash makes of the key
+        self.hashed = False
 
-    def key(self, rows: int) -> NoiseKey:
-        """The key of this batch of so many rows."""
-        keys = self.noise_state.keys
-        if keys is None or len(keys.rows) != rows:
+    def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
+        """Uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [T, F]."""
+        self._check(len(x) if packed is None else len(packed.mask))
+        words, device = self.words.to(x.device), x.device
+        columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
+        if packed is not None:
+            words, rows = words[packed.document].unsqueeze(1), packed.position.unsqueeze(1)
+        else:
+            axes = x.shape[2:-1] if x.dim() > 3 else x.shape[1:-1]
+            rows = torch.arange(prod(axes), dtype=torch.int32, device=device).view(*axes, 1)
+            if x.dim() > 3:
+                words = words.unsqueeze(1) + torch.arange(x.shape[1], dtype=torch.int32, device=device) * HEAD
+            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))
+        if getattr(self, "over", "values") == "channels":
+            rows = torch.zeros_like(rows)
+        mixed = rows * ROW + words + columns * COLUMN
+        mixed = ((mixed ^ (mixed >> 16 & 0xFFFF)) * MIX) ^ words
+        return (mixed ^ (mixed >> 13 & 0x7FFFF)) * FINISH
+
+    def _check(self, documents: int) -> None:
+        if self.words is None or len(self.words) != documents:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
-        return NoiseKey(words=keys.words, step=keys.step, layer=self.noise_state.layer, rows=keys.rows)
 
 
 class Dropout(Keyed):
-    """Zeroes a value of x [B, ...] with probability p in training, and scales the others by 1 / (1 - p).
+    """Zeroes values of x with probability p in training, and scales the others by 1 / (1 - p).
 
-    From four axes on the second is that of heads, each of which has a stream of noise by itself. With `over="channels"`
-    x [B, L, D] is zero in whole channels: at all positions of an example, or at none (Tompson et al. 2015).
+    With `over="channels"` x [B, L, F] is zero in whole channels: at all positions of a document, or at none (Tompson et
+    al. 2015).
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:
         super().__init__()
-        self.p = p
-        self.numbers: Numbers = "channels" if over == "channels" else "order"
-        self.as_mask = False  # where torch.compile takes what `draw` returns
+        self.p, self.over = p, over
 
-    def forward(self, x: Tensor, numbers: Numbers | None = None) -> Tensor:
-        dropped = self.draw(x.shape, x.device, numbers)
-        return x if dropped is None else _Drop.apply(x, dropped, self.scale)
+    def forward(
+        self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None, *, folded: bool = False
+    ) -> Tensor:
+        """Drop values of x, which is as for `hash`.
 
-    def draw(self, shape: Sequence[int], device: torch.device, numbers: Numbers | None = None) -> Dropped | None:
-        """What `zero_` shall drop of x; None where nothing is."""
-        return self.drawn(shape, device, self.numbers if numbers is None else numbers) if self.drops else None
-
-    def drawn(self, shape: Sequence[int], device: torch.device, numbers: Numbers) -> Dropped:
-        """What `draw` gives, by the key of this batch."""
-        key = self.key(shape[0])
-        if self.by_rule(device):
-            parts, inner = _heads(shape)
-            self.noise_state.parts = parts
-            return rule_of(self.noise_state.keys.batch.on(device, key.layer, parts), inner, _level(self.p), numbers)
-        if device.type == "cpu":
-            return torch.from_numpy(_dropped(key, shape, self.p, numbers))
-        return _kept(key, shape, self.p, device, numbers)
-
-    def by_rule(self, device: torch.device) -> bool:
-        """Whether what `draw` returns there is a rule, for a kernel."""
-        return not self.as_mask and has_kernel(device)
+        Args:
+            x: the values.
+            packed: the layout of packed rows.
+            columns: of the values, as far as they broadcast; None: 0, 1, 2 ...
+            folded: only set zeros, in place, where `drops_in_place`; what follows has the scale.
+        """
+        if not self.drops:
+            return x
+        if columns is None and self.drops_in_place(x):
+            self._check(len(x) if packed is None else len(packed.mask))
+            dropped = torch.from_numpy(self._dropped(x.shape, packed))
+            return _Drop.apply(x, dropped, 1.0 if folded else self.scale, folded)
+        kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
+        return torch.where(kept, x * self.scale, 0)
 
     @property
     def drops(self) -> bool:
-        """Whether any value is dropped."""
+        """True in training if p is positive."""
         return self.training and self.p > 0
 
     @property
     def scale(self) -> float:
-        """What the values that stay are multiplied by."""
-        return 1 / (1 - self.p) if self.training else 1.0
+        """Factor of the values that are kept."""
+        return 1 / (1 - self.p)
+
+    def drops_in_place(self, x: Tensor) -> bool:
+        """True on a CPU, unless noise is hashed."""
+        return self.drops and x.device.type == "cpu" and not self.hashed
+
+    def _dropped(self, shape: Sequence[int], packed: Packed | None) -> np.ndarray:
+        """Flat places of the dropped values: they are few, so cheaper to keep and to set than a mask."""
+        channels, level, start, dropped = self.over == "channels", round(self.p * LEVELS), 0, []
+        shapes = [shape[1:]] * len(shape) if packed is None else [(length, shape[1]) for length in packed.lengths]
+        shapes = [shape[1:]] * len(self.key.rows) if packed is None else shapes
+        for row, of_document in zip(self.key.rows, shapes, strict=True):
+            words = self.key.words(row, of_document[-1:] if channels else of_document)
+            places = np.flatnonzero(words < level)
+            if channels:
+                places = (np.arange(prod(of_document[:-1]))[:, None] * of_document[-1] + places).ravel()
+            dropped.append(places + start)
+            start += prod(of_document)
+        return np.concatenate(dropped)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}, numbers={self.numbers}"
+        return f"p={self.p}, over={self.over}"
 
 
 class Gumbel(Keyed):
@@ -124,172 +160,39 @@ class Gumbel(Keyed):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        return x + self.drawn(x.shape, x.device).to(x.dtype)
-
-    def drawn(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        """The noise of this batch, in float64."""
-        key, (heads, *pairs) = self.key(shape[0]), shape[1:]
-        words = np.stack([key.bits(row, head).random_raw(prod(pairs)) for row in key.rows for head in range(heads)])
-        uniform = (words >> np.uint64(11)) * 2.0**-53 + 2.0**-54
-        noise = torch.from_numpy(-np.log(-np.log(uniform)))[:, numbers_of(pairs, "pairs", torch.device("cpu"))]
-        return to_device(noise.view(shape), device)
-
-
-def has_kernel(device: torch.device) -> bool:
-    """Whether a kernel can drop values there."""
-    return device.type == "cuda" and kernel() is not None
-
-
-@cache
-def kernel() -> ModuleType | None:
-    """The module `noise_kernel`; None, and it is said once, where Triton is missing."""
-    try:
-        from lra.ops import noise_kernel
-    except ImportError:
-        say("dropout: Triton is not installed, so its noise takes several passes over memory; pip install triton")
-        return None
-    return noise_kernel
-
-
-class StepKeys:
-    """Names the noise of a step for the `layers` of a model that draw; `rows` are the places of its documents in the
-    batch."""
-
-    def __init__(self, layers: Sequence[Keyed], *, seed: int, step: int, rows: Sequence[int]) -> None:
-        self.words, self.step = _key_words(seed), step
-        self._of_step = StepWords(self.words, step, rows, [module.noise_state.parts for module in layers])
-        self._places = {row: place for place, row in enumerate(rows)}
-        self.set(rows)
-        for layer, module in enumerate(layers):
-            module.noise_state.keys, module.noise_state.layer = self, layer
-
-    def set(self, rows: Sequence[int]) -> None:
-        """The next forward pass is of these rows of the step; before, it is of all."""
-        self.rows, self.batch = rows, BatchWords(self._of_step, [self._places[row] for row in rows])
-
-
-@lru_cache(maxsize=1)
-def _key_words(seed: int) -> np.ndarray:
-    """The same for all steps."""
-    return streams.key(seed, "dropout")
-
-
-def keyed(model: nn.Module) -> list[Keyed]:
-    """The layers of a model that draw."""
-    return [module for module in model.modules() if isinstance(module, Keyed)]
+        uniform = (self.hash(x).double() + (2**31 + 0.5)) * 2.0**-32
+        return x - (-uniform.log()).log().to(x.dtype)
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-    """Name the noise of the next forward pass, which has all rows of a step."""
-    StepKeys(keyed(model), seed=seed, step=step, rows=rows)
+    """Set the noise of the next forward pass; `rows`: the places of its documents in the batch of the step."""
+    layers = [module for module in model.modules() if isinstance(module, Keyed)]
+    if not layers:
+        return
+    key = streams.key(seed, "dropout")
+    philox = np.random.Philox(key=key, counter=np.array([0, 0, 1 << 63, step], np.uint64))
+    raw = philox.random_raw((max(rows, default=0) + 1) * len(layers)).astype(np.uint32).view(np.int32)
+    words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
+    parameter = next(model.parameters(), None)
+    words = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
+    for layer, (module, of_layer) in enumerate(zip(layers, words, strict=True)):
+        module.key, module.words = NoiseKey(seed=key, step=step, layer=layer, rows=rows), of_layer
 
 
 class _Drop(torch.autograd.Function):
-    """x scale, but zero where dropped."""
+    """x scale, but zero at flat places."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, dropped: Dropped, scale: float) -> Tensor:
-        places, ctx.rule = apart(dropped)
-        ctx.save_for_backward(places)
+    def forward(ctx, x: Tensor, dropped: Tensor, scale: float, in_place: bool) -> Tensor:
+        ctx.save_for_backward(dropped)
         ctx.scale = scale
-        return scaled(x, dropped, scale)
+        if in_place:
+            ctx.mark_dirty(x)
+        else:
+            x = x.contiguous() * scale
+        x.view(-1).index_fill_(0, dropped, 0)
+        return x
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return _Drop.apply(grad, ctx.rule or places, ctx.scale), None, None
-
-
-def apart(dropped: Dropped | None) -> tuple[Tensor | None, Noise | None]:
-    """What autograd keeps: a tensor, which it frees after use, or a rule, which is small."""
-    return (None, dropped) if isinstance(dropped, Noise) else (dropped, None)
-
-
-def scaled(x: Tensor, dropped: Dropped, scale: float) -> Tensor:
-    """x scale, but zero where dropped."""
-    if isinstance(dropped, Noise):
-        return kernel().drop(x, dropped, scale)
-    return zero_(x * scale, dropped)
-
-
-def zero_(x: Tensor, dropped: Dropped | None) -> Tensor:
-    """x, zero in place where dropped, which is given by its flat places, by a mask of x's size, True where kept, or by
-    rule."""
-    if dropped is None:
-        return x
-    x = x.contiguous()
-    if isinstance(dropped, Noise):
-        return kernel().drop(x, dropped, 1.0, out=x)
-    if dropped.dtype == torch.bool:
-        return x.mul_(dropped.view(x.shape))
-    x.view(-1).index_fill_(0, dropped, 0)
-    return x
-
-
-def _dropped(key: NoiseKey, shape: Sequence[int], p: float, numbers: Numbers = "order") -> np.ndarray:
-    """Flat places [n] int64 of the values of `shape` [B, ...] that are dropped: on a CPU cheaper to draw, keep and set
-    than a mask, since they are few."""
-    heads, inner = _heads(shape)
-    size, count = prod(inner), count_of(inner, numbers)
-    dropped = []
-    for place, row in enumerate(key.rows):
-        for head in range(heads):
-            in_head = places_of(_thin(key.bits(row, head), count, p), inner, numbers)
-            dropped.append(in_head + (place * heads + head) * size)
-    return np.concatenate(dropped)
-
-
-def _heads(shape: Sequence[int]) -> tuple[int, Sequence[int]]:
-    """How many heads x of `shape` [B, ...] has, and the axes within one."""
-    return (shape[1], shape[2:]) if len(shape) > 3 else (1, shape[1:])
-
-
-def _thin(bits: np.random.Philox, size: int, p: float) -> np.ndarray:
-    """The places below `size` of independent drops with probability p, ascending: the sums of geometric gaps."""
-    gaps, drops, mean = _gaps(p)
-    drawn, end = [], -1
-    while end < size - 1:
-        expected = (size - 1 - end) / mean
-        words = bits.random_raw(ceil((expected + 4 * expected**0.5 + 4) / 4)).view(np.uint16)
-        places = np.cumsum(gaps[words], dtype=np.int64)
-        places += end
-        end = int(places[-1])
-        inside = places[: np.searchsorted(places, size)]
-        drawn.append(inside[words[: len(inside)] < drops])
-    return np.concatenate(drawn)
-
-
-@cache
-def _gaps(p: float) -> tuple[np.ndarray, int, float]:
-    """How far each 16-bit word advances to the next drop [LEVELS], from which word on it is no drop, and the mean
-    advance.
-
-    Gaps are geometric. Those beyond the last in the table (one in sixteen, unless p is tiny) advance to there without
-    a drop and draw again, which changes nothing, since they have no memory; so no gap in the table is rare.
-    """
-    last = min(max(1, ceil(log(1 / 16) / log(1 - p))), LEVELS // 16)
-    bounds = np.rint(LEVELS * (1 - (1 - p) ** np.arange(last + 1))).astype(np.int64)  # words below: gap <= index
-    gaps = np.full(LEVELS, last, dtype=np.min_scalar_type(last))  # small, so that a cache holds the table
-    gaps[: bounds[-1]] = np.repeat(np.arange(1, last + 1), np.diff(bounds))
-    return gaps, int(bounds[-1]), float(gaps.mean())
-
-
-def _kept(key: NoiseKey, shape: Sequence[int], p: float, device: torch.device, numbers: Numbers = "order") -> Tensor:
-    """True where a value of `shape` [B, ...] is kept: a hash of its number and its row's word, so that an accelerator
-    needs no generator and no copy."""
-    heads, inner = _heads(shape)
-    words = np.array([key.bits(row, head).random_raw() >> 1 for row in key.rows for head in range(heads)], np.int64)
-    mixed = _mix(_mix(numbers_of(inner, numbers, device)) ^ to_device(torch.from_numpy(words), device)[:, None])
-    return ((mixed & (LEVELS - 1)) >= _level(p)).view(shape)
-
-
-def _level(p: float) -> int:
-    """Below which of the levels a value is dropped."""
-    return round(p * LEVELS)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """A bijection of 64-bit integers that spreads every bit (the finaliser of SplitMix64)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * (factor - (1 << 64))
-    return x ^ (x >> 31 & (1 << 33) - 1)
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Drop.apply(grad, *ctx.saved_tensors, ctx.scale, False), None, None, None

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lra.ops.mixer import Attention, Shape, without_padding
+from lra.ops.packing import Packed
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import causal_product
 
@@ -48,12 +49,27 @@ class KernelAttention(Attention, abstract=True):
             total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)
             return total / self.denominator(mass)
 
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            phi_q, phi_k = self.packed_features(q, k, packed)
+            phi_k = without_padding(phi_k, packed.chunk_mask)
+            v = pad(v, (0, 1), value=1.0)
+            state = packed.sum_chunks(v.mT @ phi_k)
+            state = state if q.shape[2] == 1 else packed.of_chunks(state)
+            total, mass = (phi_q @ state.mT).split([v.shape[-1] - 1, 1], dim=-1)
+            return total / self.denominator(mass)
+
+    def packed_features(self, q: Tensor, k: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Compute `features` of chunks [C, H, CHUNK, Dh], for classes with `packs`; q may be [B, H, 1, Dh]."""
+        return self.features(q, k, packed.chunk_mask)
+
     def denominator(self, mass: Tensor) -> Tensor:
         """phi(q_i) . z, kept away from zero."""
         return mass + self.eps
 
 
-def exponentials(log_q: Tensor, log_k: Tensor, causal: bool) -> tuple[Tensor, ...]:
+def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | None = None) -> tuple[Tensor, ...]:
     """What `features` returns for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
 
     The exponents are shifted by maxima, through which no gradient goes, since they cancel between the weighted sum
@@ -65,13 +81,17 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool) -> tuple[Tensor, ..
         top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
         before = pad(top, (0, 0, 1, -1), value=-torch.inf)
         log_decay = [(before - top).masked_fill(before == -torch.inf, 0).squeeze(-1)]
+    elif packed is not None:
+        top = packed.max_over_documents(log_k)
+        log_decay = []
     else:
         top = log_k.detach().amax(dim=-2, keepdim=True)
         log_decay = []
     top = top.masked_fill(top == -torch.inf, 0)  # no real key, or none so far
+    by_chunk = top if packed is None else top[packed.owner]
     if not causal:
-        log_q = log_q + top
-    return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - top).exp(), *log_decay
+        log_q = log_q + (top if log_q.shape[2] == 1 else by_chunk)
+    return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - by_chunk).exp(), *log_decay
 
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

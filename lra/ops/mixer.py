@@ -18,6 +18,7 @@ from lra.core import streams
 from lra.core.errors import UserError
 from lra.ops.contract import check_definition, check_output
 from lra.ops.dropout import Dropout, Over
+from lra.ops.packing import Packed, take
 from lra.ops.precision import autocast_dtype
 
 
@@ -134,9 +135,24 @@ class Mixer(nn.Module):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Classes with `reads_few` take `reads`, too: how many outputs, from the first on, are wanted."""
 
-    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
-        """`forward`, cut to the first `reads` outputs if that is a number; raises UserError where what it gives is
-        not like x."""
+    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+        """Call `forward` and check its output.
+
+        Args:
+            x: [B, L, D], or the rows [T, D] of a packed batch.
+            key_mask: [B, L], True at real positions; None with a packed batch.
+            reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
+            packed: the layout of a packed batch, which `forward` gets padded.
+
+        Returns:
+            [B, L or reads, D], or the rows [T, D] of a packed batch.
+
+        Raises:
+            UserError: `forward` returns another shape or type.
+        """
+        if packed is not None:
+            mixed = self.mix(packed.pad(x), packed.mask, reads)
+            return packed.unpad(mixed) if reads is None else mixed
         few = reads is not None and self.reads_few
         mixed = self(x, key_mask, reads) if few else self(x, key_mask)
         expected = x[:, :reads].shape if few else x.shape
@@ -173,6 +189,7 @@ class Attention(Mixer, abstract=True):
     """Multi-head shell: projections around `attend`; `out_proj=False` sends the heads straight on (SimpleTRON)."""
 
     projects_out = True
+    packs: ClassVar[bool] = False  # defines `attend_packed`
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -193,8 +210,34 @@ class Attention(Mixer, abstract=True):
         check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
         return self.out(merge_heads(mixed))
 
+    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+        if packed is None or not self.packs or self.causal:
+            return super().mix(x, key_mask, reads, packed)
+        x = x.to(autocast_dtype(x))
+        q = self.query(x) if reads is None else self.query(take(x, packed.first)).unsqueeze(1)
+        q, k, v = (
+            split_heads(packed.chunk(part) if part.dim() == 2 else part, self.shape.heads)
+            for part in (q, self.key(x), self.value(x))
+        )
+        mixed = merge_heads(self.attend_packed(q, k, v, packed))
+        return self.out(packed.unchunk(mixed) if reads is None else mixed)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        """Compute `attend` of a packed batch, for classes with `packs`.
+
+        Args:
+            q: [C, H, CHUNK, Dh] by chunks, or [B, H, 1, Dh] of the first position of each document.
+            k: [C, H, CHUNK, Dh]; v likewise. Projections of slots without a position are zero.
+            packed: the layout.
+
+        Returns:
+            A tensor like q.
+        """
+        raise NotImplementedError
+
     def project(self, x: Tensor, reads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, H, L or reads, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
+        x = x.to(autocast_dtype(x))  # once for all three
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
         return q, k, v

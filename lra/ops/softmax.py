@@ -9,7 +9,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lra.ops.dropout import Dropout
 from lra.ops.mixer import Card, Mixer, Shape
-from lra.ops.numbering import Numbers
 
 Scale = Literal["head_dim", "qkv_dim"]
 ScaleOrNone = Literal[Scale, "none"]
@@ -60,12 +59,17 @@ def weigh(
     mask: Tensor | None,
     scale: float,
     dropout: Dropout,
-    numbers: Numbers = "order",
+    columns: Tensor | None = None,
 ) -> Tensor:
-    """softmax(q k^T scale) v with dropout on the weights; q [B, ..., n, d], k, v [B, ..., m, d], mask True = attend,
-    with axes of 1 where it is the same; `numbers` of the weights of a head, [..., n, m].
+    """Compute softmax(q k^T scale) v with dropout on the weights; a row that may attend to nothing is finite.
 
-    A row that may attend to nothing gives finite values.
+    Args:
+        q: [B, H, ..., n, d].
+        k: [B, H, ..., m, d]; v likewise.
+        mask: [B, H, ..., n, m], True where a query may attend to a key, with axes of 1 where it is the same.
+        scale: factor of the scores.
+        dropout: drops weights.
+        columns: positions of the keys [..., m] for the noise; None: 0 to m - 1.
     """
     if not dropout.drops:
         if q.dim() > 4:  # the fused kernels take one axis of heads
@@ -77,4 +81,4 @@ def weigh(
     scores = (q * scale) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return dropout(scores.softmax(dim=-1), numbers) @ v
+    return dropout(scores.softmax(dim=-1), columns=columns) @ v

@@ -10,6 +10,7 @@ from typing import Any
 
 from lra.core import paths
 from lra.core.files import digest
+from lra.core.streams import NOISE_VERSION
 from lra.core.version import __version__
 
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
@@ -31,6 +32,7 @@ def environment(data_digest: str, device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": _device(device),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "noise": NOISE_VERSION,
     }
 
 
@@ -54,6 +56,7 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
         "platform": f"{platform.system()} {platform.machine()}",
         **_cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "noise": NOISE_VERSION,
         "threads": torch.get_num_threads(),
         "device": _device(device),
         "precision": precision,

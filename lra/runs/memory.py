@@ -1,6 +1,6 @@
 """What a training step keeps in memory, counted on tensors without data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -33,8 +33,7 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
     not counted.
 
     An activation is what autograd saves, each storage once, without weights and tokens. Counted is what an accelerator
-    with Triton keeps: no noise, since the backward pass makes it again (a CPU keeps 8 bytes for each value that is
-    dropped, a compiled block a byte for each value); softmax without dropout by a fused scaled_dot_product_attention,
+    keeps: no noise, since a compiled block makes it again (a CPU keeps 8 bytes for each value that is dropped); softmax without dropout by a fused scaled_dot_product_attention,
     which keeps its arguments, its output and a number for each row, wherever the one of CPUs takes the arguments: an
     accelerator without such a kernel keeps the weights, too. Under bf16 softmax is of fp32.
     """
@@ -45,7 +44,7 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
         model.redraw(0, 0)
         for module in model.modules():
             if isinstance(module, Dropout):
-                module.draw = partial(_weightless, module)
+                module.forward = partial(_weightless, module)
         few, more = (_activations(model, system.builder.facts, precision, examples) for examples in (2, 3))
     each = more - few
     rest = few - 2 * each + sum(value.nbytes for value in model.state_dict().values())
@@ -67,9 +66,9 @@ def _activations(model: Model, facts: TaskSpec, precision: Precision, examples: 
     return kept
 
 
-def _weightless(dropout: Dropout, shape: Sequence[int], device: torch.device, *_: object) -> Tensor | None:
-    """Noise that takes a byte."""
-    return torch.ones((), dtype=torch.bool, device=device).expand(*shape) if dropout.drops else None
+def _weightless(dropout: Dropout, x: Tensor, *_: object, **__: object) -> Tensor:
+    """Dropout that keeps nothing."""
+    return x * 1.0 if dropout.drops else x
 
 
 class _FullSoftmax(TorchFunctionMode):

@@ -19,7 +19,7 @@ from lra.runs.initial_weights import draw_model
 from lra.runs.memory import memory
 from lra.runs.micro_batch import by_tokens
 from lra.runs.stand_in import stand_in
-from lra.training.adamw import AdamW
+from lra.training.adamw import make_optimizer
 from lra.training.update import update
 
 SECONDS = 10  # that measuring a step may take
@@ -83,7 +83,7 @@ def _measure(send: Callable[[StepCost], None], settings: Settings, system: Syste
     memory = PeakMemory(device)
     with suppress(Exception):  # a system that fails says so when it is run
         model = draw_model(system, facts, settings.seed).to(device)
-        optimizer = AdamW(model, recipe)
+        optimizer = make_optimizer(model, recipe)
         split = stand_in(facts, recipe.batch_size, settings.seed)
         for examples in sorted({1, min(recipe.micro_batch, recipe.batch_size), recipe.batch_size}):
             for step in range(2):

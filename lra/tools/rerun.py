@@ -26,7 +26,7 @@ from lra.runs.status import completed_record
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
-ONCE = {"backend": "torch"}  # where a record does not say: before there was another
+ONCE = {"backend": "torch", "noise": 1}  # where a record does not say: before there was another
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
 
 
@@ -61,11 +61,15 @@ class KeptRun:
 
 @dataclass(frozen=True)
 class RerunComparison:
-    """A run that was trained again into `folder`: the `numbers` and `conditions` that were others, each in a line."""
+    """A run that was trained again into `folder`: the `numbers` and `conditions` that were others, each in a line.
+
+    `noise`: why the numbers cannot be equal, where the run draws noise and that has changed since.
+    """
 
     folder: Path
     numbers: list[str]
     conditions: list[str]
+    noise: str | None
 
 
 def find_kept_run(path: Path) -> KeptRun:
@@ -103,9 +107,16 @@ def rerun(run_kept: KeptRun, asked: Settings) -> RerunComparison:
     was, now = comparable_results(earlier), comparable_results(made)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
-    conditions = (ONCE | each["provenance"] for each in (earlier, made))
+    conditions = [ONCE | each["provenance"] for each in (earlier, made)]
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
-    return RerunComparison(job.folder, numbers, told)
+    return RerunComparison(job.folder, numbers, told, _changed_noise(job.settings, *conditions))
+
+
+def _changed_noise(settings: Settings, earlier: dict[str, Any], made: dict[str, Any]) -> str | None:
+    draws = settings.model["dropout"] > 0 or settings.attention.get("gumbel")
+    if not draws or earlier["noise"] == made["noise"]:
+        return None
+    return f"noise in training was version {earlier['noise']}, now {made['noise']}, so its numbers cannot be equal"
 
 
 def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Settings:

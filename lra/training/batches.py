@@ -13,12 +13,14 @@ from lra.config.settings import Precision
 from lra.core import streams
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops.async_copy import to_device
+from lra.ops.async_copy import is_asynchronous, to_device
+from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
 # What a micro-batch costs besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
+PADDED = 0.05  # the share of padding in the tokens of a part above which an accelerator packs it
 
 Item = TypeVar("Item")
 
@@ -58,7 +60,8 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     Where padding takes part in the model, a part is the next `size` examples at `max_len`. Where padding is masked,
     examples are sorted by length and each part is padded to its own longest document. A part then has at most the
     tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least, unless the
-    model has norms over the batch. The lengths of a model with `few_lengths` are rounded up before.
+    model has norms over the batch. Padding does not count where also the mixers are packed. The lengths of a model with
+    `few_lengths` are rounded up before.
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
     if model.few_lengths:
@@ -69,8 +72,14 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
             part = places[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    order = distributed.share(np.argsort(-lengths, kind="stable"))
-    overhead = OVERHEAD[next(model.parameters()).device.type] // model.dim
+    order, device = distributed.share(np.argsort(-lengths, kind="stable")), next(model.parameters()).device
+    if is_asynchronous(device) and model.packs:
+        part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)
+        for number in np.unique(part_of):
+            places = order[part_of == number]
+            yield places, int(lengths[places].max())
+        return
+    overhead = OVERHEAD[device.type] // model.dim
     for part in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
 
@@ -104,13 +113,23 @@ def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[sli
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """Some examples of a batch, as read: `places` [m] in the batch, tokens [m P, length], targets [m] or [m, length],
-    the positions that are scored (see `Split.scored`), and how many tokens are real."""
+    the positions that are scored (see `Split.scored`), and the tokens of each document [m P]."""
 
     places: np.ndarray
     tokens: np.ndarray
     targets: np.ndarray
     scored: np.ndarray | None
-    real: int
+    lengths: np.ndarray
+
+    @property
+    def real(self) -> int:
+        """Tokens without padding."""
+        return int(self.lengths.sum())
+
+    def packs(self, model: Model) -> bool:
+        """True if the part is packed: on an accelerator where enough of it is padding."""
+        worth = self.real < (1 - PADDED) * self.tokens.size and bool((self.lengths + model.cls).all())
+        return worth and model.can_pack and is_asynchronous(model.every_parameter[0].device)
 
     @property
     def rows(self) -> list[int]:
@@ -133,7 +152,7 @@ def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) ->
         tokens=split.pad(chosen, length),
         targets=split.targets(chosen),
         scored=split.scored(chosen, length),
-        real=int(split.lengths(chosen).sum()),
+        lengths=split.lengths(chosen).flatten(),
     )
 
 
@@ -152,6 +171,9 @@ def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tenso
     tokens = to_device(torch.from_numpy(part.tokens), device).long()
     labels = to_device(torch.from_numpy(part.targets), device)
     scored = None if part.scored is None else to_device(torch.from_numpy(part.scored), device)
+    packed = None
+    if part.packs(model):
+        packed = Packed.of(part.lengths + model.cls, tokens.shape[1] + model.cls, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        logits = model(tokens, scored).flatten(0, -2)
+        logits = model(tokens, scored, packed).flatten(0, -2)
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()

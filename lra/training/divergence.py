@@ -46,8 +46,7 @@ def _activations(
     """The first part of a batch with a loss that is not finite, and the first values there that are not, if there are
     any; and the largest values of the batch.
 
-    Every module has a hook, so feed-forward nets and the Gram form, otherwise one piece, run layer by layer: the first
-    values are those of a layer.
+    A hook at every module notes them; compiled blocks run uncompiled, since inside of these none is called.
     """
     sizes: dict[str, float] = {}
     largest, where = -1.0, None
@@ -59,7 +58,7 @@ def _activations(
 
         return hook
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, torch.compiler.set_stance("force_eager"):
         for name, module in model.named_modules():
             if name:
                 hooks.enter_context(module.register_forward_hook(note(name)))

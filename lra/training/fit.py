@@ -16,7 +16,7 @@ from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
-from lra.training.adamw import AdamW
+from lra.training.adamw import make_optimizer
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
@@ -47,9 +47,9 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
-        if recipe.compile:
+        if is_asynchronous(next(model.parameters()).device) if recipe.compile is None else recipe.compile:
             compile_blocks(model)
-        self.optimizer = AdamW(model, recipe)
+        self.optimizer = make_optimizer(model, recipe)
         self.step = 0
         self.updates: deque[Update] = deque()  # those not looked at yet, the last ones of `step`
         self.losses: list[float] = []  # of all steps that were looked at

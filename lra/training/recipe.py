@@ -63,7 +63,7 @@ class Recipe:
     groups: dict[str, dict[str, Any]] | None
     minutes: PositiveFloat | None
     processes: PositiveInt
-    compile: bool
+    compile: bool | None
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import AsyncNumbers
 from lra.training import distributed
-from lra.training.adamw import AdamW, total_norm
+from lra.training.adamw import set_learning_rate
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
 from lra.training.divergence import Diverged, cause_of
 from lra.training.losses import summed_loss
@@ -51,31 +51,31 @@ class Update:
 
 
 def compile_blocks(model: Model) -> None:
-    """torch.compile each block. Noise is drawn outside of what is compiled; lengths that vary share one graph or a few,
-    but in mixers that take one for each, whose batches are padded to few lengths. From the limit below on, nothing more
-    is compiled."""
-    torch._dynamo.config.recompile_limit = 64  # each block in training and evaluation, and for all tokens and the CLS
+    """Compile each block; noise is then hashed, on a CPU, too.
+
+    Lengths that vary share one graph or a few, but in mixers that take one for each, whose batches are padded to few
+    lengths. From the limit below on, nothing more is compiled.
+    """
+    torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"train.compile=true: torch.compile does not work here ({reason}); it needs a C++ compiler, and "
-            "on an accelerator Triton; or use train.compile=false"
+            f"train.compile: torch.compile does not work here ({reason}); it needs a C++ compiler, and on an "
+            "accelerator Triton; or use train.compile=false"
         ) from None
     for module in model.modules():
-        if isinstance(module, (dropout.Dropout, dropout.Gumbel)):
-            module.drawn = torch.compiler.disable(module.drawn)
-        if isinstance(module, dropout.Dropout):
-            module.as_mask = True
+        if isinstance(module, dropout.Keyed):
+            module.hashed = True
     model.few_lengths = model.masks_padding and not model.blocks[0].mixer.one_graph
     for block in model.blocks:
-        block.compile()
+        block.compile(dynamic=True if model.blocks[0].mixer.one_graph else None)
 
 
 def update(
     model: Model,
-    optimizer: AdamW,
+    optimizer: torch.optim.AdamW,
     split: Split,
     examples: np.ndarray,
     recipe: Recipe,
@@ -107,12 +107,13 @@ def update(
 
     told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
-    norm = total_norm(gradients)
+    norm = torch.nn.utils.get_total_norm(gradients)
     numbers = torch.cat([told, norm.double().view(1)])
     optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
-    optimizer.step_at(lr)
+    set_learning_rate(optimizer, lr)
+    optimizer.step()
     return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers), cause=cause)
 
 
@@ -137,11 +138,11 @@ def accumulate(
     device = model.every_parameter[0].device
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
-    keys, done = dropout.StepKeys(model.keyed, seed=seed, step=step, rows=range(len(examples) * split.documents)), 0
+    done = 0
     for part in micro_batches(model, split, examples, micro_batch) if parts is None else parts:
         if distributed.count() == 1:
             on_micro_batch(done, len(examples))
-        keys.set(part.rows)
+        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
         loss = summed_loss(logits, labels) / predictions
         loss.backward()

@@ -1,0 +1,110 @@
+"""Packed batches: documents laid end to end, without padding.
+
+Legend: B documents, N positions of the longest, T positions of all, C chunks, D width.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.ops.async_copy import to_device
+
+CHUNK = 128  # positions of a chunk, which are of one document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """The layout of packed rows [T, ...], and the ways to a padded batch [B, N, ...] and to chunks [C, CHUNK, ...]."""
+
+    lengths: tuple[int, ...]  # [B] on the host
+    document: Tensor  # [T] int32
+    position: Tensor  # [T] int32
+    first: Tensor  # [B] the row of position 0
+    places: Tensor  # [T] in the padded batch [B N]
+    slots: Tensor  # [T] in the chunks [C CHUNK]
+    mask: Tensor  # [B, N] True at real positions
+    chunk_mask: Tensor  # [C, CHUNK], likewise
+    owner: Tensor  # [C] the document of a chunk
+
+    @classmethod
+    def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
+        """Lay out documents with so many positions [B], all positive; `longest`: N."""
+        rows, chunks = np.arange(lengths.sum()), -(-lengths // CHUNK)
+        document, first = np.repeat(np.arange(len(lengths)), lengths), lengths.cumsum() - lengths
+        position = rows - first[document]
+        slots = (chunks.cumsum() - chunks)[document] * CHUNK + position
+        chunk_mask = np.zeros(chunks.sum() * CHUNK, dtype=bool)
+        chunk_mask[slots] = True
+        arrays = {
+            "document": document.astype(np.int32),
+            "position": position.astype(np.int32),
+            "first": first,
+            "places": document * longest + position,
+            "slots": slots,
+            "mask": np.arange(longest) < lengths[:, None],
+            "chunk_mask": chunk_mask.reshape(-1, CHUNK),
+            "owner": np.repeat(np.arange(len(lengths)), chunks),
+        }
+        tensors = {name: to_device(torch.from_numpy(array), device) for name, array in arrays.items()}
+        return cls(lengths=tuple(lengths.tolist()), **tensors)
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[T, D] -> [B, N, D], with zeros at padding."""
+        return put(x, self.places, self.mask.shape)
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [T, D]."""
+        return take(x.flatten(0, 1), self.places)
+
+    def chunk(self, x: Tensor) -> Tensor:
+        """[T, D] -> [C, CHUNK, D], with zeros where a document ends within a chunk."""
+        return put(x, self.slots, self.chunk_mask.shape)
+
+    def unchunk(self, x: Tensor) -> Tensor:
+        """[C, CHUNK, D] -> [T, D]."""
+        return take(x.flatten(0, 1), self.slots)
+
+    def sum_chunks(self, x: Tensor) -> Tensor:
+        """[C, ...] -> [B, ...], summed over the chunks of a document in fp32 or higher, always in the same order."""
+        return (self._one_hot(x).T @ x.flatten(1)).unflatten(1, x.shape[1:])
+
+    def of_chunks(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [C, ...], that of its document for each chunk; its gradient is summed as `sum_chunks` does."""
+        return (self._one_hot(x) @ x.flatten(1)).unflatten(1, x.shape[1:])
+
+    def max_over_documents(self, x: Tensor) -> Tensor:
+        """[C, H, CHUNK, M] -> [B, H, 1, M]: the maxima over all positions of a document, without gradient."""
+        of_chunk = x.detach().amax(dim=-2, keepdim=True)
+        index = self.owner.view(-1, 1, 1, 1).expand_as(of_chunk)
+        largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)
+        return largest.scatter_reduce(0, index, of_chunk, "amax")
+
+    def _one_hot(self, x: Tensor) -> Tensor:
+        """[C, B] in the type of x."""
+        return (self.owner.unsqueeze(1) == torch.arange(len(self.mask), device=x.device)).to(x.dtype)
+
+
+def put(x: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+    """Rows x [T, D] at different places of zeros [*shape, D]."""
+    return x.new_zeros(shape.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, shape)
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """Rows [T, D] of x [R, D] at different places."""
+    return _Take.apply(x, places)
+
+
+class _Take(torch.autograd.Function):
+    """Its gradient is copied, where that of an index is added up, in an order that varies."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.rows = len(x)
+        return x.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return put(grad, ctx.saved_tensors[0], torch.Size([ctx.rows])), None
