@@ -50,7 +50,7 @@ TINY_TRAIN = (
 )
 LRA = ("-m", "lra")
 GPU_TEST = ("-m", "gpu", "-v", "--tb=short", "-W", "default")
-GPU_TESTS = ("accelerator", "noise_kernel", "fused", "attention", "dropout", "fit", "bench")
+GPU_TESTS = ("accelerator", "packing", "attention", "dropout", "fit", "bench")
 BATCH = ("train.batch_size=32", "train.micro_batch=32")
 STEP = ("system=simple", "device={device}", "precision=bf16", *BATCH, "memory_limit=null")
 

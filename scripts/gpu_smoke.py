@@ -11,7 +11,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from lra.data import TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops import dropout
-from lra.ops.numbering import Numbers
 from lra.runs.device import device_of, reproducible
 
 SIZES = ("model.dim=32", "model.qkv_dim=32", "model.heads=2", "model.mlp_dim=131", "model.depth=2", "model.dropout=0.1")
@@ -82,14 +81,9 @@ def _flat(model: Model) -> Tensor:
 
 
 def _noise_of_accelerators(model: Model) -> None:
-    def draw(layer: dropout.Dropout, shape: torch.Size, device: torch.device, numbers: Numbers | None = None):
-        if not layer.drops:
-            return None
-        return dropout._kept(layer.key(shape[0]), shape, layer.p, device, numbers or layer.numbers)
-
     for module in model.modules():
-        if isinstance(module, dropout.Dropout):
-            module.draw = partial(draw, module)
+        if isinstance(module, dropout.Keyed):
+            module.hashed = True
 
 
 def compared(attention: str, protocol: str, device: str) -> Iterator[tuple[str, list[float], list[float]]]:

@@ -21,7 +21,7 @@ from lra.cli import train
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.model.groups import belongs
-from lra.training.adamw import AdamW
+from lra.training.adamw import make_optimizer
 from lra.training.recipe import Recipe
 from lra.training.update import accumulate, update
 
@@ -37,7 +37,7 @@ def s4d() -> torch.nn.Module:
 
 
 def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str, torch.Tensor]:
-    optimizer, task = AdamW(model, recipe), stub_task()
+    optimizer, task = make_optimizer(model, recipe), stub_task()
     for step in range(steps):
         update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
     return train_state(model)
@@ -45,7 +45,7 @@ def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str,
 
 def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
     model = s4d()
-    held = AdamW(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant")).param_groups
+    held = make_optimizer(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant")).param_groups
     groups = {(group["factor"], group["weight_decay"]): group["params"] for group in held}
     assert sorted(groups) == [(0.04, 0.0), (1.0, 0.1), (1.0, 0.3)]
     assert sum(len(group["params"]) for group in held) == len(list(model.parameters()))
@@ -103,7 +103,7 @@ def test_a_rate_may_be_a_multiple_of_the_rest(double: str, half: str) -> None:
 
 def test_what_is_not_finite_moves_no_group() -> None:
     model, recipe, task = s4d(), small_recipe(groups=OWN), stub_task()
-    optimizer, before = AdamW(model, recipe), train_state(model)
+    optimizer, before = make_optimizer(model, recipe), train_state(model)
     with torch.no_grad():
         model.head[-1].bias[0] = float("nan")
     update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")

@@ -22,7 +22,7 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.model.norms import BatchNorm
 from lra.runs.build import assemble
-from lra.training.adamw import AdamW
+from lra.training.adamw import make_optimizer
 from lra.training.update import accumulate, update
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")
@@ -102,7 +102,7 @@ def test_what_does_not_decay(task: str) -> None:
     """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
     words = (*S4, "system=other/s4d", f"task={task}")
     model, recipe = model_of(*words, task=facts(vocab_size=257)), recipe_of(*words)
-    groups = AdamW(model, recipe).param_groups
+    groups = make_optimizer(model, recipe).param_groups
     decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     free = {name for name, weight in model.named_parameters() if decays[id(weight)] == 0}
     state = set(model.group_by_parameter(recipe.groups))
@@ -127,7 +127,7 @@ def test_norms_and_biases_of_mixers_do_not_decay(attention: str, inside: set[str
     """Also where their names say more than that."""
     words = ("protocol=s4", *TINY_MODEL, f"attention={attention}", "train.groups=null")
     model, recipe = model_of(*words, task=facts()), recipe_of(*words)
-    groups = AdamW(model, recipe).param_groups
+    groups = make_optimizer(model, recipe).param_groups
     free = {id(weight) for group in groups if group["weight_decay"] == 0 for weight in group["params"]}
     mixer = model.blocks[0].mixer
     plain = {name for name, _ in mixer.named_parameters() if name.endswith(".bias")}
@@ -174,7 +174,7 @@ def test_a_step_takes_its_moments_of_the_whole_batch() -> None:
     model.blocks[0].register_forward_hook(lambda _, inputs, output: parts.append(output.shape[0]))
     accumulate(model.train(), task.train, np.arange(8), 8, seed=2, step=1, precision="fp32")
     assert parts == [8]
-    optimizer, before = AdamW(model, recipe), train_state(model)
+    optimizer, before = make_optimizer(model, recipe), train_state(model)
     update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
     moved = {name for name, value in train_state(model).items() if not torch.equal(value, before[name])}
     assert "blocks.0.mixer_norm.mean" in moved and "blocks.1.mixer_norm.variance" in moved

@@ -19,7 +19,6 @@ from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.ops.block_sparse import PatternAttention
 from lra.ops.dropout import set_keys
-from lra.ops.numbering import Numbers, count_of, numbers_of, places_of
 
 MAX_LEN = 29
 CASES = {
@@ -135,27 +134,6 @@ def test_each_key_counts_once(case: str) -> None:
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, length, dtype=torch.float64))
         assert torch.equal((weights > 0).sum(dim=-1)[:, ordinary], counts[:, ordinary])
         torch.testing.assert_close(weights.amax(dim=-1)[:, ordinary], 1 / counts[:, ordinary].double())
-
-
-@every
-def test_noise_has_one_number_for_each_pair_that_is_read(case: str) -> None:
-    """With equal scores the weights that are not zero are those of the pattern."""
-    mixer = made(case, dropout=1e-9).train()
-    set_keys(mixer, seed=1, step=0, rows=range(1))
-    met: list[tuple[Tensor, Numbers]] = []
-    for dropout in (mixer.dropout, mixer.row_dropout):
-        dropout.register_forward_pre_hook(lambda _, inputs: met.append(inputs))
-    for length in LENGTHS:
-        mixer.attend(torch.zeros(1, 3, length, 5).double(), noise(1, 3, length, 5), noise(1, 3, length, 5), None)
-        while met:
-            weights, numbers = met.pop()
-            inner = weights.shape[2:]
-            all_numbers = torch.arange(count_of(inner, numbers))
-            places = torch.from_numpy(places_of(all_numbers.numpy(), inner, numbers))
-            assert len(places.unique()) == len(places)
-            assert len(numbers_of(inner, numbers, torch.device("cpu"))[places].unique()) == len(places)
-            for seen in weights[0].flatten(1) > 0:
-                assert torch.isin(seen.nonzero().flatten(), places).all()
 
 
 @every

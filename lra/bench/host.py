@@ -50,7 +50,9 @@ MEASURE = "a measurement: best weights, metrics.jsonl"
 FORWARD, BACKWARD = "forward", "backward"
 CALLS = {  # by part, who does it
     READ: ("lra.training.batches.read",),
-    "copies to the device": ("lra.training.batches.to_device", "lra.ops.dropout.to_device", "lra.ops.packing.to_device"),
+    "copies to the device": (
+        "lra.training.batches.to_device", "lra.ops.dropout.to_device", "lra.ops.packing.to_device",
+    ),
     "which noise: keys, words, features": ("lra.ops.dropout.set_keys", "lra.model.model.Model.redraw"),
     FORWARD: ("lra.training.update.predict", "lra.training.update.summed_loss"),
     BACKWARD: ("torch.Tensor.backward",),

@@ -33,9 +33,10 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
     not counted.
 
     An activation is what autograd saves, each storage once, without weights and tokens. Counted is what an accelerator
-    keeps: no noise, since a compiled block makes it again (a CPU keeps 8 bytes for each value that is dropped); softmax without dropout by a fused scaled_dot_product_attention,
-    which keeps its arguments, its output and a number for each row, wherever the one of CPUs takes the arguments: an
-    accelerator without such a kernel keeps the weights, too. Under bf16 softmax is of fp32.
+    keeps: no noise, since a compiled block makes it again (a CPU keeps 8 bytes for each value that is dropped); softmax
+    without dropout by a fused scaled_dot_product_attention, which keeps its arguments, its output and a number for each
+    row, wherever the one of CPUs takes the arguments: an accelerator without such a kernel keeps the weights, too.
+    Under bf16 softmax is of fp32.
     """
     with torch.device("meta"):  # some first weights are drawn by their values, which fake tensors refuse
         model = system.model(system.builder.facts).train()
@@ -44,7 +45,7 @@ def memory(system: System, precision: Precision) -> dict[str, Any]:
         model.redraw(0, 0)
         for module in model.modules():
             if isinstance(module, Dropout):
-                module.forward = partial(_weightless, module)
+                module.hashed, module.forward = True, partial(_weightless, module)
         few, more = (_activations(model, system.builder.facts, precision, examples) for examples in (2, 3))
     each = more - few
     rest = few - 2 * each + sum(value.nbytes for value in model.state_dict().values())
