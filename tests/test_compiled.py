@@ -58,9 +58,9 @@ def test_compiled_blocks_are_plain_ones(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", options("attention"))
-def test_a_block_is_one_graph_but_for_its_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In evaluation one, of the first length and of any other, but for those named above, and those that take one for
-    each and say so. In training the drawing of noise alone lies between graphs, at each dropout."""
+    each and say so. In training, where it draws noise, too, nothing breaks a graph in parts."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     sizes = (*TINY_MODEL, "model.depth=1", "model.dropout=0.3")
@@ -77,5 +77,4 @@ def test_a_block_is_one_graph_but_for_its_noise(name: str, monkeypatch: pytest.M
     model.train()
     set_keys(model, seed=1, step=3, rows=range(2))
     model.blocks[0](noise(2, 131, 6).float(), None)
-    assert all(".drawn at" in reason for reason in counters["graph_break"])
-    assert sum(counters["graph_break"].values()) > 0
+    assert not counters["graph_break"]

@@ -61,7 +61,7 @@ def cpu_as_accelerator(width: int, small: int) -> Iterator[None]:
         "lra.ops.packing.to_device": copied,
         "lra.training.update.AsyncNumbers": Arrived,
         "lra.ops.gram.on_cpu": lambda _: False,
-        "lra.ops.dropout.Dropout.drops_in_place": lambda *_: False,
+        "lra.ops.dropout.Dropout.draws_places": lambda *_: False,
         "torch._foreach_norm": lambda tensors, *_: [zero] * len(tensors),
         **dict.fromkeys(OF_LISTS, nothing),
     }

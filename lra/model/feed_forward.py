@@ -1,9 +1,11 @@
 """The feed-forward net of a block."""
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import gelu, linear
 
-from lra.ops.dropout import Dropout, Over
+from lra.ops.dropout import Dropout, Over, zero_
 from lra.ops.packing import Packed
 from lra.ops.precision import autocast_dtype
 
@@ -32,16 +34,28 @@ class FeedForward(nn.Sequential):
     def forward(self, x: Tensor, packed: Packed | None = None) -> Tensor:
         """Map x [B, N, D], or packed rows [T, D], position by position."""
         x = x.to(autocast_dtype(x))
-        _, activation, inner, _, *others = self
-        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.drops_in_place(x):
-            return self._folded(x, packed)
+        first, activation, inner, second, *others = self
+        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x):
+            before, scale = first(x), inner.scale * others[0].scale
+            hidden = _GeluDrop.apply(before, inner.places(before, packed))
+            bias = None if second.bias is None else second.bias * others[0].scale
+            return others[0](linear(hidden, second.weight * scale, bias), packed, scaled=False)
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x
 
-    def _folded(self, x: Tensor, packed: Packed | None) -> Tensor:
-        """The same with the scales of both dropouts folded into the second Linear, on a CPU 5 % of a step less."""
-        first, activation, inner, second, outer = self
-        hidden = inner(activation(first(x)), packed, folded=True)
-        bias = None if second.bias is None else second.bias * outer.scale
-        return outer(linear(hidden, second.weight * (inner.scale * outer.scale), bias), packed, folded=True)
+
+class _GeluDrop(torch.autograd.Function):
+    """GELU, but zero at flat places; on a CPU the scales of both dropouts are cheaper in the second Linear."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(x, places)
+        return zero_(gelu(x), places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        x, places = ctx.saved_tensors
+        grad = zero_(grad.contiguous(), places)  # in place: the Linear that made it is its only owner
+        return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None

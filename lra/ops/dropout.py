@@ -2,7 +2,7 @@
 
 A row is a position, or a query; a column is a channel, or a key. So the noise depends neither on how far a batch is
 padded, nor on whether it is packed, nor on how it is cut: the gradient of a step does not depend on the cut, and a
-resumed run needs no random state. A CPU compares 16-bit words of Philox with a threshold; an accelerator hashes
+resumed run needs no random state. A CPU compares 16-bit words of a generator with a threshold; an accelerator hashes
 coordinates, which a compiler fuses with the operations around.
 
 Legend: B documents, H heads, L positions, F channels, n queries, m keys, T rows of packed documents.
@@ -22,7 +22,7 @@ from lra.ops.async_copy import to_device
 from lra.ops.packing import Packed
 
 LEVELS = 1 << 16  # a CPU's probabilities are exact to 1.5e-5
-JUMP = 1 << 16  # counters of Philox, of 16 words each, from row to row of weights
+JUMP = 0x9E3779B97F4A7C15  # numbers of 4 words from row to row of weights; odd, so that all bits of the state differ
 ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd
 MIX, FINISH = -0x7A143595, -0x3D4D51CB  # of MurmurHash3's 32-bit finaliser (Appleby)
 
@@ -33,7 +33,7 @@ Over = Literal["values", "channels"]
 class NoiseKey:
     """Key of the noise of a layer in a batch; `rows`: the places of its documents in the step's batch."""
 
-    seed: np.ndarray
+    seed: int
     step: int
     layer: int
     rows: Sequence[int]
@@ -42,20 +42,18 @@ class NoiseKey:
         """16-bit words of one document for values [F], [L, F] or, row by row, [H, ..., m]."""
         if len(shape) < 3:
             size = prod(shape)
-            return self._philox(row, 0).random_raw(-(-size // 4)).view(np.uint16)[:size].reshape(shape)
-        blocks = -(-shape[-1] // 16)
-        words = np.empty((shape[0], prod(shape[1:-1]), 4 * blocks), np.uint64)
+            return self._bits(row, 0).random_raw(-(-size // 4)).view(np.uint16)[:size].reshape(shape)
+        columns = -(-shape[-1] // 4)
+        words = np.empty((shape[0], prod(shape[1:-1]), columns), np.uint64)
         for head, of_head in enumerate(words):
-            philox = self._philox(row, head)
+            bits = self._bits(row, head)
             for of_row in of_head:
-                of_row[:] = philox.random_raw(4 * blocks)
-                philox.advance(JUMP - blocks)
+                of_row[:] = bits.random_raw(columns)
+                bits.advance(JUMP - columns)
         return words.view(np.uint16)[..., : shape[-1]].reshape(shape)
 
-    def _philox(self, row: int, head: int) -> np.random.Philox:
-        return np.random.Philox(
-            key=self.seed, counter=np.array([0, row | head << 32, self.layer, self.step], np.uint64)
-        )
+    def _bits(self, row: int, head: int) -> np.random.PCG64DXSM:
+        return streams.pcg(self.seed, "dropout", self.step, self.layer, row, head)
 
 
 class Keyed(nn.Module):
@@ -103,7 +101,7 @@ class Dropout(Keyed):
         self.p, self.over = p, over
 
     def forward(
-        self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None, *, folded: bool = False
+        self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None, *, scaled: bool = True
     ) -> Tensor:
         """Drop values of x, which is as for `hash`.
 
@@ -111,16 +109,15 @@ class Dropout(Keyed):
             x: the values.
             packed: the layout of packed rows.
             columns: of the values, as far as they broadcast; None: 0, 1, 2 ...
-            folded: only set zeros, in place, where `drops_in_place`; what follows has the scale.
+            scaled: False where what follows has the scale.
         """
         if not self.drops:
             return x
-        if columns is None and self.drops_in_place(x):
-            self._check(len(x) if packed is None else len(packed.mask))
-            dropped = torch.from_numpy(self._dropped(x.shape, packed))
-            return _Drop.apply(x, dropped, 1.0 if folded else self.scale, folded)
+        scale = self.scale if scaled else 1.0
+        if columns is None and self.draws_places(x):
+            return _Drop.apply(x, self.places(x, packed), scale)
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
-        return torch.where(kept, x * self.scale, 0)
+        return torch.where(kept, x * scale, 0)
 
     @property
     def drops(self) -> bool:
@@ -132,23 +129,23 @@ class Dropout(Keyed):
         """Factor of the values that are kept."""
         return 1 / (1 - self.p)
 
-    def drops_in_place(self, x: Tensor) -> bool:
+    def draws_places(self, x: Tensor) -> bool:
         """True on a CPU, unless noise is hashed."""
         return self.drops and x.device.type == "cpu" and not self.hashed
 
-    def _dropped(self, shape: Sequence[int], packed: Packed | None) -> np.ndarray:
-        """Flat places of the dropped values: they are few, so cheaper to keep and to set than a mask."""
+    def places(self, x: Tensor, packed: Packed | None = None) -> Tensor:
+        """Flat places [n] of the values to drop: they are few, so cheaper to keep and to set than a mask."""
+        self._check(len(x) if packed is None else len(packed.mask))
         channels, level, start, dropped = self.over == "channels", round(self.p * LEVELS), 0, []
-        shapes = [shape[1:]] * len(shape) if packed is None else [(length, shape[1]) for length in packed.lengths]
-        shapes = [shape[1:]] * len(self.key.rows) if packed is None else shapes
-        for row, of_document in zip(self.key.rows, shapes, strict=True):
-            words = self.key.words(row, of_document[-1:] if channels else of_document)
+        shapes = [x.shape[1:]] * len(x) if packed is None else [(length, x.shape[1]) for length in packed.lengths]
+        for row, shape in zip(self.key.rows, shapes, strict=True):
+            words = self.key.words(row, shape[-1:] if channels else shape)
             places = np.flatnonzero(words < level)
             if channels:
-                places = (np.arange(prod(of_document[:-1]))[:, None] * of_document[-1] + places).ravel()
+                places = (np.arange(prod(shape[:-1]))[:, None] * shape[-1] + places).ravel()
             dropped.append(places + start)
-            start += prod(of_document)
-        return np.concatenate(dropped)
+            start += prod(shape)
+        return torch.from_numpy(np.concatenate(dropped))
 
     def extra_repr(self) -> str:
         return f"p={self.p}, over={self.over}"
@@ -169,30 +166,30 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
-    key = streams.key(seed, "dropout")
-    philox = np.random.Philox(key=key, counter=np.array([0, 0, 1 << 63, step], np.uint64))
-    raw = philox.random_raw((max(rows, default=0) + 1) * len(layers)).astype(np.uint32).view(np.int32)
+    raw = streams.pcg(seed, "dropout", step).random_raw((max(rows, default=0) + 1) * len(layers))
+    raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
     parameter = next(model.parameters(), None)
     words = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
     for layer, (module, of_layer) in enumerate(zip(layers, words, strict=True)):
-        module.key, module.words = NoiseKey(seed=key, step=step, layer=layer, rows=rows), of_layer
+        module.key, module.words = NoiseKey(seed=seed, step=step, layer=layer, rows=rows), of_layer
+
+
+def zero_(x: Tensor, places: Tensor) -> Tensor:
+    """Set flat places of a contiguous tensor to zero."""
+    x.view(-1).index_fill_(0, places, 0)
+    return x
 
 
 class _Drop(torch.autograd.Function):
     """x scale, but zero at flat places."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, dropped: Tensor, scale: float, in_place: bool) -> Tensor:
-        ctx.save_for_backward(dropped)
+    def forward(ctx, x: Tensor, places: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(places)
         ctx.scale = scale
-        if in_place:
-            ctx.mark_dirty(x)
-        else:
-            x = x.contiguous() * scale
-        x.view(-1).index_fill_(0, dropped, 0)
-        return x
+        return zero_(x.contiguous() * scale, places)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Drop.apply(grad, *ctx.saved_tensors, ctx.scale, False), None, None, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Drop.apply(grad, *ctx.saved_tensors, ctx.scale), None, None

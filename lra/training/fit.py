@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
-        if is_asynchronous(next(model.parameters()).device) if recipe.compile is None else recipe.compile:
+        if next(model.parameters()).is_cuda if recipe.compile is None else recipe.compile:
             compile_blocks(model)
         self.optimizer = make_optimizer(model, recipe)
         self.step = 0
