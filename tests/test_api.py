@@ -167,7 +167,7 @@ def test_a_signal_that_stopped_a_run_is_an_interrupt(code: int, cli: Commands, m
 
 
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
-    few = ("growth=[]", "lengths=[3]")
+    few = ("lengths=[3]",)
     _, out, _ = cli(check_command.main, "attention=fnet", *few)
     checkup = lra.check("fnet", *few)
     assert (repr(checkup) + "\n", checkup.broken) == (out, [])
@@ -188,7 +188,7 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
         def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:
             return x + self.by * x.mean(dim=0)
 
-    few = ("growth=[]", "lengths=[2]")
+    few = ("lengths=[2]",)
     checkup = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
     assert checkup.broken == ["rows", "cuts"]
     assert "FAIL  rows" in repr(checkup)

@@ -1,7 +1,4 @@
-"""Whatever happens to a run, no result is lost: what failed says why in one line, and the same command finishes.
-
-`scripts/faults.sh` prints what these tests, and those of resuming, see as a table.
-"""
+"""Whatever happens to a run, no result is lost: what failed says why in one line, and the same command finishes."""
 
 import hashlib
 import json

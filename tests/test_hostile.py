@@ -1,4 +1,4 @@
-"""Names, records and files that were made to do harm stand in reports as text, and run and reach nothing."""
+"""Records, arrays and options that were made to do harm are refused, and reach nothing."""
 
 import io
 import json
@@ -7,96 +7,38 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
-from faults import harmless
-from faults.hostile import TEXTS, results, rewrite
-from faults.payloads import MARK
 from faults.runs import TINY
-from faults.trial import WELL, cases, tried
-from reports import complete, declare, put
+from reports import declare, put
 from support import Commands, composed
 
 from lra.cli import check
 from lra.config import configure
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
-from lra.init import read_of_run
+from lra.core.files import digest
 from lra.records import record
-from lra.records.names import PAGE, PREDICTIONS, README, WEIGHTS
+from lra.records.names import PAGE, PREDICTIONS
 from lra.records.run_files import RunFiles
 from lra.report import Report
-from lra.report.check.overview import is_over_folders, overview, submit, verified, write_board
+from lra.report.check.overview import is_over_folders, overview, verified
 from lra.report.read.records import predictions
-from lra.report.render.cards import page as cards
 from lra.report.render.exports import as_csv
 from lra.report.render.figures import write_figures
 from lra.report.render.layout import address
 from lra.report.render.markup import escape
-from lra.tools import explain
 from lra.tools.rerun import find_kept_run, measurements, rerun
 
-BAD = {
-    "html": [
-        "<p><zq7x>", "<p onclick=x>", "<a href='javascript:zq7x'>", "<script>zq7x</script>", "<p><!--zq7x-->",
-        "<a href='java\tscript:zq7x'>", "<img src='//zq7x'>", "<style>zq7x</style>", "<a href='../zq7x'>",
-        "<script type='application/json'>{zq7x</script>",
-    ],
-    "md": ["<zq7x>", "[a](javascript:zq7x)", "# zq7x", "_zq7x_", "![zq7x](b)", "| a |\n| --- |\n| zq7x | b |"],
-    "tex": ["\n\\input{zq7x}", "\n\\textbf{zq7x", "\n}zq7x{", "\nzq7x % a", "\n~", "\n^^5c", "\n\x1b"],
-    "csv": ["a\n=zq7x\n", "a\n@zq7x\n", "a\n+cmd\n", "a,b\nc\n"],
-    "svg": ["<svg onload='zq7x'/>", "<svg><zq7x/></svg>", "<svg>"],
-}  # fmt: skip
 
-
-@pytest.mark.parametrize("kind", BAD)
-def test_the_judges_see_what_is_no_text(kind: str, tmp_path: Path) -> None:
-    unseen = []
-    for number, text in enumerate(BAD[kind]):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / f"page.{kind}").write_text(text)
-        if not harmless.faults_in(tmp_path / str(number)):
-            unseen.append(text)
-    assert unseen == []
-
-
-def test_every_text_stands_in_reports_as_text(tmp_path: Path) -> None:
-    """In names, groups and provenance; but for half a character, with which no record is read."""
-    folder = tmp_path / "runs"
-    for number, text in enumerate(TEXTS[name] for name in TEXTS if name != "half a character"):
-        group = {f"{text} {place}": {"examples": 9, "correct": place} for place in (1, 2)}
-        changes = {"attention": text, "variant": "transformer", "settings": {text[:40]: text[:40]}}
-        path = put(folder, number, 30.0, attention=f"a{number}")
-        rewrite(path, **changes, row={"name": text, "complexity": text}, diagnostics={"kind": group})
-        provenance = record.read(path)["provenance"]
-        rewrite(
-            path,
-            provenance=provenance | dict.fromkeys(("cpu", "precision", "commit"), text[:99]),
-            baselines={text: 5.0},
-        )
-        (tmp_path / f"own{number}").mkdir()
-    report_of = Report(folder)
-    out = tmp_path / "written"
-    out.mkdir()
-    for name, content in {
-        **report_of.files({}),
-        PAGE: report_of.page([]),
-        "cards.md": cards(report_of),
-    }.items():
-        (out / name).write_text(content)
-    assert (out / README).stat().st_size > 1_000
-    assert harmless.faults_in(out) == []
-
-
-CASES = ["text in sweep.json", "any field of one record of many"]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_case(name: str) -> None:
-    outcome = tried(cases("inputs")[name], Random(name))
-    assert outcome.verdict in WELL, outcome
+def rewrite(path: Path, **parts: object) -> None:
+    """Change a record and its digest."""
+    run = record.read(path) | {"schema": record.SCHEMA}
+    for name, part in parts.items():
+        run[name] = {**run.get(name, {}), **part} if isinstance(part, dict) else part
+    run["provenance"]["config_sha256"] = digest(run["config"])
+    path.write_text(json.dumps({"sha256": digest(run), **run}))
 
 
 @pytest.fixture
@@ -113,7 +55,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         ({"config": {"out": "../elsewhere"}}, "its config has out"),
         ({"config": {"task": None}}, "its config has no task"),
         ({"config": {"model": None}}, "config.model: Input should be a valid dictionary"),
-        ({"config": {"task": {"_target_": "os.system", "command": f"touch {MARK}"}}}, "not in a trusted package"),
+        ({"config": {"task": {"_target_": "os.system", "command": "touch mark"}}}, "not in a trusted package"),
         ({"config": {"train": {"steps": "9"}}}, "train.steps='9': should be a valid integer"),
         ({"protocol": "../../.."}, "a path that leads elsewhere"),
         ({"settings": {"../../../x": 1}}, "a path that leads elsewhere"),
@@ -140,21 +82,6 @@ def test_lines_that_are_no_evaluations_are_named() -> None:
             measurements(line)
 
 
-def test_what_is_explained_is_the_run_of_a_record(other: Settings) -> None:
-    path = put(Path("kept"), 1, 30.0)
-    path.with_name(WEIGHTS).write_bytes(b"x")
-    settings = explain.ExplainSettings(
-        run="kept", beside=None, split="test", example=0, page="p", cache="c", data_dir=None, workers=1, packages=[]
-    )
-    for changes in ({"variant": 5}, {"config": {"task": None}}, {"provenance": {"threads": None}}):
-        rewrite(path, **changes)
-        with pytest.raises(UserError, match="not the folder of a run: "):
-            explain.load_run(path.parent, settings)
-    rewrite(path, files=[])
-    with pytest.raises(UserError, match="these are not the weights of that run"):
-        read_of_run(path.with_name(WEIGHTS))
-
-
 # ---------------------------------------------------------------- names of folders
 
 
@@ -178,27 +105,12 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path, small: Path) -> None:
     declare(place, {"attention": "simple", "variant": "simple", "seeds": [1]})
     pages = overview(small / "all", verified(small / "all"))
     assert "%FF" in pages[PAGE]
-    assert harmless.visible(pages[PAGE])
+    assert "\x1b" not in pages[PAGE] and "<b>" not in pages[PAGE]
 
 
 def test_a_name_that_can_be_none_of_a_folder(tmp_path: Path) -> None:
     assert not is_over_folders(tmp_path / ("x" * 5_000))
     assert not is_over_folders(tmp_path)
-
-
-def test_one_submission_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results(tmp_path / "runs")
-    complete(tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
-    data = submit(tmp_path / "runs").read_bytes()
-    (tmp_path / "board").mkdir()
-    for name in ("honest", "\x1b[31m", "=1+1"):
-        (tmp_path / "board" / f"{name}.receipts.zip").write_bytes(data)
-    page, refused = write_board(tmp_path / "board")
-    table = page.with_name("board.csv").read_text()
-    assert refused == []
-    assert [table.count(f"\n{name},") for name in ("honest", "\\x1b[31m", "'=1+1")] == [3, 3, 3]
-    assert harmless.of_csv(table) == []
 
 
 # ---------------------------------------------------------------- formats
@@ -269,6 +181,6 @@ def test_what_takes_no_shape_is_no_attention() -> None:
 def test_a_variant_without_sizes_is_named(cli: Commands) -> None:
     Path("options/variant").mkdir(parents=True)
     Path("options/variant/mine.yaml").write_text("{}")
-    code, _, err = cli(check.main, "--config-dir", "options", "variant=mine", "growth=[]")
+    code, _, err = cli(check.main, "--config-dir", "options", "variant=mine")
     assert (code, err.count("\n")) == (2, 1)
     assert "missing; set +model." in err

@@ -98,7 +98,7 @@ def test_the_installed_package_is_the_one_that_ran(site: Path, tmp_path: Path) -
 def test_an_attention_of_ones_own_needs_no_checkout(site: Path, tmp_path: Path) -> None:
     here = {"cwd": tmp_path, "PYTHONPATH": str(site)}
     call(sys.executable, str(site / "bin/lra-new"), "attention", "mine", **here)
-    out = call(sys.executable, str(site / "bin/lra-check"), "attention=mine", "growth=[]", "lengths=[2]", **here)
+    out = call(sys.executable, str(site / "bin/lra-check"), "attention=mine", "lengths=[2]", **here)
     assert out.endswith("all laws are kept\n")
     call(sys.executable, "-m", "pytest", "-q", "test_mine.py", **here)
 

@@ -168,7 +168,7 @@ TINY = ("task.train_size=50", "task.val_size=7", "task.test_size=11", "train.ste
 PROGRAMS = {"lra-new": new.main, "lra-check": check.main, "lra-train": train.main, "lra-report": report.main}
 SHORTER = {
     "lra-train": [*TINY, "train.warmup=2", "train.batch_size=5", "train.micro_batch=5"],
-    "lra-check": ["growth=[]", "lengths=[3]"],
+    "lra-check": ["lengths=[3]"],
 }
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lra.core.console import plural
 from lra.core.errors import UserError
-from lra.laws.lines import Line, Watch, file_of
 from lra.ops import dropout
 from lra.ops.mixer import Mixer, Shape
 
@@ -21,11 +20,11 @@ SEED, STEP = 1, 0
 
 
 class Broken(Exception):
-    """A law is broken; the message is what was found, `hint` what to look for, `line` where."""
+    """A law is broken; the message is what was found, `hint` what to look for."""
 
-    def __init__(self, difference: str, hint: str = "", line: Line | None = None) -> None:
+    def __init__(self, difference: str, hint: str = "") -> None:
         super().__init__(difference)
-        self.hint, self.line = hint, line
+        self.hint = hint
 
 
 @dataclass
@@ -55,11 +54,6 @@ class Trial:
     def kind(self) -> type[Mixer]:
         return type(self.build())
 
-    @cached_property
-    def file(self) -> str:
-        """Where the class is defined."""
-        return file_of(self.kind)
-
     @property
     def has_neighbours(self) -> bool:
         """Whether an input has several positions, without which a law of them says nothing."""
@@ -79,15 +73,6 @@ class Trial:
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
         return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
-
-    def line_where(
-        self, seen: Callable[[Any, list[Any], Any], bool], mixer: Mixer, *inputs: Tensor | None
-    ) -> Line | None:
-        """The first line of the class's file whose call of torch makes `seen` true, as for `Watch`, in this forward
-        pass."""
-        with Watch(self.file, seen) as watch:
-            mixer(*inputs)
-        return watch.line
 
 
 def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:

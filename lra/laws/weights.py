@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.console import plural
-from lra.laws.lines import of_attribute, of_method
 from lra.laws.trial import SEED, Broken, Trial
 from lra.ops.dropout import Keyed
 
@@ -27,7 +26,6 @@ def registered(trial: Trial) -> bool:
                 raise Broken(
                     f"self.{name} holds a {hidden} that training, saving and devices do not see",
                     f"use {instead}",
-                    of_attribute(trial.kind, name),
                 )
     return True
 
@@ -53,8 +51,7 @@ def as_declared(trial: Trial) -> bool:
             if there != declared:
                 raise Broken(
                     f"{plural(there, 'weight')}, but {declared} declared: {mixer.shape.projections} of the "
-                    f"projections and {mixer.extra_parameters} by extra_parameters",
-                    line=of_method(trial.kind, ("extra_parameters", "__init__")),
+                    f"projections and {mixer.extra_parameters} by extra_parameters"
                 )
     return True
 

@@ -15,7 +15,7 @@ class Follows(Protocol):
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """An `Attention` whose outputs are sums of values, each with a weight: lra-explain shows them."""
+    """An `Attention` whose outputs are sums of values, each with a weight."""
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         """q [B, H, n, Dh], k [B, H, L, Dh] -> [B, H, n, L], whose product with v is `attend` without causality."""
