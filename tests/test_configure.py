@@ -5,6 +5,8 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -448,3 +450,15 @@ def test_a_new_task_has_no_example_in_two_splits(cli: Commands) -> None:
     assert cli(new.main, "task", "own")[0] == 0
     code, _, err = cli(prepare.main, "task=own")
     assert (code, "more than one split" in err) == (0, False), err
+
+
+@pytest.mark.parametrize("group", ["attention", "task"])
+def test_constructors_have_no_defaults(group: str) -> None:
+    """YAML owns every value of an attention and of a task."""
+    for name in options(group):
+        target = yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text())
+        target = (target.get("task") or target if group == "task" else target).get("_target_")
+        if target is not None:
+            module, _, kind = target.rpartition(".")
+            parameters = signature(getattr(import_module(module), kind)).parameters.values()
+            assert all(parameter.default is Parameter.empty for parameter in parameters), target

@@ -17,7 +17,7 @@ TOP = Path(__file__).resolve().parents[2]
 ASSETS = ("site.css", "site.js", "iframe-worker.js")
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
-    *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*/*"),
+    *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*"),
     *(f"results/*/{name}" for name in ("README.md", "cards.md", "index.html", "*.svg", "receipts.zip")),
 )
 LANDING = "results/index.html"
@@ -26,7 +26,7 @@ DOORS = {
     "docs/your-attention.html": "your attention",
     "docs/data.html": "your data",
     "docs/cluster.html": "a cluster",
-    "results/attentions.html": "attentions",
+    "attentions/all.html": "attentions",
     "results/findings.html": "findings",
 }
 THEME = '<button type="button" id="theme">'
@@ -39,7 +39,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Behind the pages of mkdocs.yml: those of Python, where there are some, attentions, tasks and results."""
     python = [*(["docs/api.md"] if (TOP / "docs" / "api.md").exists() else []), *notebooks.pages(TOP)]
     config.nav += [{"Python": python}] if python else []
-    config.nav.append({"Attentions": [{"All of them": "results/attentions.md"}, *attentions.places()]})
+    config.nav.append({"Attentions": [*attentions.places()]})
     config.nav.append({"Tasks": [{"Their data": "results/data.md"}, *tasks.places()]})
     config.nav.append({"Results": _results()})
     return config
@@ -65,7 +65,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Without the names of numbers, and with links to what is made here: from tables of attentions and tasks to their
     pages, and from a notebook's file to its page."""
-    folder = {"results/attentions.md": attentions.FOLDER, "docs/data.md": tasks.FOLDER}.get(page.file.src_uri)
+    folder = {"docs/data.md": tasks.FOLDER}.get(page.file.src_uri)
     if folder is not None:
         markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
     if page.file.src_uri.startswith("results/"):
@@ -106,11 +106,9 @@ def _file(config: MkDocsConfig, place: str, **content: str) -> File:
 
 def _results() -> list:
     """What is written of all results, and a page for each folder of them."""
-    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem not in ("attentions", "data")]
+    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem != "data"]
     folders = sorted({path.parent for path in (TOP / "results").glob("*/README.md")})
-    benches = sorted((TOP / "results" / "bench").glob("*/README.md"))
     return [
         *(path.relative_to(TOP).as_posix() for path in over_all),
         {"Trained": [{folder.name: f"results/{folder.name}/README.md"} for folder in folders]},
-        {"Measured": [{path.parent.name: path.relative_to(TOP).as_posix()} for path in benches]},
     ]
