@@ -7,10 +7,10 @@ import torch
 from support import model_of, stub_task
 from torch import Tensor, nn
 
-from lra.bench.measure import Workload, flops, saved
-from lra.bench.profile import DROPOUT, profile
 from lra.model.feed_forward import FeedForward
 from lra.ops.dropout import Over, set_keys
+from lra.ops.saved_tensors import saved_tensors
+from lra.runs.operations import counter
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]
@@ -81,11 +81,10 @@ def test_only_what_is_trained_gets_a_gradient(trained: list[str]) -> None:
         parameter.requires_grad_(name in trained)
     x = x.detach().requires_grad_(not trained)
 
-    def step(turn: int) -> None:
-        made.zero_grad()
+    made.zero_grad()
+    with counter() as operations:
         made(x).backward(weights)
-
-    counted = flops(Workload(step=step, device="cpu", module=made))
+    counted = operations.get_total_flops()
     products = {"0.weight": 4, "0.bias": 3, "3.weight": 3, "3.bias": 2}
     assert counted == 2 * B * N * D * F * (products[trained[0]] if trained else 4)
     for name, parameter in made.named_parameters():
@@ -109,9 +108,10 @@ def test_it_keeps_no_more_than_two_hidden_layers() -> None:
     """The input, before and after the activation, and 8 bytes for each drop."""
     made = net(0.3).train().float()
     x = torch.randn(B, N, D, requires_grad=True)
-    work = Workload(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
+    with saved_tensors(made.state_dict().values()) as kept:
+        y = made(x)
     drops = sum(layer.draw((B, N, width), x.device).numel() for layer, width in ((made[2], F), (made[4], D)))
-    assert saved(work) == 4 * B * N * (D + 2 * F) + 8 * drops
+    assert y.requires_grad and kept() == 4 * B * N * (D + 2 * F) + 8 * drops
 
 
 def test_bf16_rounds_as_the_layers_do() -> None:
@@ -137,14 +137,6 @@ def test_the_second_activation_keeps_the_layers() -> None:
     ):
         assert torch.equal(actual, expected)
     assert not torch.allclose(made(x), net(0.3).train()(x))
-
-
-def test_its_dropout_is_told_apart_in_a_profile() -> None:
-    made = net(0.3).train()
-    x, weights = inputs()
-    seconds = profile(Workload(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
-    assert seconds[DROPOUT] > 0
-    assert "draw" not in vars(made[2])
 
 
 def test_every_block_has_one() -> None:

@@ -59,7 +59,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What `results/attentions.md` says of a mechanism: the class's card of all its settings, with names in braces for
+    """Description of a mechanism: the class's card of all its settings, with names in braces for
     what depends on them, an instance's of what it runs.
 
     `linear`: what it keeps for the backward pass grows no faster than the length. `oracle`: the independent
