@@ -25,26 +25,21 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
     """Yield the measurements of each subject at each length; ratios are to the first subject, round by round."""
     for length in [None] if settings.what == "step" else settings.lengths:
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
-        made = [_step(settings, subject, length, device) for subject in subjects]
+        make = layer_step if settings.what == "layer" else model_step
+        made = [make(subject, length, device) for subject in subjects]
         memory = [_peak(step, device) for step in made]
         fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
         seconds = seconds_in_turns(fits, settings.rounds)
         for number, (subject, step) in enumerate(zip(subjects, made, strict=True)):
             yield {
                 "subject": subject.title,
-                "length": length or step.tokens,
+                "length": step.length,
                 "tokens": step.tokens,
                 "parameters": sum(parameter.numel() for parameter in step.module.parameters()),
                 "seconds": seconds.get(number),
                 "ratio": _ratios(seconds, number),
                 "peak_bytes": memory[number],
             }
-
-
-def _step(settings: BenchSettings, subject: Subject, length: int | None, device: str) -> Step:
-    if settings.what == "layer":
-        return layer_step(subject, length or 0, device)
-    return model_step(subject, length, device)
 
 
 def _peak(step: Step, device: str) -> int | None:

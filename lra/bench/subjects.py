@@ -35,10 +35,11 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, the module that it runs and the tokens that it reads."""
+    """A step, the module that it runs, the positions of a document and the tokens of all of them."""
 
     run: Callable[[], object]
     module: torch.nn.Module
+    length: int
     tokens: int
 
 
@@ -79,7 +80,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
             y = module(x)
         y.backward(weights.to(y.dtype))
 
-    return Step(run=run, module=module, tokens=batch * length)
+    return Step(run=run, module=module, length=length, tokens=batch * length)
 
 
 def model_step(subject: Subject, length: int | None, device: str) -> Step:
@@ -93,7 +94,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
     recipe = replace(recipe, batch_size=batch, micro_batch=min(batch, recipe.micro_batch))
     split, examples = stand_in(facts, batch, seed), np.arange(batch)
     model = draw_model(system, facts, seed).to(device)
-    tokens = batch * facts.documents * facts.max_len
+    size = {"length": facts.max_len, "tokens": batch * facts.documents * facts.max_len}
     if not subject.plain:
         if recipe.compile:
             training.compile_blocks(model)
@@ -106,7 +107,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
             )
             return asked.look()
 
-        return Step(run=run, module=model, tokens=tokens)
+        return Step(run=run, module=model, **size)
     expect("train", settings.train, {"clip_norm": None})
     plain = Straightforward(settings.attention, settings.model, facts).to(device)
     plain.load_state_dict(model.state_dict())
@@ -123,4 +124,4 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
         labels = torch.from_numpy(split.targets(examples)).to(device)
         return update(plain, optimizer, read, labels, recipe.micro_batch, bf16=settings.precision == "bf16")
 
-    return Step(run=run_plain, module=plain, tokens=tokens)
+    return Step(run=run_plain, module=plain, **size)

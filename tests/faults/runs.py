@@ -53,7 +53,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
 
 def observe(record_property: Callable, fault: str, injected: str, expected: object, seen: object) -> None:
-    """A line of the table of faults (tests/faults/table.py); what is seen must be what was expected."""
+    """Assert that what is seen after a fault is what was expected, and keep both in pytest's report."""
     record_property("fault", [fault, injected, str(expected), str(seen)])
     assert seen == expected, f"{fault}: {seen}"
 
