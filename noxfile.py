@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nox
 from packaging.requirements import Requirement
@@ -22,7 +23,8 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """Tests of minutes, and the demo."""
     session.run(PYTHON, "-m", "pytest", "-n", "auto", "-m", "slow", *session.posargs)
-    session.run("bash", "scripts/demo.sh", f"out={session.create_tmp()}/demo")
+    with TemporaryDirectory() as folder:
+        session.run("bash", "scripts/demo.sh", f"out={folder}/demo")
 
 
 @nox.session(venv_backend="none")
