@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.data import readers
 from lra.tasks import Place, Split
 from lra.tasks.listops import ListOps, ListOpsFiles, by_start
 from lra.tasks.listops.files import evaluate, export, nested, read_tsv, words
@@ -341,15 +340,6 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
         ListOpsFiles(folder=str(tmp_path), max_length=100).build(place(tmp_path / "cache"))
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert not [path for path in files if path.suffix not in (".lock", ".stamp")]
-
-
-def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
-    for split in ("train", "val", "test"):
-        (tmp_path / f"basic_{split}.tsv").write_text(GOOD)
-    (tmp_path / "basic_val.tsv").write_text(GOOD + "[MAX " + "1 " * 499 + "]\t1\n")
-    with pytest.raises(UserError, match="basic_val.tsv:3: a line of more than 1,000 bytes"):
-        ListOpsFiles(folder=str(tmp_path), max_length=1000).build(place(tmp_path / "cache"))
 
 
 def test_arguments_that_no_tree_keeps_cost_no_memory() -> None:

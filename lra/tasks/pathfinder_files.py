@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 from lra.data import fingerprints
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, Source
+from lra.data.from_source import Content, Source, located
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
@@ -65,34 +65,35 @@ class PathfinderFiles(Paths):
         return {"task": "pathfinder_files", "version": VERSION, **options, "raw": stamps or None}
 
     def find(self, place: Place) -> Source:
-        if all((self.folder / name).is_file() for name in ARRAYS):
-            paths = [self.folder / name for name in ARRAYS]
+        folder = located(place, str(self.folder), "folder")
+        if all((folder / name).is_file() for name in ARRAYS):
+            paths = [folder / name for name in ARRAYS]
             return Source(
-                name=str(self.folder),
+                name=str(folder),
                 paths=paths,
                 read=lambda: _arrays(*paths, self.window),
                 content=lambda: {"pictures": len(_array(paths[0]))},
             )
-        files = sorted(self.folder.glob(METADATA))
+        files = sorted(folder.glob(METADATA))
         if not files:
             raise UserError(
-                f"{self.folder}: expected a set of LRA's release, with metadata/ and imgs/, or {' and '.join(ARRAYS)}; "
+                f"{folder}: expected a set of LRA's release, with metadata/ and imgs/, or {' and '.join(ARRAYS)}; "
                 "task.folder must name it"
             )
         return Source(
-            name=str(self.folder),
-            paths=[self.folder],
+            name=str(folder),
+            paths=[folder],
             inside=(METADATA, PICTURES),
-            read=lambda: self._release(files),
+            read=lambda: self._release(folder, files),
             content=lambda: {"pictures": sum(fingerprints.counted(place, path, _count) for path in files)},
         )
 
-    def _release(self, files: list[Path]) -> Data:
+    def _release(self, folder: Path, files: list[Path]) -> Data:
         try:
             files = sorted(files, key=lambda path: int(path.stem))
         except ValueError as error:
-            raise UserError(f"{self.folder}/metadata: expected files 0.npy, 1.npy and so on ({error})") from None
-        entries = [entry for path in files for entry in _entries(self.folder, path)]
+            raise UserError(f"{folder}/metadata: expected files 0.npy, 1.npy and so on ({error})") from None
+        entries = [entry for path in files for entry in _entries(folder, path)]
         return Data(len(entries), partial(_pictures, entries, self.window))
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _entries(folder: Path, path: Path) -> Iterator[Entry]:
             raise UserError(
                 f"{path}, line {number}: {fields[0]}/{fields[1]}: no such file in {folder}; unpack the release again"
             )
-        if picture.stat().st_size == 0 and picture.as_posix().endswith(EMPTY):
+        if picture.stat().st_size == 0 and picture.resolve().as_posix().endswith(EMPTY):
             say(f"{picture}: empty, as in the release; it is left out")
         else:
             yield picture, int(fields[LABEL])

@@ -210,7 +210,7 @@ def test_damaged_raw_data(record_property, tmp_path: Path, name: str, data: byte
     def read() -> list:
         if ".tar." in name:
             members = readers.members(path, lambda member: True)
-            return [readers.contents(f"{path}: {member}", stream, 2**20) for member, stream in members]
+            return [readers.contents(f"{path}: {member}", stream) for member, stream in members]
         return list(readers.lines(path))
 
     assert len(read()) in (4, 500)

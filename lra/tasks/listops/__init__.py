@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, of_splits
+from lra.data.from_source import Content, FromSource, Source, located, of_splits
 from lra.data.generated import Generated
 from lra.data.groups import Group, by_value
 from lra.data.writer import Writer
@@ -157,13 +157,14 @@ class ListOpsFiles(Expressions):
         }
 
     def find(self, place: Place) -> Source:
-        files = {split: self.folder / f"basic_{split}.tsv" for split in SPLITS}
+        folder = located(place, str(self.folder), "folder")
+        files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
         for path in files.values():
             if not path.is_file():
                 raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
         return of_splits(
             place,
-            str(self.folder),
+            str(folder),
             {split: [path] for split, path in files.items()},
             lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
             count=rows,
