@@ -100,7 +100,7 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *numbers, min(CHUNK, q.shape[-2]))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Logarithms per position [B, H, L] of the key's factor, the decay and the least divisor, for states over exp(m)."""
+        """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]
