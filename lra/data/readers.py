@@ -102,29 +102,28 @@ def count(path: Path) -> int:
         raise _unreadable(str(path), error) from None
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (where, value) of each line of a JSON-lines file; blank lines are skipped."""
+def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where, row) of each line of a JSON-lines file, whose rows have these fields of these types.
+
+    Blank lines are skipped.
+    """
     for where, line in lines(path):
         if not line.strip():
             continue
         try:
-            yield where, parse_json(line)
+            row = parse_json(line)
         except ValueError as error:
             raise UserError(f"{where}: not JSON: {error}") from None
-
-
-def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of each line of a JSON-lines file, whose rows have these fields of these types."""
-    for where, row in json_lines(path):
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
         for name, kind in fields.items():
-            value = row.get(name) if isinstance(row, dict) else row
-            if not isinstance(row, dict) or not isinstance(value, kind) or isinstance(value, bool):
-                raise UserError(f"{where}: field {name!r} is {value!r:.80}, expected {kind.__name__}")
+            if not isinstance(row.get(name), kind) or isinstance(row[name], bool):
+                raise UserError(f"{where}: field {name!r} is {row.get(name)!r:.80}, expected {kind.__name__}")
         yield where, row
 
 
 def parquet_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of parquet files in order, with these columns alone, of these types."""
+    """Yield (where, row) of parquet files in order, with these columns alone, of these types; by default with all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,7 +134,7 @@ def parquet_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[str
                 names = table.schema_arrow.names
                 if not set(fields) <= set(names):
                     raise UserError(f"{path}: columns {names}, expected {list(fields)}")
-                batches = table.iter_batches(PARQUET_BATCH_ROWS, columns=list(fields))
+                batches = table.iter_batches(PARQUET_BATCH_ROWS, columns=list(fields) or None)
                 rows_of_batches = (row for batch in batches for row in batch.to_pylist())
                 for number, row in enumerate(rows_of_batches, start=1):
                     where = f"{path}: row {number}"

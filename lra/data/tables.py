@@ -62,10 +62,9 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
     """
     places: tuple[str, ...] | None = None
     for where, row in _rows(path, columns, (TEXT, LABEL), (TEXT2,)):
-        if places is None:
-            places = (TEXT, TEXT2) if TEXT2 in row else (TEXT,)
-        if len(places) == 1 and TEXT2 in row:
-            raise UserError(f"{where}: has {TEXT2}, but rows above have none; give it to all rows or to none")
+        places = places or ((TEXT, TEXT2) if TEXT2 in row else (TEXT,))
+        if (len(places) == 2) != (TEXT2 in row):
+            raise UserError(f"{where}: {TEXT2} is in some rows only; give it to all rows or to none")
         label = _word(where, row, LABEL)
         if len(label) > MAX_LABEL_CHARACTERS:
             raise UserError(f"{where}: a {LABEL} of {len(label):,} characters; is {LABEL} the right column?")
@@ -77,7 +76,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
 def documents(path: Path) -> dict[str, str]:
     """Return the texts of a file with the columns `id` and `text` by their ids."""
     texts: dict[str, str] = {}
-    for where, row in _rows(path, None, (ID, TEXT), ()):
+    for where, row in _rows(path, None, (ID, TEXT)):
         name = _word(where, row, ID)
         if name in texts:
             raise UserError(f"{where}: {ID} {name!r:.80} occurs in an earlier row")
@@ -124,70 +123,42 @@ def _normal(label: str) -> str:
 
 
 def _rows(
-    path: Path, columns: Columns, wanted: tuple[str, ...], optional: tuple[str, ...]
+    path: Path, columns: Columns, wanted: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Fields]]:
     """Yield (where, row) under the names `wanted` and, where a column has it, `optional`."""
-    kind = kind_of(path)
     renamed = columns if isinstance(columns, dict) else {}
-    if kind == ".jsonl":
-        return _json(path, renamed, (*wanted, *optional))
+    sources: dict[tuple[str, ...], dict[str, str]] = {}
+    for where, row in _raw_rows(path, columns if isinstance(columns, list) else None):
+        header = tuple(row)
+        if header not in sources:
+            sources[header] = _sources(where, header, renamed, wanted, optional)
+        yield where, {name: row[source] for name, source in sources[header].items()}
+
+
+def _raw_rows(path: Path, columns: list[str] | None) -> Iterator[tuple[str, Fields]]:
+    """Yield (where, row) under the names in the file, or `columns` for a CSV or TSV file."""
+    kind = kind_of(path)
     if kind == ".parquet":
-        return _parquet(path, renamed, wanted, optional)
-    header = columns if isinstance(columns, list) else None
-    return _table(_cells(path, "," if kind == ".csv" else "\t"), header, renamed, wanted, optional)
-
-
-def _json(path: Path, renamed: dict[str, str], names: tuple[str, ...]) -> Iterator[tuple[str, Fields]]:
-    for where, row in readers.json_lines(path):
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: {row!r:.80}, expected an object with {TEXT} and {LABEL}")
-        sources = _sources(where, list(row), renamed, (), names)
-        yield where, {name: row[source] for name, source in sources.items()}
-
-
-def _parquet(
-    path: Path, renamed: dict[str, str], wanted: tuple[str, ...], optional: tuple[str, ...]
-) -> Iterator[tuple[str, Fields]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with readers.opened(path) as file:
-            header = pq.read_schema(file).names
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not readable: {' '.join(str(error).split())}") from None
-    sources = _sources(str(path), header, renamed, wanted, optional)
-    for where, row in readers.parquet_rows([path], **dict.fromkeys(sources.values(), object)):
-        yield where, {name: row[source] for name, source in sources.items()}
-
-
-def _table(
-    rows: Iterable[tuple[str, list[str]]],
-    columns: list[str] | None,
-    renamed: dict[str, str],
-    wanted: tuple[str, ...],
-    optional: tuple[str, ...],
-) -> Iterator[tuple[str, Fields]]:
-    """Yield cells under the names of the header, or of `columns`."""
-    header, sources = columns, {}
-    if columns is not None:
-        sources = _sources("task.columns", columns, renamed, wanted, optional)
-    for number, (where, cells) in enumerate(rows):
-        if header is None:
-            header = [name.strip() for name in cells]
-            sources = _sources(where, header, renamed, wanted, optional)
-        elif columns is not None and number == 0 and _folded(cells) == _folded(columns):
-            raise UserError(f"{where}: a header; a list task.columns is for files without one, leave it null")
-        elif len(cells) != len(header):
-            raise UserError(f"{where}: {len(cells)} columns, expected {len(header)}: {', '.join(header)}")
-        else:
-            yield where, {name: cells[header.index(source)] for name, source in sources.items()}
+        yield from readers.parquet_rows([path])
+    elif kind == ".jsonl":
+        yield from readers.json_rows(path)
+    else:
+        header = None if columns is None else _distinct("task.columns", columns)
+        for where, cells in _cells(path, "," if kind == ".csv" else "\t"):
+            if header is None:
+                header = _distinct(where, [name.strip() for name in cells])
+            elif columns is not None and _folded(cells) == _folded(header):
+                raise UserError(f"{where}: a header; a list task.columns is for files without one, leave it null")
+            elif len(cells) != len(header):
+                raise UserError(f"{where}: {len(cells)} columns, expected {len(header)}: {', '.join(header)}")
+            else:
+                yield where, dict(zip(header, cells, strict=True))
 
 
 def _sources(
-    where: str, header: list[str], renamed: dict[str, str], wanted: tuple[str, ...], optional: tuple[str, ...]
+    where: str, header: tuple[str, ...], renamed: dict[str, str], wanted: tuple[str, ...], optional: tuple[str, ...]
 ) -> dict[str, str]:
-    """Column of the header for each name: the one in `renamed`, else the only one that differs in case alone."""
+    """Column of the header for each name: that in `renamed`, else the only one that differs in case alone."""
     sources = {}
     for name in (*wanted, *optional):
         source = renamed.get(name, name)
@@ -195,13 +166,20 @@ def _sources(
             column for column in header if column.strip().casefold() == source.casefold()
         ]
         if len(matches) > 1:
-            raise UserError(f"{where}: two columns {source!r}")
+            raise UserError(f"{where}: columns {', '.join(matches)} are all {source!r}")
         if matches:
             sources[name] = matches[0]
         elif name in wanted or name in renamed:
             remedy = f" (task.columns={{{TEXT}: NAME, {LABEL}: NAME}} maps names)" if ID not in wanted else ""
             raise UserError(f"{where}: no column {source!r}; {did_you_mean(source, header)}{remedy}")
     return sources
+
+
+def _distinct(where: str, names: list[str]) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{where}: two columns {twice!r}")
+    return names
 
 
 def _folded(names: list[str]) -> list[str]:
@@ -233,18 +211,14 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _text(where: str, row: Fields, name: str) -> str:
-    if not isinstance(row.get(name), str):
-        raise UserError(f"{where}: {name} {_found(row, name)}, expected a text")
+    if not isinstance(row[name], str):
+        raise UserError(f"{where}: {name} is {row[name]!r:.80}, expected a text")
     return readers.checked_text(f"{where}: {name}", row[name])
 
 
 def _word(where: str, row: Fields, name: str) -> str:
     """Text or whole number, as text."""
-    value = row.get(name)
+    value = row[name]
     if not isinstance(value, str | int) or not str(value).strip():
-        raise UserError(f"{where}: {name} {_found(row, name)}, expected a text or a whole number")
+        raise UserError(f"{where}: {name} is {value!r:.80}, expected a text or a whole number")
     return readers.checked_text(f"{where}: {name}", str(value).strip())
-
-
-def _found(row: Fields, name: str) -> str:
-    return f"is {row[name]!r:.80}" if name in row else "is missing"

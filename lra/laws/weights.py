@@ -33,7 +33,7 @@ def registered(trial: Trial) -> bool:
 
 
 def _hidden(value: object) -> Iterator[str]:
-    """Tensors in an attribute that torch does not register."""
+    """Yield the kinds of values in an attribute that torch does not register."""
     if isinstance(value, Tensor):
         yield "tensor"
     elif isinstance(value, nn.Module):
