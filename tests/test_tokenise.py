@@ -151,18 +151,6 @@ def test_a_bad_vocabulary_is_refused(tmp_path: Path, data: bytes, message: str) 
         vocabulary_of(tmp_path / "vocab.txt")
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_pipe_is_no_vocabulary(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "vocab.txt")
-    with pytest.raises(UserError, match="vocab.txt: expected a regular file, found a FIFO; expected a BERT vocabulary"):
-        vocabulary_of(tmp_path / "vocab.txt")
-
-
-def test_a_missing_vocabulary_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="vocab.txt: No such file"):
-        vocabulary_of(tmp_path / "vocab.txt")
-
-
 def test_a_vocabulary_may_hold_odd_line_ends(tmp_path: Path) -> None:
     """Only line feeds end a line of a vocabulary: Unicode has other line ends, which are tokens."""
     tokens = [*PIECES, "\x85", "\u2028", "z"]
