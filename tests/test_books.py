@@ -239,7 +239,7 @@ def test_other_text_files_are_refused(tmp_path: Path, data: bytes, message: str)
         ({"text": None}, "books.jsonl.xz:4: field 'text' is None, expected str"),
         ({"year": 1900}, "books.jsonl.xz:4: field 'year' is 1900, expected str"),
         ({"group": "child"}, "books.jsonl.xz:4: group 'child'; did you mean 'children'?"),
-        ({"path": "Writer 0/Book 0.md"}, "books.jsonl.xz:4: path 'Writer 0/Book 0.md' stands in an earlier line"),
+        ({"path": "Writer 0/Book 0.md"}, "books.jsonl.xz:4: path 'Writer 0/Book 0.md' occurs in an earlier line"),
     ],
 )
 def test_a_bad_book_is_refused_and_nothing_is_cached(tmp_path: Path, change: dict, message: str) -> None:

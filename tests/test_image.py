@@ -240,7 +240,7 @@ def archive_of(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path, Ba
         ),
         (
             lambda members: members.update({"test_batch.bin": members["test_batch.bin"] + b"\0"}),
-            "test_batch.bin: more than 21,511 bytes",
+            "test_batch.bin: 21,512 bytes, expected 21,511",
         ),
         (
             lambda members: members.update(
@@ -261,7 +261,7 @@ def test_a_bad_archive_is_refused(tmp_path: Path, batches: Batches, change: Call
     [
         ("train.images.u8.xz", b"no xz", "train.images.u8.xz: damaged"),
         ("train.images.u8.xz", lzma.compress(b"a" * 1024), "train.images.u8.xz: 1,024 bytes, expected 35,840"),
-        ("test.labels.u8", b"\0" * 8, "test.labels.u8: more than 7 bytes"),
+        ("test.labels.u8", b"\0" * 8, "test.labels.u8: 8 bytes, expected 7"),
         ("test.labels.u8", b"\0" * 6 + b"\x0b", "test.labels.u8: image 7: label 11, expected 0 to 9"),
         ("test.labels.u8", None, "test.labels.u8: no such file; .* must hold train.images.u8.xz"),
     ],

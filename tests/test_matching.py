@@ -289,7 +289,7 @@ PAPER = {"id": "P0", "text": "Paper 0"}
         (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair 'P0 P1' is in train, too"),
         (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair 'P2 P0' is in val, too"),
         (None, {"test": []}, "acl_matching: the test split is empty"),
-        ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' stands above already"),
+        ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' occurs in an earlier line"),
         ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: the text of 'P1' is empty"),
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
         ([PAPER, {"id": 1, "text": "a"}], None, "docs.jsonl.xz:2: field 'id' is 1, expected str"),
@@ -310,7 +310,7 @@ def test_a_damaged_or_missing_acl_file_is_named(tmp_path: Path) -> None:
     data = write_acl(tmp_path)
     path = data / "acl_pairs" / "pairs.eval.tsv.xz"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(UserError, match="pairs.eval.tsv.xz: damaged after line"):
+    with pytest.raises(UserError, match="pairs.eval.tsv.xz: damaged: "):
         acl(tmp_path, data)
     path.unlink()
     with pytest.raises(UserError, match="pairs.eval.tsv.xz: no such file; it belongs beside docs.jsonl.xz"):
