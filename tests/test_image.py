@@ -248,7 +248,6 @@ def archive_of(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path, Ba
             ),
             "data_batch_2.bin: image 2: label 10, expected 0 to 9",
         ),
-        (lambda members: members.update({"../../escaped": b"x"}), "member .* leaves the folder"),
     ],
 )
 def test_a_bad_archive_is_refused(tmp_path: Path, batches: Batches, change: Callable, message: str) -> None:
