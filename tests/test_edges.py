@@ -158,7 +158,7 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
         ),
         (
             "from lra.attention import Attention\nclass A(Attention):\n    pass\n",
-            "theirs.A has no attend(self, q, k, v, key_mask): define it as lra.ops.mixer.Attention describes it",
+            "theirs.A has no card: add card = Card(...) to the class",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
         ("import nothing_of_that_name\n", "theirs.py, line 1: ModuleNotFoundError"),

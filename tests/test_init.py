@@ -98,7 +98,7 @@ def test_frozen_weights_must_have_been_taken(tmp_path: Path) -> None:
     start = start_from(tiny("system=simple_resl", "model.dim=9"), tmp_path)
     model = tiny("system=transformer")
     model.freeze(["qkv"])
-    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would stay as it was drawn.*\[9, 9\] there"):
+    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would keep its random values.*\[9, 9\] there"):
         start.load(model, stub_task())
 
 

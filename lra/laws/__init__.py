@@ -1,7 +1,7 @@
-"""The laws of mixers: what every attention keeps, tried on a few short documents.
+"""Correctness checks of mixers (laws), run on a few short documents.
 
-`lra-check` tells all of them, the tests hold ours to them, and the quick ones are tried before a run with a mixer that
-is not ours: one that breaks them trains without a word, and its numbers mean nothing.
+`lra-check` runs all of them, the tests hold the mixers of this package to them, and the quick ones run before a
+training run with a mixer of the user, since a mixer that breaks them trains silently and its scores mean nothing.
 """
 
 import copy
@@ -30,7 +30,14 @@ LRA = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Law:
-    """`check` returns whether the law applies, and raises Broken; `quick`: tried before runs, too."""
+    """A law of mixers.
+
+    Args:
+        name: for `lra-check`.
+        says: the law as a clause.
+        check: returns True if the law applies, and raises Broken.
+        quick: also checked before runs.
+    """
 
     name: str
     says: str
@@ -73,7 +80,7 @@ class Finding:
 
 
 def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
-    """What becomes of each law. Nothing is drawn from the global generators, and no mixer of the caller's changes."""
+    """Yield the verdict on each law, without drawing from global generators or changing a mixer of the caller."""
     for law in laws:
         with torch.random.fork_rng(devices=[]):
             yield _tried(law, trial)
@@ -102,11 +109,18 @@ def _installed(path: Path) -> bool:
 
 
 def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
-    """The quick laws that a model's mixer was seen to keep; none is tried where the mixer is ours.
+    """Return the quick laws that the mixer of a model keeps; a mixer of this package is not checked.
 
-    `masked`: whether the model masks padding. The mixer does not change, and nothing is drawn. Raises UserError with
-    the law that it breaks, or with its error where it cannot compute on `device`. Laws that cannot be tried, as the
-    mixer may be made for one length or for an accelerator alone, are said, in one line for each error.
+    Laws that cannot be checked, for example because the mixer needs one length or an accelerator, are reported in one
+    line per error.
+
+    Args:
+        mixer: of the model; it is not changed.
+        masked: the model masks padding.
+        device: of the run.
+
+    Raises:
+        UserError: a law is broken, or the mixer cannot compute on `device`.
     """
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
@@ -132,7 +146,7 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
 
 
 def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str) -> None:
-    """Raises UserError where a training step's forward pass fails on documents of the model's own length."""
+    """Raise UserError if a forward pass in training fails on documents of the model's own length."""
     mixer = trained(copy.deepcopy(mixer).to(device), [0])
     x = values(1, mixer.shape.max_positions, mixer.shape.dim).float().to(device)
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
@@ -155,5 +169,5 @@ def trial_of(
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, POSITIONS),
     tolerance: float = 1e-5,
 ) -> Trial:
-    """The trial of the mixers that `make` makes, at these lengths."""
+    """Return the trial of the mixers that `make` constructs, at these lengths."""
     return Trial(lambda: make(shape), lengths=lengths, masked=True, make=make, shape=shape, tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""Laws of gradients: they arrive, and they are those of finite differences."""
+"""Laws of gradients: they reach input and weights, and equal finite differences."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def _matters(trial: Trial, x: Tensor, y: Tensor, name: str) -> bool:
 
 
 def differences(trial: Trial) -> bool:
-    """Along one direction at random for the input and for each weight."""
+    """Compare gradients with finite differences in one random direction of the input and of each weight."""
     for x in trial.inputs(2):
         mixer = trial.mixer()
         weights = {name: weight.detach() for name, weight in mixer.named_parameters() if weight.requires_grad}
@@ -57,7 +57,7 @@ def differences(trial: Trial) -> bool:
 
 
 def _total_along(mixer: Mixer, x: Tensor, name: str, value: Tensor) -> Callable[[Tensor | float], Tensor]:
-    """A random sum of the outputs as a function of how far the input or a weight goes in a random direction."""
+    """Random weighted sum of the outputs, as a function of the step in a random direction."""
     direction, factors = values(*value.shape, seed=3), values(*x.shape, seed=4)
 
     def total(by: Tensor | float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Laws of what an output does not depend on: other documents, cuts of a batch, padding, the future, the order."""
+"""Laws of independence: of other documents, cuts of a batch, padding, later positions, the order."""
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def length(trial: Trial) -> bool:
 
 
 def _half(trial: Trial, x: Tensor) -> tuple[int, Tensor]:
-    """So many of the positions are real, and the mask [1, L] that says so."""
+    """Number of real positions in half-padded inputs, and their mask [1, L]."""
     real = x.shape[1] // 2
     trial.case += f", {x.shape[1] - real} of them padding"
     return real, (torch.arange(x.shape[1]) < real)[None]

@@ -1,4 +1,4 @@
-"""Laws of what comes out: its shape, its type, that it is finite, and that the input stays as it is."""
+"""Laws of outputs: shape, type, finite numbers, unchanged input."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Laws of repetition: the same call gives the same, whatever was drawn or called before."""
+"""Laws of repetition: equal calls give equal outputs, whatever was drawn or called before."""
 
 import random
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from lra.ops.mixer import Mixer
 
 
 def _forms(trial: Trial) -> dict[str, Callable[[], Mixer]]:
-    """A fresh mixer in evaluation, and in training on two documents."""
+    """A new mixer in evaluation, and one in training on two documents."""
     return {"in evaluation": trial.mixer, "in training": lambda: trained(trial.mixer(), [0, 1])}
 
 
 @torch.no_grad()
 def state(trial: Trial) -> bool:
-    """Between two equal calls, with the global generators set back, lies another call, of other numbers."""
+    """Compare two equal calls with a call on other numbers in between; global generators are reset."""
     for x in trial.inputs(2):
         for form, fresh in _forms(trial).items():
             mixer = fresh()
@@ -35,7 +35,7 @@ def state(trial: Trial) -> bool:
 
 @torch.no_grad()
 def noise(trial: Trial) -> bool:
-    """Two equal calls after other numbers of the global generators."""
+    """Compare two equal calls after different seeds of the global generators."""
     for x in trial.inputs(2):
         for form, fresh in _forms(trial).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
@@ -48,7 +48,7 @@ def noise(trial: Trial) -> bool:
 
 
 def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
-    """The output, computed after torch, numpy and Python were seeded, which are set back."""
+    """Output computed after seeding torch, numpy and Python, which are restored."""
     kept = random.getstate(), np.random.get_state()
     devices = [x.device] if x.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -64,7 +64,7 @@ def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def _kept(mixer: Mixer) -> dict[str, object]:
-    """What the mixer holds: weights, buffers and plain attributes, by name."""
+    """Weights, buffers and plain attributes of the mixer by name."""
     plain = {name: value for name, value in vars(mixer).items() if not name.startswith("_")}
     tensors = {**plain, **mixer.state_dict(keep_vars=True), **dict(mixer.named_buffers())}
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in tensors.items()}

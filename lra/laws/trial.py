@@ -1,4 +1,4 @@
-"""What a law is tried on: fresh mixers, and documents of a few positions, the smallest first.
+"""Test subjects of the laws: new mixers, and documents of a few positions, the smallest first.
 
 Legend: B documents, L positions, D width.
 """
@@ -29,10 +29,16 @@ class Broken(Exception):
 
 @dataclass
 class Trial:
-    """`build`: the mixer, made anew; `make`: one of any shape, where the class is at hand and not one mixer alone.
+    """Mixers and inputs for a law.
 
-    `lengths`: ascending. `masked`: whether padding is masked. `tolerance`: of differences, as a part of the largest
-    output; a mixer may compute in float32. `case`: the inputs that a law tries right now, in words.
+    Args:
+        build: constructs the mixer.
+        lengths: of inputs, ascending.
+        masked: padding is masked.
+        make: constructs a mixer of any shape, or None if only one mixer is at hand.
+        shape: for `make`.
+        tolerance: of differences, relative to the largest output; a mixer may compute in float32.
+        case: description of the current inputs.
     """
 
     build: Callable[[], Mixer]
@@ -44,7 +50,7 @@ class Trial:
     case: str = ""
 
     def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
-        """In float64, for evaluation; the same at every call. Another seed or shape wants `make`."""
+        """Construct the mixer in float64, for evaluation; equal at every call. Another seed or shape needs `make`."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.shape, **shape)) if shape else self.build()
@@ -56,11 +62,11 @@ class Trial:
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether an input has several positions, without which a law of them says nothing."""
+        """True if an input has several positions, which laws about positions need."""
         return max(self.lengths) > 1
 
     def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
-        """x [B, L, D] of each length from `least` on."""
+        """Yield x [B, L, D] of each length from `least` on."""
         dim = self.build().shape.dim
         for length in self.lengths:
             if length >= least:
@@ -68,7 +74,7 @@ class Trial:
                 yield values(documents, length, dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
-        """The largest, 0 where it is within the tolerance; infinite where something is not finite."""
+        """Return the largest difference: 0 within the tolerance, infinite if a number is not finite."""
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
@@ -76,7 +82,11 @@ class Trial:
 
 
 def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
-    """What the only layer of a configured model is told. Raises UserError for a key that is not there."""
+    """Return the shape of the only layer of a configured model.
+
+    Raises:
+        UserError: a key is missing.
+    """
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
@@ -87,7 +97,7 @@ def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
-    """The mixer in training, with the noise of these documents of a batch."""
+    """Return the mixer in training mode, with the noise of these documents of a batch."""
     mixer.train().redraw(SEED, STEP)
     dropout.set_keys(mixer, seed=SEED, step=STEP, rows=documents)
     return mixer

@@ -1,4 +1,4 @@
-"""Laws of weights: they are registered, counted and loaded."""
+"""Laws of weights: registered, counted and loaded."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def registered(trial: Trial) -> bool:
 
 
 def _hidden(value: object) -> Iterator[str]:
-    """What torch does not find in an attribute."""
+    """Yield the kinds of values in an attribute that torch does not register."""
     if isinstance(value, Tensor):
         yield "tensor"
     elif isinstance(value, nn.Module):
