@@ -1,5 +1,5 @@
 """results/attentions.md: what each attention is, in what it deviates, what it adds, what it supports, what it was
-checked against, what it costs beside `simple`, and what the systems of Table 1 keep in memory.
+checked against, and what it costs beside `simple`.
 
     python scripts/attentions_page.py PAGE                       (the costs that attentions.json beside it has)
     python scripts/attentions_page.py PAGE --measure             (measured here first, in 10 minutes)
@@ -19,27 +19,23 @@ from lra.bench.measure import Result, side_by_side
 from lra.bench.page import measured
 from lra.bench.settings import BenchSettings, settings_of
 from lra.bench.worker import BenchPlace
-from lra.config.compose import compose, options, systems
-from lra.config.settings import Precision
+from lra.config.compose import compose, options
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
 from lra.model.model import Model
 from lra.ops.mixer import Mixer
 from lra.records import provenance
 from lra.runs.build import assemble
-from lra.runs.memory import ACCELERATORS, memory
 
 TASKS = ("text", "matching", "listops")
 LENGTHS = (1024, 4096)
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 PLACE = BenchPlace(device="cpu", threads=1, memory_limit=None)
 BUDGET = 0.10  # Long Range Arena asks for at most a tenth more parameters than the Transformer
 
 
 Costs = dict[str, Any]
 """`rows`: of each attention its `settings`, by length `ratio` and `memory`, and `where` they were measured; `flags`: of
-each attention, by name, what it supports; `memory`: of each system of Table 1, by precision, as `lra.runs.memory` has
-it."""
+each attention, by name, what it supports."""
 
 
 def page(attentions: list[str], costs: Costs) -> Iterator[str]:
@@ -71,7 +67,6 @@ def page(attentions: list[str], costs: Costs) -> Iterator[str]:
         added = [_added(_parameters(name, task), base[task]) for task in TASKS]
         yield f"| `{name}` | {' | '.join(added)} | {_settings(name)} |"
     yield from _costs(attentions, costs)
-    yield from _memory(costs["memory"])
 
 
 def flags_of(mixer: Mixer) -> dict[str, bool]:
@@ -111,30 +106,6 @@ def _costs(attentions: list[str], costs: Costs) -> Iterator[str]:
         places[measured(row["where"])].append(name)
     for place, names in places.items():
         yield (place if len(places) == 1 else f"{_names(names)}: {place}") + "\n"
-
-
-def _memory(of_systems: dict[str, Costs]) -> Iterator[str]:
-    """What a token keeps for the backward pass, and the micro-batches that fit."""
-    yield "## Memory of the systems of Table 1\n"
-    yield "Counted for text at the paper's sizes, as by `lra-train task=text describe=true`: bytes that a token"
-    yield "keeps for the backward pass, and the largest micro-batch whose activations fit beside the weights, their"
-    yield "gradients and AdamW's two means. What a single operation needs while it is at work is not in it.\n"
-    sizes = [f"{size} GB" for size in ACCELERATORS]
-    columns = [f"{precision}, {column}" for precision in PRECISIONS for column in ("bytes a token", *sizes)]
-    yield f"| `system=` | {' | '.join(columns)} |"
-    yield f"|---|{'---:|' * len(columns)}"
-    for name, row in of_systems.items():
-        cells = []
-        for precision in PRECISIONS:
-            fits = row[precision]["micro_batch_that_fits"]
-            cells += [row[precision]["saved_bytes_per_token"], *(fits[size] for size in sizes)]
-        yield f"| `{name}` | {' | '.join(f'{cell:,}' for cell in cells)} |"
-
-
-def memory_of(system: str) -> Costs:
-    """By precision, what the system of Table 1 keeps on text."""
-    assembled = assemble(settings(f"system={system}"))
-    return {precision: memory(assembled, precision) for precision in PRECISIONS}
 
 
 def _names(names: list[str]) -> str:
@@ -239,7 +210,6 @@ def main() -> None:
     if arguments.measure is not None:
         costs["rows"] |= measure(arguments.measure or attentions, arguments.rounds)
     costs["flags"] = {name: flags_of(mixer_of(settings(f"attention={name}"))) for name in attentions}
-    costs["memory"] = {system: memory_of(system) for system in systems("system")}
     write_json(kept, costs)
     lines = page(attentions, costs)
     write_atomic(arguments.page, "".join(f"{line}\n" for line in lines).encode())

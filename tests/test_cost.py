@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from lra.core.subprocesses import results_from_child
+from lra.runs.estimate import duration
+from lra.runs.step_timing import StepCost, in_words, step_cost
 from support import Commands, composed
 
 from lra.cli import train
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
-from lra.core.subprocesses import results_from_child
 from lra.runs import step_timing
 from lra.runs.build import System, assemble
-from lra.runs.estimate import duration
-from lra.runs.step_timing import StepCost, in_words, step_cost
 from lra.tasks.listops import ListOps
 
 SMOKE = ("experiment=smoke", "train.batch_size=7", "train.micro_batch=3")

@@ -6,6 +6,7 @@ import attentions_page
 import numpy as np
 import pytest
 import torch
+from lra.runs.memory import memory
 from support import composed, options
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,7 +19,6 @@ from lra.ops.dropout import set_keys
 from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import System, assemble
 from lra.runs.initial_weights import draw_model
-from lra.runs.memory import memory
 from lra.runs.stand_in import stand_in
 from lra.training.batches import predict, read
 from lra.training.losses import summed_loss

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lra.core.subprocesses import die_with_parent
 from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task
 from torch import distributed as process_groups
 
 from lra.cli import train
 from lra.core.signals import Paused
-from lra.core.subprocesses import die_with_parent
 from lra.records import record
 from lra.training import distributed
 from lra.training.divergence import Diverged

@@ -30,7 +30,7 @@ from lra.config.cell import Cell
 from lra.config.compose import compose
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.errors import UserError
-from lra.core.signals import Requests
+from lra.core.signals import StopFlag
 from lra.data import Place, Task, TaskSpec
 from lra.records import checkpoint
 from lra.records.checkpoint import Generation
@@ -61,13 +61,13 @@ CALLS = {  # by part, who does it
     "the optimiser, and the norm of the gradient": ("lra.training.fit.update",),
     "the numbers of a step": ("lra.training.update.AsyncNumbers", "lra.training.fit.Training.look"),
     "between steps: bar, memory, signals": (
-        "lra.runs.trainer._Observer.on_step", "lra.runs.trainer._Observer.on_micro_batch",
+        "lra.runs.trainer._Observer.on_step",
     ),
     MEASURE: (
         "lra.training.fit._measured", "lra.runs.trainer.Trainer._take", "lra.records.record.Metrics.write",
         "lra.runs.loggers.Loggers.log", "lra.core.console.TrainingBar.evaluated",
     ),
-    SAVE: ("lra.runs.trainer.Trainer.save", "lra.runs.device.trim_memory"),  # its memory is given back after the step
+    SAVE: ("lra.runs.trainer.Trainer.save",),  # its memory is given back after the step
 }  # fmt: skip
 AHEAD = (CHOOSE, READ)  # in a thread of its own, while the device works
 MODEL = (FORWARD, BACKWARD)
@@ -181,9 +181,9 @@ def _loop(settings: Settings, task: Task, full: BenchSettings) -> list[Spent]:
     shorten(model)
     with cpu_as_accelerator(full.model["dim"], model.dim), _timed(clock, rounds, sizes):
         trainer = Trainer(job, task, Training(model, job.system.recipe), "cpu")
-        silent = Loggers({}, LoggedRun(folder=job.folder, name=job.title, group="", config={}), job.title)
+        silent = Loggers({}, LoggedRun(folder=job.folder, name=job.title, group="", config={}))
         clock.enter(REST)
-        trainer.follow(Requests(minutes=None, sweep_minutes=None, one_of_many=True), silent)
+        trainer.follow(StopFlag(), silent)
         clock.enter(None)
     return rounds
 

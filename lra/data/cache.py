@@ -74,7 +74,7 @@ def prepared(
                         raise UserError(f"{folder}: found no {MANIFEST} in this prepared task; delete it")
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except locks.Held as other:
-            raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None
+            raise UserError(f"{folder}: not prepared within an hour: {other}") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts, identity)
@@ -146,8 +146,7 @@ def _build(
         if count > LARGEST:
             raise UserError(f"{identity['task']}: {count:,} {what}, expected at most {LARGEST:,}: 16 bits are stored")
     host = platform.node()
-    others = "*" if locks.of_one_host(folder.parent) is None else f"{host}.*"  # whose end this host can know of
-    for left_over in folder.parent.glob(f".{folder.name}.{others}.tmp"):
+    for left_over in folder.parent.glob(f".{folder.name}.*.tmp"):
         shutil.rmtree(left_over)
     staging = folder.parent / f".{folder.name}.{host}.{secrets.token_hex(8)}.tmp"
     staging.mkdir()
