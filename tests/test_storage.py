@@ -319,17 +319,6 @@ def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], Non
 # ---------------------------------------------------------------- several hosts
 
 
-def test_hosts_that_share_no_locks_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = build(tmp_path / "first", tmp_path / "log").folder.name
-    local, foreign = (tmp_path / "stub" / f".{name}.{host}.12ab.tmp" for host in ("here", "elsewhere"))
-    local.mkdir(parents=True)
-    foreign.mkdir()
-    monkeypatch.setattr("platform.node", lambda: "here")
-    monkeypatch.setattr("lra.core.locks.of_one_host", lambda path: "nolock")
-    build(tmp_path, tmp_path / "log")
-    assert (local.exists(), foreign.exists()) == (False, True)
-
-
 def test_another_host_that_finishes_first_is_no_error(tmp_path: Path) -> None:
     """It shares no lock with this one: both build, and one of the two caches stays."""
 

@@ -78,7 +78,7 @@ class Runner:
             with locks.hold(self.job.folder / LOCK, LOCK_PATIENCE_SECONDS):
                 return self._done() or self._train_and_record(gate)  # another process may have been faster
         except locks.Held as held:
-            raise AtWork(f"running in another process ({held})") from None
+            raise AtWork(f"{held}, so it trains this run") from None
 
     def assist(self, gate: "Gate") -> str:
         """Train as any other rank."""
