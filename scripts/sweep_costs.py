@@ -23,7 +23,7 @@ from lra.records import provenance, record
 
 SHORT = ("experiment=smoke", "system=simple,simple_res,simple_resl,transformer", "train.steps=10", "model.depth=1")
 SEEDS = 15
-KINDS = {"basic": (), "basic, isolate=true": ("isolate=true",), "joblib": ("hydra/launcher=joblib",)}
+KINDS = {"basic": (), "joblib": ("hydra/launcher=joblib",)}
 RATES = [f"{0.001 * (1 + number):.3f}" for number in range(SEEDS)]
 MANY, CELLS = 10_000, 500
 
@@ -105,15 +105,12 @@ def page(
     yield f"- Every cell is composed and checked before the first run begins: {1000 * compose:.0f} ms a cell,"
     yield "  however many seeds it has.\n"
     yield f"## {MANY:,} runs\n"
-    together, apart = (
-        MANY * (sweeps[name].each - sweeps[name].training / sweeps[name].runs) / 3600
-        for name in ("basic", "basic, isolate=true")
-    )
+    basic = sweeps["basic"]
+    overhead = MANY * (basic.each - basic.training / basic.runs) / 3600
     first = few.first + compose * CELLS
     yield f"- In one command, in {CELLS} cells, the first begins after {first:.0f} s. Or cut a sweep by task or system"
     yield "  into commands with the same `out=`: declared cells add up, finished runs are skipped."
-    yield f"- Overhead on one machine: {together:.1f} hours in one process, {apart:.1f}"
-    yield "  with `isolate=true`: nothing beside training where a run takes minutes."
+    yield f"- Overhead on one machine: {overhead:.1f} hours in one process."
     yield "- On SLURM, `hydra.launcher.array_parallelism` jobs at once; each imports torch once, as one run above."
     yield "- Several machines may be given the same command on one folder: the lock of a run dies with its holder, and"
     yield "  what one is at work on the others leave (exit code 75 until all is done)."

@@ -356,11 +356,6 @@ def check_bf16_errors(device: str) -> None:
                 assert 1e-4 < gram[part] < 1.1 * textbook[part]
 
 
-def test_what_is_measured_does_not_depend_on_the_machines_memory() -> None:
-    with pytest.raises(UserError, match=r"train.micro_batch=auto: .*; say a number"):
-        settings(*TINY, "train.micro_batch=auto")
-
-
 def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"performer-pytorch is not installed; pip install 'lra\[peers\]'"):

@@ -9,7 +9,6 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from lra.config import configure
 from lra.config.settings import Precision
 from lra.core.errors import UserError
-from lra.training.recipe import AUTO
 
 What = Literal["layer", "model", "step", "epoch", "profile", "accuracy", "host"]
 Direction = Literal["forward", "train"]
@@ -49,9 +48,6 @@ def settings_of(cfg: DictConfig) -> BenchSettings:
     """Check names and types of a composed configuration."""
     values = configure.plain(cfg)
     configure.check(BenchSettings, values, "")
-    for key in ("micro_batch", "eval_batch"):
-        if values["train"].get(key) == AUTO:
-            raise UserError(f"train.{key}=auto: what is measured shall not depend on the machine; say a number")
     twice = next((length for length in values["lengths"] if values["lengths"].count(length) > 1), None)
     if twice is not None:
         raise UserError(f"lengths={values['lengths']}: {twice} stands there twice")

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 
 class Held(Exception):
     """Another process holds the lock; the message names the file."""
@@ -14,6 +12,8 @@ class Held(Exception):
 @contextmanager
 def hold(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock file `path`. Raises Held if another process still holds it after `patience` seconds."""
+    from filelock import FileLock, Timeout  # takes a tenth of a second to import; --help shall not wait for it
+
     lock = FileLock(path)
     try:
         lock.acquire(timeout=patience)
