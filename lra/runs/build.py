@@ -1,7 +1,6 @@
 """From a checked configuration to a task, a model and a recipe that fit together; and one run of them."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     try:
         recipe = Recipe(**train)
     except UserError as error:
-        raise UserError(_of_pretraining(str(error), options.train)) from None
+        raise UserError(str(error).replace("train.", "pretrain.train.")) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
@@ -161,16 +160,6 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     return PretrainingPhase(
         options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe)
     )
-
-
-def _of_pretraining(message: str, train: Mapping[str, Any]) -> str:
-    """Name the keys of a message about a recipe as the pretraining has them."""
-
-    def renamed(match: re.Match[str]) -> str:
-        say, key = match[1] or "", match[2]  # "say train.x=...": the advice is about the pretraining in any case
-        return f"{say}pretrain.train.{key}" if say or key in train else f"train.{key}"
-
-    return re.sub(r"(say )?\btrain\.(\w+)", renamed, message)
 
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
