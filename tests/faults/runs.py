@@ -129,6 +129,7 @@ class Child:
         if self.process == 0:
             code = 99
             try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts with &
                 inject(fault)
                 for number, file in enumerate(self._files, start=1):
                     os.dup2(file.fileno(), number)
