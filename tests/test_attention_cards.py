@@ -117,7 +117,7 @@ def test_the_kept_page_says_what_runs() -> None:
     ends = ("\n", "`: ")  # what was measured at several places begins with the names of what was measured there
     said = "\n".join(lines).splitlines()
     assert [line for line in said if not any(f"{end}{line}\n" in text for end in ends)] == []
-    assert len([line for line in lines if line.startswith("| `simple`")]) == 4
+    assert len([line for line in lines if line.startswith("| `simple`")]) == 3
     assert any("Q (Kᵀ V) / √4001" in line for line in lines)
     assert kept["flags"]["simple"] == {"mask": True, "causal": True, "variants": True, "order": False}
     changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}

@@ -39,7 +39,7 @@ NO_TORCH = {
 }  # what starts quickly imports no torch when it is imported
 SLOW = {  # libraries that take a tenth of a second or more to import
     "datasets", "huggingface_hub", "matplotlib", "pandas", "PIL", "pyarrow", "safetensors", "scipy", "sklearn",
-    "tensorboard", "tokenizers", "torch", "wandb", "jinja2", "markupsafe", "markdown_it", "rich.markdown",
+    "filelock", "rich", "tensorboard", "tokenizers", "torch", "wandb", "jinja2", "markupsafe", "markdown_it",
 }  # fmt: skip
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 600, 50
 VAGUE = {"found", "one", "own"}  # as names of variables and parameters

@@ -51,7 +51,7 @@ class StopFlag:
     """
 
     def __init__(
-        self, minutes: float | None = None, sweep_minutes: float | None = None, *, repeated: bool = False
+        self, minutes: float | None = None, sweep_minutes: float | None = None, repeated: bool = False
     ) -> None:
         self._limits: list[tuple[float, Paused]] = []
         if minutes is not None:

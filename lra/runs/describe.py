@@ -68,11 +68,11 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     memory = PeakMemory(device)
     model = draw_model(system, facts, settings.seed).to(device)
     optimizer = AdamW(model, recipe)
-    split, one = stand_in(facts, recipe.micro_batch, settings.seed), np.arange(1)
+    split, first = stand_in(facts, recipe.micro_batch, settings.seed), np.arange(1)
 
     model.train()
     model.redraw(settings.seed, 0)
-    part = read(split, one, one, facts.max_len)
+    part = read(split, first, first, facts.max_len)
     set_keys(model, **how, rows=part.rows)
     began = time.perf_counter()
     with saved_tensors(model.state_dict().values()) as saved:
