@@ -106,6 +106,7 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
         for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
     )
     facts = without.builder.facts
+    assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
     assert budget.training_tokens(without) == without.recipe.steps * 7 * facts.documents * facts.max_len
     assert budget.training_tokens(also) == (without.recipe.steps + 30) * 7 * facts.documents * facts.max_len
 

@@ -104,7 +104,7 @@ class Siblings:
 
     varied: list[str]
     jobs: PositiveInt
-    tokens: PositiveInt | None
+    tokens: Annotated[int, Field(gt=0, le=2**53)] | None
     reference: Annotated[str, Field(min_length=1)] | None
     margin: PositiveFloat
 

@@ -59,7 +59,7 @@ class StopFlag:
             self._limits.append((time.monotonic() + 60 * minutes, over))
         if sweep_minutes is not None:
             self._limits.append((STARTED + 60 * sweep_minutes, Paused(f"sweep_minutes={sweep_minutes:g} are over")))
-        self._again = signal.SIG_IGN if repeated else signal.SIG_DFL
+        self._repeated = repeated
         self._handlers: dict[int, Any] = {}
         self._number: int | None = None
 
@@ -73,11 +73,14 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _set(self, number: int, _frame: FrameType | None) -> None:
+        if self._number is not None:
+            return
         self._number = number
-        for each in ASKING:
-            signal.signal(each, self._again)
+        if not self._repeated:
+            for each in ASKING:
+                signal.signal(each, signal.SIG_DFL)
         cursor = SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
-        again = "" if self._again is signal.SIG_IGN else "; again: stop now"
+        again = "" if self._repeated else "; again: stop now"
         os.write(2, f"{cursor}\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
 
     def signalled(self) -> Paused | None:
