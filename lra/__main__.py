@@ -10,7 +10,7 @@ from typing import Any
 
 from lra.cli.contents import contents
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
-from lra.core.signals import ASKING, INTERRUPTED, PAUSED
+from lra.core.signals import ASKING
 from lra.core.version import __version__
 
 COMMANDS = {
@@ -47,7 +47,7 @@ def start(name: str) -> None:
 
     def stop(number: int, _frame: FrameType | None) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)
-        raise SystemExit(INTERRUPTED if number == signal.SIGINT else PAUSED)
+        raise SystemExit(128 + number)
 
     _let_readers_leave()
     before = {number: signal.signal(number, stop) for number in ASKING}

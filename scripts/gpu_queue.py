@@ -80,7 +80,7 @@ def _bench(what: str, task: str, minutes: float, question: str) -> Item:
 
 
 def _train(name: str, minutes: float, question: str, *words: str) -> Item:
-    cut = ("train.micro_batch=auto", "train.eval_batch=auto")
+    cut = ("train.micro_batch=32", "train.eval_batch=128")
     shared = ("device={device}", "precision=bf16", *cut, "max_hours=null", "out={work}/" + name)
     command = (*LRA, "train", "--multirun", *words, *shared, "sweep_minutes={minutes}")
     return Item(name=name, question=question, command=command, tiny=TINY_TRAIN, minutes=minutes)

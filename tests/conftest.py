@@ -20,12 +20,11 @@ from support import Commands
 from lra.ops import dropout
 from lra.ops import fused as fused_module
 from lra.report.render import figures
-from lra.runs.device import trim_memory
 from lra.tasks import text
-from lra.training.distributed import SLURM_VARIABLES, TORCHRUN_VARIABLES
+from lra.training.distributed import VARIABLES
 
 torch.set_num_threads(1)
-for name in (*SLURM_VARIABLES, *TORCHRUN_VARIABLES):  # of whoever started the tests
+for name in VARIABLES:  # of whoever started the tests
     os.environ.pop(name, None)
 
 
@@ -44,13 +43,6 @@ def forgotten() -> Iterator[None]:
     for name in set(sys.modules) - modules:
         if "pytest-of" in (vars(sys.modules[name]).get("__file__") or ""):
             del sys.modules[name]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def trimmed() -> Iterator[None]:
-    """What runs in this process have kept of its memory (`keep_memory`) goes back after each file of tests."""
-    yield
-    trim_memory()
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +69,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     """The commands, run in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lra.runs.step_timing.SECONDS", 0)  # measure no steps
+    monkeypatch.setattr("lra.runs.describe.measure_step", lambda *_: None)  # takes seconds at full size
     return Commands(monkeypatch, capfd)
 
 

@@ -142,7 +142,7 @@ def test_a_run_is_the_one_of_the_command(
     run.folder.with_name("seed2").mkdir()
     with (
         locks.hold(run.folder.with_name("seed2") / LOCK, 0),
-        pytest.raises(lra.UserError, match=r"seed 2: at work elsewhere \(.*process"),
+        pytest.raises(lra.UserError, match="seed 2: another process holds"),
     ):
         lra.train(run, "seed=2")
 

@@ -67,7 +67,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim=512"),
         (["model.qkv_dim=256"], "model.qkv_dim=256 differs from model.dim=512"),
         (["train.warmup=20000"], "train.warmup=20000 is longer than train.steps=15000"),
-        (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer or 'auto'"),
+        (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer"),
         (["train.goal=high"], "train.goal=high: should be a valid number or null"),
         (["train.steps='9'"], "train.steps='9': should be a valid integer"),
         (

@@ -3,7 +3,6 @@ valid run; never a traceback, never an exit code of 0 without a result."""
 
 import errno
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -269,10 +268,9 @@ def test_a_folder_of_results_that_cannot_be_is_named_once(
     assert "damaged" not in said
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "2")
-    assert f"{name}=2 says that this is one of 2 processes" in one_line(cli, *SMOKE)
+def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "WORLD_SIZE=2: expected a number, with RANK, " in one_line(cli, *SMOKE)
 
 
 def test_threads_as_openmp_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,12 +279,6 @@ def test_threads_as_openmp_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
     with pytest.raises(UserError, match="OMP_NUM_THREADS=many: expected a number"):
         threads_at_hand()
-
-
-def test_a_model_that_no_memory_holds(cli: Commands) -> None:
-    huge = ("task.max_length=1000000", "model.dim=1048576", "model.qkv_dim=1048576")
-    assert "this machine has" in one_line(cli, *SMOKE, *huge)
-    assert cli(train.main, *SMOKE, *huge, "describe=true")[0] == 0
 
 
 @pytest.mark.parametrize("folder", ["hub:", "hub:a/b/c", "hub:a b", "hub:/a"])
@@ -302,7 +294,7 @@ def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> No
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err
-    assert f"{held}: at work elsewhere ({platform.node()}, process {os.getpid()})" in err
+    assert "another process holds" in err
     assert "2 of 3 runs finished, 1 running" in err
     assert out.index("seed 2: test accuracy") < out.index("seed 3: test accuracy")
 
@@ -317,16 +309,6 @@ def test_a_finished_run_of_a_sweep_is_not_composed_again(cli: Commands, monkeypa
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", lambda *arguments: times.append(1) or honest(*arguments))
     code, _, err = cli(train.main, *line)
     assert (code, err.count("nothing to do"), len(times)) == (0, 3, 1)
-
-
-def test_a_long_single_run_says_its_cost_and_must_be_meant(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lra.runs.budget.LONG", 0)
-    code, _, err = cli(train.main, *SMOKE, "out=runs", "max_hours=1e-9")
-    assert (code, "more than max_hours=1e-09" in err.splitlines()[-1]) == (2, True)
-    assert not Path("runs").exists()
-    code, _, err = cli(train.main, *SMOKE, "out=runs", "max_hours=null")
-    assert code == 0
-    assert re.search(r"^1 run, 1.4e\+03 tokens in training, about \S+ minutes of this machine$", err, re.MULTILINE)
 
 
 def test_no_bars_where_several_processes_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +333,7 @@ def test_windows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         start.train()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_a_command_is_imported(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, number: signal.Signals, code: int
 ) -> None:

@@ -18,7 +18,7 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import locks
 from lra.core.errors import UserError
-from lra.core.signals import Requests
+from lra.core.signals import StopFlag
 from lra.data.pictures import Pictures
 from lra.data.self_pretraining import facts_of, inputs_of
 from lra.init.checkpoint import Checkpoint
@@ -202,7 +202,7 @@ def test_no_other_split_and_no_label_is_seen(
 
     def busy(*_: object) -> None:
         monkeypatch.setattr(locks, "hold", free)
-        raise locks.Held("another machine, process 5")
+        raise locks.Held("another process")
 
     for name in ("clean", "poisoned"):
         cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
@@ -217,11 +217,11 @@ def test_no_other_split_and_no_label_is_seen(
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
         job = replace(job, system=replace(job.system, pretraining=elsewhere))
         model = draw_model(job.system, task, 1)
-        pretrain(job, model, task, "cpu", Requests(None, None, one_of_many=True))
+        pretrain(job, model, task, "cpu", StopFlag())
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())
     assert made[0] == made[1]
-    assert capfd.readouterr().err.count("waits for another machine, process 5, which computes the same weights") == 1
+    assert capfd.readouterr().err.count("waits for the same weights (another process)") == 1
 
 
 def test_what_diverges_in_its_pretraining_says_so(cli: Commands) -> None:

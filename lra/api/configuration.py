@@ -47,12 +47,10 @@ class Configuration:
     @preserved_sys_path()
     def describe(self) -> dict[str, Any]:
         """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
-        learning rates [step, rate], tokens and floating point operations of a step, memory."""
+        learning rates [step, rate], tokens and floating point operations of a step."""
         from lra.runs.describe import describe
-        from lra.runs.memory import memory
 
-        system = assemble(self.settings)
-        return {**describe(system), **memory(system, self.settings.precision)}
+        return describe(assemble(self.settings))
 
 
 @preserved_sys_path()

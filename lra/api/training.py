@@ -13,7 +13,6 @@ from lra.core.signals import Paused
 from lra.data.generated import GUARD
 from lra.records.names import ERRORS
 from lra.records.outcome import NO_RECORD, packed_record, recorded
-from lra.runs.budget import check_cost_of_one
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder
@@ -61,7 +60,6 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with composed_command("train", (*words, *overrides)) as config, restore_torch_state():
         job = _job(config)
-        check_cost_of_one(job)
         try:
             status = run_in_folder(job)
         except AtWork as other:

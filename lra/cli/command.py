@@ -31,7 +31,7 @@ from lra.config.configure import explain
 from lra.config.user_options import with_packages
 from lra.config.validation import check_boundary, composing
 from lra.core.errors import CONFIG_ERROR, UserError
-from lra.core.signals import interruptible, raise_stop_behind
+from lra.core.signals import interruptible
 from lra.core.version import __version__
 
 FAILED = 1
@@ -50,7 +50,6 @@ def command(
     debug: str | None = None
 
     def complain(error: BaseException) -> NoReturn:
-        raise_stop_behind(error)
         if debug:
             traceback.print_exception(error)
         print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
@@ -72,9 +71,6 @@ def command(
             _start(program, config_name, task, sweep and partial(sweep, task=function))
         except (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             complain(error)
-        except Exception as error:
-            raise_stop_behind(error)
-            raise
         finally:
             os.environ.pop("HYDRA_FULL_ERROR")
             if debug:

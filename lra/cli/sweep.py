@@ -1,6 +1,5 @@
 """Sweeps: planned, launched, and what is said at the end."""
 
-import os
 from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -16,20 +15,19 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
 from lra.cli.command import FAILED
-from lra.cli.workers import saved_first
+from lra.cli.workers import Forwarding
 from lra.config.configure import first_line
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
-from lra.core.subprocesses import die_with_parent
 from lra.records.names import LOCK, SWEEP
 from lra.records.run_files import RunFiles
 from lra.report import show, write_report
 from lra.report.read.published import Published, files
 from lra.report.read.records import declared_cells, key_of
-from lra.runs.budget import ELSEWHERE, check_cost
-from lra.runs.build import check_attention, check_memory
+from lra.runs.budget import ELSEWHERE, training_tokens
+from lra.runs.build import check_attention
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
 from lra.runs.status import outcome
 
@@ -54,20 +52,16 @@ def run(config: DictConfig, task: TaskFunction) -> None:
             runs = [run for row in plan.rows for run in row.runs]
             _launch(config, task, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
-    for row in plan.rows:
-        check_memory(row.system)
     check_folders(plan)
     _check_reference(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
         for row in [row for row, runs in to_do if runs]:
             check_attention(row.settings, row.system)
-    check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     declare(plan.out, [row.declared for row in plan.rows])
-    if option := locks.of_one_host(plan.out):
-        say(f"{plan.out}: other machines do not see its locks (mount option {option}); give it to one at a time")
     _current[:] = [plan]
-    broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs])
+    tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs], f"sweep.tokens={tokens}")
     conclude(broken=broken)
 
 
@@ -94,7 +88,7 @@ def _launcher(config: DictConfig) -> str:
     return config.hydra.runtime.choices["hydra/launcher"]
 
 
-def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun]) -> str:
+def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun], *overrides: str) -> str:
     """Launch the runs; why the launcher gave up, if it did.
 
     joblib gives up, and kills its other workers, when one is killed: what none of them had begun is launched again.
@@ -107,7 +101,7 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     while runs:
         before = states()
         try:
-            _launch(config, task, plan, runs)
+            _launch(config, task, plan, runs, *overrides)
             break
         except Exception as error:
             broken = f"{type(error).__name__}: {error}"
@@ -128,13 +122,10 @@ def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[Plann
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
-    workers = nullcontext()
-    if _launcher(config) == "joblib":
-        workers = saved_first([run.folder for run in runs], LOCK)
-        # also before a worker has a run
-        launcher.joblib |= {"initializer": die_with_parent, "initargs": (os.getpid(),)}
-    with workers:
+    with Forwarding() if _launcher(config) == "joblib" else nullcontext() as flag:
         results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
+    if flag is not None and (pause := flag.signalled()):
+        raise pause
     for result in results:
         _ = result.return_value  # raises what broke the job
 
@@ -213,7 +204,7 @@ def _check_launch(config: DictConfig) -> None:
     if processes > 1:
         raise UserError(
             f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
-            f"without torchrun or srun, with train.processes={processes}"
+            "without torchrun"
         )
     space, plugin, *_ = config.hydra.launcher._target_.split(".")
     if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:

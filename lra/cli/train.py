@@ -16,17 +16,16 @@ from lra.config.cell import Cell, cell_of
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
-from lra.core.signals import PAUSED, Paused, Requests
-from lra.runs.budget import ask_for_a_choice, check_cost_of_one
-from lra.runs.build import Job, assemble, run_folder
+from lra.core.signals import PAUSED, Paused
+from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
-from lra.runs.status import resume_step
 from lra.tools.rerun import find_kept_run, rerun
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """What may be said beside `rerun=...`: nothing that decides a number."""
 OF_A_REPORT = ("sweep.reference", "sweep.margin")
+QUICK = "lra-train experiment=small_listops train.steps=800"
 RERUNS = "reruns"  # where kept runs are trained again, if out=... does not say
 
 
@@ -63,8 +62,6 @@ def train(cfg: DictConfig) -> str:
         return "refused"
     except Paused as pause:
         pause.title = title
-        # something to go on from, which a pretraining leaves elsewhere
-        pause.saved = cfg.pretrain is not None or resume_step(run_folder(settings_of(cfg), cell)) > 0
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)
@@ -82,14 +79,12 @@ def _run_one_configuration(cfg: DictConfig, cell: Cell, title: str, number: int,
     if alone:
         _refuse_idle(job)
     if settings.describe:
-        from lra.runs.step_timing import tell
+        from lra.runs.describe import print_facts
 
-        tell(job, alone)
+        print_facts(job, measured=alone)
         return "described"
     if alone and not HydraConfig.get().overrides.task:
-        ask_for_a_choice(job)
-    if alone:
-        check_cost_of_one(job)
+        raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
     return run(job)
 
 
@@ -135,8 +130,7 @@ _command = command("train", train, sweep.run)
 def main() -> None:
     """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
     try:
-        with Requests(None, None, one_of_many=False):
-            _command()
+        _command()
     except Paused as pause:
         say(pause.line)
         sweep.conclude(code=pause.code)

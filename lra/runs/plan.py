@@ -1,4 +1,4 @@
-"""What a sweep declares: its cells, the runs of each, and where they live.
+"""The plan of a sweep: its cells, the runs of each, and their folders.
 
 `sweep.json` in the results folder lists the declared cells and their seeds, so that the report can show what is
 missing. It is written before the first run starts, after every cell's configuration has been checked.
@@ -49,7 +49,7 @@ class PlannedRun:
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """Whether it would train; says why not."""
+        """True if the run would train; otherwise print why not."""
         try:
             earlier = completed_record(self.folder, self.settings)
         except UserError as error:
@@ -93,7 +93,7 @@ class Plan:
 
 
 def planned(config: DictConfig) -> Plan:
-    """Every cell, checked. Raises UserError for the first that is wrong."""
+    """Compose and check every cell. Raises UserError for the first that is wrong."""
     overrides = _overrides(config)
     seeds = overrides.pop("seed", None)
     varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
@@ -135,13 +135,12 @@ def _value(override: str) -> Any:
 
 
 def _refers_to_seed(composed: DictConfig) -> bool:
-    """Whether a value is given by that of the seed."""
+    """True if a value refers to the seed."""
     return SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False))) is not None
 
 
 def _overrides(config: DictConfig) -> dict[str, list[str]]:
-    """What the command line says of each key: one override, or those that a sweep tries one after another. It replaces
-    the preset's, key by key."""
+    """Return the overrides of each key: one, or those that the sweep varies. The command line replaces the preset's."""
     params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
     preset = [f"{key}={value}" for key, value in params.items()]
     asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
@@ -169,7 +168,7 @@ def _overrides(config: DictConfig) -> dict[str, list[str]]:
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Replace what `also` says by further values of the key that the rows of this sweep differ in."""
+    """Turn `also` into further values of the key that the rows of this sweep differ in."""
     [also] = choices.pop("also", ["also=[]"])
     names = yaml.safe_load(also.partition("=")[2])
     check_value(list[str] | str, names, "also")
@@ -192,7 +191,7 @@ def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictC
 
 
 def check_folders(plan: Plan) -> None:
-    """Raises UserError where two runs would write into one folder."""
+    """Raise UserError if two runs would write into one folder."""
     runs = [run for row in plan.rows for run in row.runs]
     [(folder, times)] = Counter(run.folder for run in runs).most_common(1)
     if times == 1:
@@ -216,8 +215,8 @@ def declare(out: Path, cells: list[dict[str, Any]]) -> None:
             files = RunFiles(out)  # what was declared may be packed
             earlier = files.declared(SWEEP) if files.exists(SWEEP) else []
             record.declare(path, record.merged(earlier, cells))
-    except locks.Held as other:
-        raise UserError(f"{path}: {other} is writing it, for more than a minute; try again") from None
+    except locks.Held as held:
+        raise UserError(f"{path}: {held} for more than a minute; try again") from None
     except ValueError as error:
         raise UserError(f"{error}; delete it to declare the sweep anew") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What there is to do in a run's folder, given its settings."""
+"""The state of a run's folder, given the settings of the run."""
 
 import json
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from lra.records import checkpoint, record
 from lra.records.names import CONFIG, RECEIPTS, WEIGHTS
 from lra.records.outcome import packed_record, recorded, state
 
-INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
-LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any more
+INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
+LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
     "none": ("finished", "diverged", "failed"),
     "failed": ("finished", "diverged"),
     "all": ("finished",),
@@ -22,9 +22,9 @@ LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any 
 
 
 def completed_record(folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """The record of this very run where it is complete; None where there is work to do.
+    """Return the record of a run that is complete, None if there is work to do.
 
-    Raises UserError, with the difference, where the folder holds a run of another configuration.
+    Raises UserError, with the difference, if the folder holds a run of another configuration.
     """
     out = Path(settings.out)
     in_receipts = packed_record(folder, out)
@@ -47,7 +47,7 @@ def completed_record(folder: Path, settings: Settings) -> dict[str, Any] | None:
 
 
 def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What tells the run of this identity from that of the settings, but for what `resume=inexact` lets change."""
+    """List the differences of an identity and of settings, except those that `resume=inexact` allows."""
     now = json.loads(json.dumps(settings.identity))
     may_change = INEXACT if settings.resume == "inexact" else ()
     return [
@@ -58,7 +58,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings) -> lis
 
 
 def _configuration(folder: Path) -> Any:
-    """The identity in `config.json`; None where there is none."""
+    """The identity in `config.json`, None if there is none."""
     try:
         return read_json(folder / CONFIG)
     except FileNotFoundError:
@@ -69,15 +69,11 @@ def _configuration(folder: Path) -> Any:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
-def resume_step(folder: Path) -> int:
-    """The step from which a run goes on; 0 where it begins. Raises UserError where its files are damaged."""
-    earlier = recorded(folder)
-    return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
-
-
 def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
-    """Leave a run alone that is complete, without a checkpoint where it is finished; returns its status. Says so, also
-    what is asked of it and will not be done any more. Raises UserError where the checkpoint cannot be removed."""
+    """Print that a complete run is left alone, and which settings do not apply to it; returns its status.
+
+    Removes the checkpoint of a finished run. Raises UserError if it cannot be removed.
+    """
     status = earlier["status"]
     if status == "finished":
         checkpoint.remove(folder)
@@ -92,7 +88,7 @@ def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: 
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """The `state` of the run with these settings."""
+    """Return the status of the run with these settings, and its reason or place, as `lra.records.outcome.state`."""
     try:
         completed_record(folder, settings)
         in_receipts = packed_record(folder, Path(settings.out))

@@ -122,7 +122,7 @@ def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Se
         **{key: value for key, value in identity.items() if key != "init"},
         "model": asked.model | identity["model"],  # keys that came later are null, and say what was before
         "attention": _nulls(earlier["attention"]) | identity["attention"],
-        "train": asked.train | _numbers(earlier) | {"processes": earlier.get("processes", 1)},
+        "train": asked.train | _numbers(earlier),
         "init": None,
         "threads": provenance["threads"],
         "device": ("cpu" if provenance["device"] == "cpu" else "cuda") if asked.device == "auto" else asked.device,
