@@ -24,12 +24,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from lra.config.compose import compose, groups
+from lra.config.compose import compose, groups, options
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir
 
 LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
 LAUNCHER = "hydra.launcher."
+NO_OPTION = "Config group override must be a string"  # Hydra's message for task=null
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -41,7 +42,18 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {first_line(error)}") from None
+        raise UserError(f"{error.full_key}: {_reason(error)}") from None
+
+
+def _reason(error: OmegaConfBaseException) -> str:
+    """The message of a resolver of ours, without OmegaConf's preface."""
+    return str(error.__cause__) if isinstance(error.__cause__, UserError) else first_line(error)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """True for errors in the command line or in option files, as Hydra, OmegaConf and we raise them."""
+    known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+    return isinstance(error, known) or str(error).startswith(NO_OPTION)
 
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
@@ -205,9 +217,15 @@ def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
 
 
 def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
-    """One line for a mistake that Hydra or OmegaConf found in a configuration with these overrides."""
+    """Return one line for a mistake (`is_mistake`) in a configuration with these overrides."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
+    if str(error).startswith(NO_OPTION):
+        nothing = next(text for text in overrides if text.endswith("=null") and options(text[:-5]))
+        return f"{nothing}: expected an option; known: {', '.join(options(nothing[:-5]))}"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
