@@ -24,6 +24,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
 HYDRA_VERSION = "1.3"
 SYSTEMS = {"system": table1_file, "system/other": systems_file}
 """By config group, the table whose rows are its options."""
+RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
 # conf/hydra/launcher/joblib.yaml extends the plugin's configuration of the same name on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
@@ -44,7 +45,7 @@ def _resolver(group: str) -> Callable[..., Any]:
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
         choices = (_root_ if "hydra" in _root_ else HydraConfig.instance().cfg).hydra.runtime.choices
         chosen = choices.get(group)
-        names = {"task": [chosen, choices.get("task/recipe")], "attention": [chosen, str(chosen).removesuffix(RELEASED)]}
+        names = {"task": [chosen, choices.get(RECIPE)], "attention": [chosen, str(chosen).removesuffix(RELEASED)]}
         for name in names.get(group, [chosen]):
             if name in table:
                 return table[name]
