@@ -1,4 +1,4 @@
-"""Hydra sweeper of lra-train, `hydra/sweeper: lra`. Hydra imports this module in every application, so it imports lra late."""
+"""Sweeper plugin of lra-train, `hydra/sweeper: lra`. Every Hydra application imports it, so it imports lra late."""
 
 from typing import Any
 

@@ -26,7 +26,6 @@ experiment=pretraining_small task=pathfinder_short system=simple,transformer cas
 $(for task in listops text; do for seed in 4 5; do echo "$narrow $alike task=$task seed=$seed"; done; done)
 $(for seed in 1 2 3; do echo "$narrow $alike system=simple_res,performer seed=$seed"; done)
 $(for seed in 1 2 3; do echo "$image system=$systems seed=$seed train.eval_every=875"; done)
-experiment=precision_text
 $full task=text system=simple seed=1 train.eval_every=400
 $full task=text system=simple seed=2 train.eval_every=400
 $full task=text system=simple seed=3 train.eval_every=400

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 
 from lra.config.cell import Cell, cell_of
 from lra.config.compose import compose as composed
-from lra.config.configure import explain, is_mistake
+from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.settings import Settings, settings_of
-from lra.config.user_options import check_packages, with_packages
+from lra.config.user_options import with_packages
 from lra.core.errors import UserError
 from lra.runs.build import assemble, run_folder
 

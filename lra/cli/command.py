@@ -13,8 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config.compose import HYDRA_VERSION, help_page, refuse_our_names, set_up
-from lra.config.configure import explain, is_mistake
-from lra.config.user_options import check_packages, with_packages
+from lra.config.configure import check_packages, explain, is_mistake
+from lra.config.user_options import with_packages
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import conf_dir
 from lra.core.signals import interruptible, raise_stop_behind
@@ -53,7 +53,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(sys.argv[1:])]
+        sys.argv = [program, *with_packages(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
@@ -70,3 +70,9 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
                 os.environ["HYDRA_FULL_ERROR"] = debug
 
     return main
+
+
+def flags_first(arguments: list[str]) -> list[str]:
+    """Move overrides behind the flags: argparse takes no second group of them, as in `a=1 --multirun b=1,2`."""
+    overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
+    return [*(text for text in arguments if text not in overrides), *overrides]

@@ -34,11 +34,12 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
         own = [name for name in experiments if not (conf_dir() / "experiment" / f"{name}.yaml").exists()]
         experiments = {name: experiments[name] for name in [*FIRST, *own]}
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    title = "Experiments (experiment=...)" + ("" if every else "; lra --all lists the rest")
     parts = {
         "Commands (lra train is lra-train and python -m lra train; each has --help)": _lines(commands, width),
         "Tasks (task=...)": _lines(_options("task"), width, NAMES),
         "Attentions (attention=...)": _lines(_options("attention"), width, NAMES),
-        f"Experiments (experiment=...){'' if every else '; lra --all lists the rest'}": _lines(experiments, width, NAMES),
+        title: _lines(experiments, width, NAMES),
         "Where to start": _lines(START, width),
     }
     return "\n\n".join("\n".join([title, *lines]) for title, lines in parts.items())

@@ -113,9 +113,9 @@ def help_page(config_name: str) -> str:
     for group in groups(config_name):
         names = [*options(group), *(f"other/{name}" for name in (options("system/other") if group == "system" else ()))]
         names += sorted(path.stem for path in (own / group).glob("*.yaml")) if own is not None else []
-        lines.append(f"{group}: {', '.join(names)}")
+        lines.append(f"{group}: {', '.join(names)}\n")
     text = content["template"].replace("${hydra.help.header}", content["header"])
-    return text.replace("$APP_CONFIG_GROUPS", "\n".join(lines))
+    return text.replace("$APP_CONFIG_GROUPS", "".join(lines))
 
 
 @cache

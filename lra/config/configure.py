@@ -19,6 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -45,9 +46,23 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         raise UserError(f"{error.full_key}: {_reason(error)}") from None
 
 
-def _reason(error: OmegaConfBaseException) -> str:
+def _reason(error: BaseException) -> str:
     """The message of a resolver of ours, without OmegaConf's preface."""
-    return str(error.__cause__) if isinstance(error.__cause__, UserError) else first_line(error)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UserError):
+        cause = cause.__cause__ or cause.__context__
+    return str(cause) if cause is not None else first_line(error)
+
+
+def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
+    """Raise UserError where an option file sets `packages`: only the command line says whose code is trusted."""
+    chosen = OmegaConf.select(config, "packages")
+    parsed = OverridesParser.create().parse_overrides(list(overrides)) if chosen else []
+    if chosen and "packages" not in [override.key_or_group for override in parsed]:
+        raise UserError(
+            f"packages=[{','.join(map(str, chosen))}] is set in an option file; give it on the command line, which "
+            "alone says whose code is trusted"
+        )
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -239,6 +254,11 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"{error.override}: expected key=value, as in task=listops"
     message = first_line(error)
     if message.startswith("Ambiguous value"):
+        # Hydra also takes a preset that is a sweep for a single run where another override is wrong
+        keys = [text.partition("=")[0] for text in overrides if text[:1].isalpha() and not text.startswith("hydra")]
+        known = _known_keys(config_name, overrides)
+        if wrong := next((key for key in keys if key not in known), None):
+            return _unknown(wrong, config_name, overrides)
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"
     return message
 

@@ -1,12 +1,6 @@
-"""Options of the working directory in `lra_options`, and the packages whose code a command line trusts."""
+"""Options of the working directory in `lra_options`, and the modules that they name."""
 
-from collections.abc import Iterable
 from pathlib import Path
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
-
-from lra.core.errors import UserError
 
 FOLDER = "lra_options"
 GROUPS = ("attention", "task")
@@ -21,8 +15,8 @@ def user_options_folder() -> Path | None:
 def with_packages(overrides: list[str]) -> list[str]:
     """Add `packages=[...]` with the modules of the working directory that the overrides choose by name.
 
-    `attention=mine` on the command line trusts `mine.py`, or the package `mine`, where `lra_options` has an option of that
-    name. Nothing is added where `packages=...` is given.
+    `attention=mine` on the command line trusts `mine.py`, or the package `mine`, where `lra_options` has an option of
+    that name. Nothing is added where `packages=...` is given.
     """
     if user_options_folder() is None or any(override.lstrip("+").startswith("packages=") for override in overrides):
         return overrides
@@ -36,14 +30,3 @@ def with_packages(overrides: list[str]) -> list[str]:
 def _is_own(name: str) -> bool:
     has_option = any(Path(FOLDER, group, f"{name}.yaml").is_file() for group in GROUPS)
     return has_option and (Path(f"{name}.py").is_file() or Path(name, "__init__.py").is_file())
-
-
-def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
-    """Raise UserError where an option file sets `packages`: only the command line says whose code is trusted."""
-    chosen = OmegaConf.select(config, "packages")
-    parsed = OverridesParser.create().parse_overrides(list(overrides)) if chosen else []
-    if chosen and "packages" not in [override.key_or_group for override in parsed]:
-        raise UserError(
-            f"packages=[{','.join(map(str, chosen))}] is set in an option file; give it on the command line, which alone "
-            "says whose code is trusted"
-        )

@@ -21,9 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
-from lra.config.configure import check_value
+from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.config.user_options import check_packages
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
