@@ -31,7 +31,8 @@ from lra.core.paths import conf_dir
 
 LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
 LAUNCHER = "hydra.launcher."
-NO_OPTION = "Config group override must be a string"  # Hydra's message for task=null
+NO_OPTION = "Config group override must be a string"  # Hydra's message for task=null, a ValueError
+NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -68,7 +69,7 @@ def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
 def is_mistake(error: BaseException) -> bool:
     """True for errors in the command line or in option files, as Hydra, OmegaConf and we raise them."""
     known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
-    return isinstance(error, known) or str(error).startswith(NO_OPTION)
+    return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
