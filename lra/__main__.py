@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Do one command, as in `lra train` or `python -m lra train`, or say what there is."""
+    """Run one command, as in `lra train` or `python -m lra train`, or list what there is."""
     _let_readers_leave()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     asked = sys.argv[1] if sys.argv[1:] else "--help"
@@ -33,8 +33,8 @@ def main() -> None:
         start(words[asked])
     elif asked == "--version":
         print(f"lra {__version__}")
-    elif asked in ("--help", "-h", "help"):
-        print(contents({word: COMMANDS[name][1] for word, name in words.items()}))
+    elif asked in ("--help", "-h", "help", "--all"):
+        print(contents({word: COMMANDS[name][1] for word, name in words.items()}, every=asked == "--all"))
     else:
         print(f"lra: error: {printable(asked)}: no such command; {did_you_mean(asked, words)}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR)

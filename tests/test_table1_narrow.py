@@ -46,6 +46,6 @@ def test_only_widths_and_what_the_file_says_differ(task: str, system: str) -> No
 @pytest.mark.parametrize("task", ["listops", "text"])
 def test_every_system_has_the_peak_of_the_small_models(task: str, system: str) -> None:
     narrow = configuration("experiment=table1_narrow", f"task={task}", f"system={system}")
-    small = configuration("experiment=small", "task=listops")
+    small = configuration("size=small", "task=listops")
     narrow_peak, small_peak = (run["train.lr"] / sqrt(run["train.warmup"]) for run in (narrow, small))
     assert narrow_peak == pytest.approx(small_peak, rel=1e-5)

@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hydra._internal.callbacks import Callbacks
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -34,15 +32,15 @@ from lra.runs.status import outcome
 _current: list[Plan] = []
 
 
-def run(config: DictConfig, task: TaskFunction) -> None:
-    """The sweep of a composed configuration, which has Hydra's own part; `task` is Hydra's function for each run.
+def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
+    """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
-    All cells are declared and checked; then the runs that are to be done are given to the launcher. The outcomes are
-    read from the runs' folders, so it does not matter which launcher started them, and where. Raises UserError before
-    the first run where anything is wrong, and SystemExit at the end where not all runs are finished.
+    All cells are checked and declared; then the launcher gets the runs that are not finished. The outcomes are read
+    from the runs' folders, so they do not depend on the launcher. Raises UserError before the first run for any
+    mistake, and SystemExit at the end where not all runs are finished.
     """
     _check_launch(config)
-    plan = planned(config)
+    plan = planned(config, context.config_loader)
     full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
     if full:
         say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
@@ -50,7 +48,7 @@ def run(config: DictConfig, task: TaskFunction) -> None:
         with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
             config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes
             runs = [run for row in plan.rows for run in row.runs]
-            _launch(config, task, plan, runs, f"hydra.sweep.dir={elsewhere}")
+            _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
     check_folders(plan)
     _check_reference(plan)
@@ -61,7 +59,9 @@ def run(config: DictConfig, task: TaskFunction) -> None:
     declare(plan.out, [row.declared for row in plan.rows])
     _current[:] = [plan]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
-    broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs], f"sweep.tokens={tokens}")
+    broken = _launch_all(
+        context, task, config, plan, [run for _, runs in to_do for run in runs], f"sweep.tokens={tokens}"
+    )
     conclude(broken=broken)
 
 
@@ -88,7 +88,9 @@ def _launcher(config: DictConfig) -> str:
     return config.hydra.runtime.choices["hydra/launcher"]
 
 
-def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun], *overrides: str) -> str:
+def _launch_all(
+    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
+) -> str:
     """Launch the runs; why the launcher gave up, if it did.
 
     joblib gives up, and kills its other workers, when one is killed: what none of them had begun is launched again.
@@ -101,7 +103,7 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     while runs:
         before = states()
         try:
-            _launch(config, task, plan, runs, *overrides)
+            _launch(context, task, config, plan, runs, *overrides)
             break
         except Exception as error:
             broken = f"{type(error).__name__}: {error}"
@@ -113,10 +115,11 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     return broken
 
 
-def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun], *overrides: str) -> None:
+def _launch(
+    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
+) -> None:
     """Let the launcher do the runs, with these overrides besides their own: all at once, or one by one where it works
     in this process."""
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [f"sweep.varied=[{','.join(plan.varied)}]", f"sweep.jobs={len(runs)}", *overrides]
     if _launcher(config) == "basic" and not runs[0].settings.describe:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from lra.cli import sweep, workers
 from lra.cli.command import FAILED, command
-from lra.config.cell import Cell, cell_of
+from lra.config.cell import Cell, cell_of, varied_keys
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
@@ -43,10 +43,11 @@ def train(cfg: DictConfig) -> str:
         without_bars()
         if worker and workers.told():
             return "waiting"
-    cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
+    cell = cell_of(cfg, HydraConfig.get(), varied_keys(cfg, HydraConfig.get()))
     title = f"{cell} seed {cfg.seed}"
     if not alone:
-        title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
+        of_all = f"/{cfg.sweep.jobs}" if cfg.sweep.jobs > number else ""  # other sweepers do not set it
+        title = f"[{number + 1}{of_all}] {title}"
     try:
         with workers.stoppable() if worker and not in_driver else nullcontext():
             outcome = _run_one_configuration(cfg, cell, title, number, alone=alone)
@@ -124,7 +125,7 @@ def _rerun(cfg: DictConfig) -> str:
     return "finished"
 
 
-_command = command("train", train, sweep.run)
+_command = command("train", train)
 
 
 def main() -> None:

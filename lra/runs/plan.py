@@ -6,23 +6,23 @@ missing. It is written before the first run starts, after every cell's configura
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
-from lra.config.configure import check_value
+from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.config.validation import check_packages, composing
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
@@ -36,7 +36,8 @@ from lra.runs.status import completed_record, skip_completed
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
-INDIRECT_KEYS = ("system", "case", "experiment")  # act through other keys
+Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
+INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,20 +93,23 @@ class Plan:
     rows: list[PlannedCell]
 
 
-def planned(config: DictConfig) -> Plan:
-    """Compose and check every cell. Raises UserError for the first that is wrong."""
-    overrides = _overrides(config)
+def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
+    """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
+    overrides = _overrides(config, loader)
     seeds = overrides.pop("seed", None)
     varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
-    rows = [_row(config, list(combination), seeds, varied) for combination in product(*overrides.values())]
+    rows = [
+        _row(partial(_composed, loader, config), list(combination), seeds, varied)
+        for combination in product(*overrides.values())
+    ]
     outs = {row.settings.out for row in rows}
     if len(outs) > 1:
         raise UserError(f"the cells of this sweep lie in {' and '.join(sorted(outs))}: say out=... for all of them")
     return Plan(out=Path(outs.pop()), varied=varied, rows=rows)
 
 
-def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
-    settings, composed = _composed(config, [*overrides, *(seeds or [])[:1]])
+def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+    settings, composed = compose([*overrides, *(seeds or [])[:1]])
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
@@ -116,7 +120,7 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
-            seeded, _ = _composed(config, [*overrides, override])
+            seeded, _ = compose([*overrides, override])
         runs.append(
             PlannedRun(
                 folder=run_folder(seeded, cell),
@@ -139,12 +143,12 @@ def _refers_to_seed(composed: DictConfig) -> bool:
     return SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False))) is not None
 
 
-def _overrides(config: DictConfig) -> dict[str, list[str]]:
-    """Return the overrides of each key: one, or those that the sweep varies. The command line replaces the preset's."""
+def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
+    """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
     params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
     preset = [f"{key}={value}" for key, value in params.items()]
     asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    parser = OverridesParser.create(config_loader=loader)
     choices: dict[str, list[str]] = {}
     for override in parser.parse_overrides([*preset, *asked]):
         key = override.get_key_element()
@@ -182,10 +186,9 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
         choices[key].append(row)
 
 
-def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
-    with composing(overrides):
-        composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
-    check_packages(composed)
+def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
+    composed = loader.load_sweep_config(config, overrides)
+    check_packages(overrides, composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
     return settings_of(composed), composed
 

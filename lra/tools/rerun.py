@@ -147,7 +147,7 @@ def _nulls(attention: str) -> dict[str, None]:
     """The keys that are null in our option of this name."""
     option = conf_dir() / "attention" / f"{attention}.yaml"
     values = yaml.safe_load(option.read_text()) if option.exists() else {}
-    return {key: None for key, value in values.items() if value is None}
+    return {key: None for key, value in values.items() if value is None or str(value).endswith(", null}")}
 
 
 def _source(run_kept: KeptRun, sha256: str, asked: Settings) -> Path:
