@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
@@ -56,7 +56,7 @@ FAST = ("preparation", "training", "pretraining", "sweep")
 @cache
 def undisturbed(name: str) -> tuple[dict[str, Any], float]:
     """The results of a stage that nothing disturbs, and its seconds."""
-    with chdir(mkdtemp()):
+    with TemporaryDirectory() as folder, chdir(folder):
         begun = monotonic()
         ended = STAGES[name].start().ends()
         assert ended.code == 0, ended.err
@@ -70,7 +70,7 @@ def results() -> dict[str, Any]:
         kept[str(path)] = strip_times(record.read(path)) | {"resumes": None}
     for path in sorted(Path().rglob(METRICS)):
         kept[str(path)] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
-    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.npy")]):
+    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.bin")]):
         kept[str(path)] = path.read_bytes()
     return kept
 

@@ -59,6 +59,34 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
     assert err.count("nothing to do") == 6
 
 
+<<<<<<< ours
+=======
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: int
+) -> None:
+    honest, before = train._command, signal.getsignal(number)
+
+    def run_and_signal(cfg: DictConfig) -> str:
+        outcome = train.train(cfg)
+        os.kill(os.getpid(), number)
+        return outcome
+
+    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", run_and_signal))
+    code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
+    assert code == expected
+    assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
+    assert err.endswith("1 of 3 runs finished, 2 waiting\n")
+    assert "# Results: runs" in out
+    assert "1/3, 2 missing" in Path("runs/README.md").read_text()
+    assert "Traceback" not in err
+    assert signal.getsignal(number) == before
+    monkeypatch.setattr(train, "_command", honest)
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
+    assert (code, err.count("nothing to do")) == (0, 1)
+
+
+>>>>>>> theirs
 @pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
 def test_a_signal_within_a_run_ends_the_sweep(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]
