@@ -19,7 +19,6 @@ COMMANDS = {
     "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
     "lra-check": ("lra.cli.check", "try which laws of mixers an attention keeps"),
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
-    "lra-explain": ("lra.cli.explain", "show what each token contributes to the CLS"),
     "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
 }
 
@@ -85,7 +84,6 @@ prepare = partial(start, "lra-prepare")
 report = partial(start, "lra-report")
 check = partial(start, "lra-check")
 new = partial(start, "lra-new")
-explain = partial(start, "lra-explain")
 bench = partial(start, "lra-bench")
 
 

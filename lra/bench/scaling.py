@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lra.bench.measure import MEASURED, Result
-from lra.report.render.figures import COLOURS, MARKERS, rendered, styled
+from lra.report.figures import COLOURS, MARKERS, styled, svg
 
 MB = 1e6
 CURVES = {  # what is drawn against the length, and fitted
@@ -63,7 +63,7 @@ def figure(results: list[Result]) -> dict[str, bytes]:
             panel.legend(
                 title="subject (exponent)", fontsize=6, title_fontsize=6, loc="upper left", bbox_to_anchor=(0, -0.15)
             )
-        return rendered(drawing)
+        return {"svg": svg(drawing).encode()}
 
 
 def curve(results: list[Result], name: str) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""Published numbers, and the names and the order that the paper gives to rows and columns: `published.yaml`."""
+"""Published numbers, and the names and order of rows and columns, from `published.yaml`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 from lra.core.errors import UserError, printable
 from lra.core.files import read_regular
 from lra.core.paths import systems_file, table1_file
-from lra.report.read.records import CellKey
-from lra.report.read.schema import fault
+from lra.records.record import TableName, fault
 
 NAME = "published.yaml"
 BYTES = 2**24  # the most that a file may have
-OWN = Path(__file__).parent.with_name(NAME)
+OWN = Path(__file__).with_name(NAME)
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
 Numbers = dict[Text, dict[Text, FiniteFloat]]
@@ -27,9 +26,9 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A row: its name in tables, and which of our runs stand there, if any do; `system=option` chooses them.
+    """A row of a table: its name, and the attention and variant of our runs of it, which `system=option` chooses.
 
-    `local`: it reads neighbours alone, so that what it reaches needs no long range.
+    `local`: it reads neighbours only.
     """
 
     name: Text
@@ -41,10 +40,10 @@ class PublishedSystem(_Strict):
 
 
 class PublishedTable(_Strict):
-    """A published table: `best` by system and task is the number that it prints; `mean` where it gives one, too.
+    """A published table: `best` has the printed number by system and task, `mean` the mean where one is given.
 
-    `settings`: by task, with what the numbers were obtained; keys and values as in our configurations. `protocol`: ours
-    that follows its rules, if one does.
+    `settings`: by task, the settings of the published runs, with the keys of our configuration. `protocol`: our
+    protocol with the same rules.
     """
 
     name: Text
@@ -70,7 +69,7 @@ class _File(_Strict):
 
 
 class Published:
-    """The published tables that come with this package, and those of further files."""
+    """The published tables of this package and of further files. Raises UserError."""
 
     def __init__(self, *files: Path) -> None:
         self.tasks: dict[str, str] = {}
@@ -91,73 +90,58 @@ class Published:
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
 
-    def add(self, key: CellKey, row: dict[str, str] | None) -> None:
-        """A row as a record has it, of an attention that no file names; a name that is taken stays with who has it."""
-        place = (key.attention, key.variant)
-        if row is None or place in self._rows:
+    def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
+        """Add the row of an attention from outside this package; a name that is taken keeps its owner."""
+        if row is None or (attention, variant) in self._rows:
             return
-        name = row["name"] if key.variant == "transformer" else f"{row['name']}, {key.variant}"
+        row = row if isinstance(row, TableName) else TableName(**row)
+        name = row.name if variant == "transformer" else f"{row.name}, {variant}"
         if name not in self._systems:
-            fields = {"name": name, "attention": key.attention, "variant": key.variant}
-            self._systems[name] = self._rows[place] = PublishedSystem(**fields, complexity=row["complexity"])
+            system = PublishedSystem(name=name, attention=attention, variant=variant, complexity=row.complexity)
+            self._systems[name] = self._rows[attention, variant] = system
 
     def rows(self) -> Iterator[PublishedSystem]:
-        """All systems, in order."""
+        """Return all systems, in order."""
         yield from self._systems.values()
 
-    def name(self, key: CellKey) -> str:
-        row = self._rows.get((key.attention, key.variant))
-        name = row.name if row else f"{key.attention}, {key.variant}"
-        return f"{name} ({key.settings})" if key.settings else name
+    def name(self, attention: str, variant: str, settings: str) -> str:
+        """Return the name of a row."""
+        row = self._rows.get((attention, variant))
+        name = row.name if row else f"{attention}, {variant}"
+        return f"{name} ({settings})" if settings else name
 
-    def is_local(self, key: CellKey) -> bool:
-        row = self._rows.get((key.attention, key.variant))
-        return row is not None and row.local
+    def complexity(self, attention: str) -> str:
+        """Return the complexity of an attention, which variants do not change."""
+        return next((row.complexity for (name, _), row in self._rows.items() if name == attention), "")
 
-    def complexity(self, key: CellKey) -> str:
-        """The complexity of the attention; the variants do not change it."""
-        rows = [row for (attention, _), row in self._rows.items() if attention == key.attention]
-        return rows[0].complexity if rows else ""
-
-    def order(self, key: CellKey) -> tuple:
-        """Sorts rows as the paper does, others after them; no two keys have the same place."""
-        place, places = (key.attention, key.variant), list(self._rows)
+    def order(self, attention: str, variant: str, settings: str) -> tuple:
+        """Return a sort key: rows in the order of the paper, others after them."""
+        place, places = (attention, variant), list(self._rows)
         number = places.index(place) if place in places else len(places)
-        return number, *place, _natural(key.settings), key.settings
+        return number, *place, _natural(settings), settings
 
     def title(self, task: str) -> str:
         return self.tasks.get(task, task)
 
     def task_order(self, task: str) -> tuple:
-        """Sorts columns as the paper does, others after them; derived data beside those they derive from."""
+        """Return a sort key: columns in the order of the paper, derived data next to their originals, others last."""
         tasks = list(self.tasks)
         name = task if task in tasks else task.split(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)
 
     def source(self, task: str) -> PublishedTable | None:
-        """The first source that has numbers for this task: the one that Table 1 is compared with."""
+        """Return the first source with numbers for a task; None if there is none."""
         return next((source for source in self.sources if source.covers(task)), None)
-
-    def value(self, key: CellKey, which: str) -> float | None:
-        """`which`: best or mean."""
-        source = self.source(key.task)
-        return source.number(self.name(key), key.task, which) if source else None
-
-    def systems(self, task: str) -> Iterator[str]:
-        """The names of all systems that some source has a number for, in order."""
-        named = [name for source in self.sources for name, numbers in source.best.items() if task in numbers]
-        yield from (name for name in self._systems if name in named)
-        yield from dict.fromkeys(name for name in named if name not in self._systems)
 
 
 def files(folder: Path, more: Iterable[Path]) -> list[Path]:
-    """A user's own files of published numbers: that of the results folder, where there is one, and `more`."""
+    """Return the files of published numbers of a user: the one in the results folder, and `more`."""
     of_folder = folder / NAME
     return [*([of_folder] if of_folder.exists() else []), *more]
 
 
 def _natural(text: str) -> tuple[str | float, ...]:
-    """Sorts texts with numbers in them by the size of these."""
+    """Sort key of texts by the size of the numbers in them."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return tuple(float(part) if place % 2 else part for place, part in enumerate(parts))
 
