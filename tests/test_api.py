@@ -16,6 +16,7 @@ import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from lra.report.read.pack import pack
 from reports import complete
 from support import Commands, strip_times
 
@@ -29,7 +30,6 @@ from lra.core.paths import CHECKOUT
 from lra.core.signals import INTERRUPTED, PAUSED, Paused
 from lra.records.names import LOCK, RECEIPTS, RECORD
 from lra.report import Report
-from lra.report.read.pack import pack
 
 SMOKE = (
     "experiment=smoke", "attention=softmax", "task=listops_short", "task.train_size=50", "task.val_size=7",

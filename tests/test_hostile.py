@@ -16,6 +16,14 @@ from faults.hostile import TEXTS, results, rewrite
 from faults.payloads import MARK
 from faults.runs import TINY
 from faults.trial import WELL, cases, tried
+from lra.records.run_files import RunFiles
+from lra.report.check.overview import is_over_folders, overview, submit, verified, write_board
+from lra.report.read.records import predictions
+from lra.report.render.cards import page as cards
+from lra.report.render.exports import as_csv
+from lra.report.render.figures import write_figures
+from lra.report.render.layout import address
+from lra.report.render.markup import escape
 from reports import complete, declare, put
 from support import Commands, composed
 
@@ -26,15 +34,7 @@ from lra.core.errors import UserError
 from lra.init import read_of_run
 from lra.records import record
 from lra.records.names import PAGE, PREDICTIONS, README, WEIGHTS
-from lra.records.run_files import RunFiles
 from lra.report import Report
-from lra.report.check.overview import is_over_folders, overview, submit, verified, write_board
-from lra.report.read.records import predictions
-from lra.report.render.cards import page as cards
-from lra.report.render.exports import as_csv
-from lra.report.render.figures import write_figures
-from lra.report.render.layout import address
-from lra.report.render.markup import escape
 from lra.tools import explain
 from lra.tools.rerun import find_kept_run, measurements, rerun
 

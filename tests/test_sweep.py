@@ -27,8 +27,6 @@ from lra.runs.build import Job, assemble
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
     """As several hosts on one file system do: three start at once; what one is at work on, the others leave."""

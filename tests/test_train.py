@@ -160,7 +160,6 @@ def test_two_processes_do_not_share_a_run(cli: Commands) -> None:
     assert f"at work elsewhere ({platform.node()}, process {os.getpid()})" in err
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_sweep_writes_its_report(cli: Commands) -> None:
     sweep = ("--multirun", *SMOKE, *SHORT, "system=simple,transformer", "model.depth=1,2")
     code, out, err = cli(train.main, *sweep, "seed=1,2")
@@ -185,7 +184,6 @@ def test_a_sweep_writes_its_report(cli: Commands) -> None:
     assert [cell["seeds"] for cell in json.loads(Path("runs/sweep.json").read_text())["cells"]] == [[1, 2, 3]] * 4
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     import lra.runs.trainer
 
@@ -215,7 +213,6 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert not (SIMPLE / "seed2" / ERRORS).exists()
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_divergence_is_a_result(cli: Commands) -> None:
     code, out, err = cli(train.main, "--multirun", *SMOKE, "seed=1,2", "train.lr=1e30", "train.eval_every=1")
     assert code == 1
@@ -335,7 +332,6 @@ def test_a_mistake_in_a_process_of_its_own_is_one_line(cli: Commands) -> None:
     assert done.stderr == "lra-train: error: sed: unknown key; did you mean 'seed'?\n"
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_sweep_whose_runs_are_all_refused_says_so(cli: Commands) -> None:
     sweep = ("--multirun", *SMOKE, *SHORT, "seed=1,2")
     assert cli(train.main, *sweep)[0] == 0

@@ -122,9 +122,11 @@ def _nulls(attention: str) -> dict[str, None]:
 
 def _source(path: Path, sha256: str, asked: Settings) -> Path:
     """Train the kept run again that left these weights, and return its folder."""
-    place = next((parent for parent in path.parents if parent.name == RUNS or (parent / RUNS).exists()), None)
-    runs = read_runs(place) if place else []
-    source = next((other for other in runs if other.record.files.get(WEIGHTS) == sha256), None)
+    place = next((parent for parent in path.parents if parent.name == RUNS), None)
+    if place is None:  # the results folder of a run's folder
+        folder = (path.parent if path.name == RECORD else path).absolute()
+        place = folder.parents[len(Path(_name(path, read_kept(path))).parts) - 1]
+    source = next((each for each in read_runs(place) if each.record.files.get(WEIGHTS) == sha256), None)
     if source is None:
         raise UserError(
             f"{path}: it began with the weights {sha256}, which no run beside it left; give them with init=checkpoint "
