@@ -13,12 +13,12 @@ import trained
 
 from lra.config.compose import options
 from lra.core.paths import CHECKOUT
-from lra.report.read.published import Published
-from lra.report.render.cards import ATTENTIONS
+from lra.report.published import Published
 
 sys.path.append(str(CHECKOUT / "scripts"))
 attentions_page = import_module("attentions_page")
 FOLDER = "attentions"
+ATTENTIONS = "attentions.json"  # costs, of scripts/attentions.sh
 SUPPORTS = {
     "mask": "It can leave padding out",
     "causal": "It has a form for language models",

@@ -1,0 +1,256 @@
+"""Commands in children of this process, which has everything imported: a run then costs half a second."""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from tempfile import TemporaryFile
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from support import strip_times
+
+import lra
+import lra.report.figures
+from lra.cli import train
+from lra.records import record
+from lra.records.names import WEIGHTS
+
+TINY = (
+    "task=listops",
+    *(f"task.{key}" for key in ("train_size=97", "val_size=31", "test_size=37", "min_length=5", "max_length=40")),
+    "task.max_depth=4",
+    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=1", "mlp_dim=17")),
+    *(
+        f"train.{key}"
+        for key in ("steps=30", "batch_size=7", "micro_batch=3", "eval_batch=50", "eval_every=7", "warmup=5")
+    ),
+    "threads=1",
+    "train.selection=last",
+    "checkpoint.steps=4",
+    "checkpoint.keep=true",
+)
+LIBRARIES = (
+    "matplotlib.figure", "PIL.ImageDraw", "pyarrow.parquet", "safetensors.torch", "scipy.stats",
+    "sklearn.feature_extraction.text", "torch.utils.flop_counter",
+)  # fmt: skip
+PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+
+
+def observe(record_property: Callable, fault: str, injected: str, expected: object, seen: object) -> None:
+    """A line of the table of faults (tests/faults/table.py); what is seen must be what was expected."""
+    record_property("fault", [fault, injected, str(expected), str(seen)])
+    assert seen == expected, f"{fault}: {seen}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code, or minus the signal that ended it, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Its one line on standard error, or all lines with their number in front."""
+        lines = self.err.strip().splitlines()
+        return lines[0] if len(lines) == 1 else f"{len(lines)} lines: {self.err}"
+
+    @property
+    def summary(self) -> str:
+        """The exit code, and how many lines it said on standard error."""
+        lines = len(self.err.strip().splitlines())
+        return f"{self.code}, {'one line' if lines == 1 else f'{lines} lines'}"
+
+
+def result(out: str | Path) -> dict[str, Any]:
+    """Everything that the only run below a folder left, times and resumes left out."""
+    folder = next(Path(out).rglob("seed1"))
+    kept = strip_times(record.read(folder / record.NAME))
+    del kept["resumes"]
+    lines = [strip_times(json.loads(line)) for line in (folder / record.METRICS).read_text().splitlines()]
+    weights = (folder / WEIGHTS).read_bytes()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return {"record": kept, "metrics": lines, "weights": weights, "files": names}
+
+
+class Child:
+    """A command at work in a child. `inside` is called there first; `fault` is the LRA_FAULT of that process."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        main: Callable = train.main,
+        fault: str = "",
+        inside: Callable[[], object] = lambda: None,
+    ) -> None:
+        warm()
+        self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        self.process = os.fork()
+        if self.process == 0:
+            code = 99
+            try:
+                os.environ["LRA_FAULT"] = fault
+                for number, file in enumerate(self._files, start=1):
+                    os.dup2(file.fileno(), number)
+                sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+                sys.argv = ["lra", *arguments]
+                code = _code(main, inside)
+            finally:  # a child never comes back to the tests
+                os._exit(code)
+
+    def ends(self, seconds: float = PATIENCE_SECONDS) -> Ended:
+        """Wait for it; one that has not ended after so many seconds is killed."""
+        waiting = os.pidfd_open(self.process)
+        in_time = bool(select.select([waiting], [], [], seconds)[0])
+        os.close(waiting)
+        if not in_time:
+            os.kill(self.process, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        said = []
+        for file in self._files:
+            with file:
+                file.seek(0)
+                said.append(file.read().decode())
+        return Ended(code if in_time else NEVER, *said)
+
+
+def command(*arguments: str, **how: Any) -> Ended:
+    """Run a command to its end."""
+    return Child(*arguments, **how).ends()
+
+
+def _code(main: Callable, inside: Callable) -> int:
+    code = 99
+    try:
+        GlobalHydra.instance().clear()
+        inside()
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+    with suppress(OSError):
+        sys.stdout.flush()
+    return code
+
+
+@cache
+def warm() -> None:
+    """Import in this process what commands import later, and what a first step imports, once for all children."""
+    for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *LIBRARIES):
+        if "__main__" not in name and "kernel" not in name and "templates" not in name:
+            with suppress(ModuleNotFoundError):  # of Triton, where it is not installed
+                import_module(name)
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.sum().backward()
+    torch.optim.AdamW([weight], fused=True).step()
+    torch.nn.utils.get_total_norm([weight.grad])
+
+
+def with_mounts(scenario: Callable[[], Any]) -> Any:
+    """What `scenario` returns, a JSON value, in a child that may mount without anyone else seeing it.
+
+    Skips the test where the system does not allow that.
+    """
+    with TemporaryFile() as answer:
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                code = 0 if _unshare() else 2
+                if code == 0:
+                    answer.write(json.dumps(scenario()).encode())
+                    answer.flush()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code == 2:
+            pytest.skip("this system allows no mounts of one's own")
+        assert code == 0
+        answer.seek(0)
+        return json.loads(answer.read())
+
+
+def _unshare() -> bool:
+    """Enter a user and a mount namespace of one's own, as root of it."""
+    user, group = os.getuid(), os.getgid()
+    if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
+        return False
+    process = Path("/proc/self")
+    try:
+        (process / "setgroups").write_text("deny")
+        (process / "uid_map").write_text(f"0 {user} 1")
+        (process / "gid_map").write_text(f"0 {group} 1")
+    except OSError:
+        return False
+    return subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode == 0
+
+
+def small_disk(folder: Path, options: str) -> None:
+    """Mount a file system in memory, in `with_mounts`; again, change its options."""
+    folder.mkdir(exist_ok=True)
+    again = "remount," if folder.is_mount() else ""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", again + options, "tmpfs", str(folder)], check=True)
+
+
+def read_only(folder: Path) -> None:
+    """Make a folder read-only, in `with_mounts`; root may write where the mode forbids it."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+
+
+def when(place: Any, name: str, number: int, act: Callable) -> Callable[[], None]:
+    """For `inside`: call `act` with its arguments before the `number`-th call of `name` in a module or class."""
+
+    def change() -> None:
+        honest, calls = getattr(place, name), []
+
+        def changed(*arguments: Any, **named: Any) -> Any:
+            calls.append(1)
+            if len(calls) == number:
+                act(*arguments)
+            return honest(*arguments, **named)
+
+        setattr(place, name, changed)
+
+    return change
+
+
+def without_figures() -> None:
+    """For `inside`: reports without their figures, which take seconds."""
+    lra.report.figures.drawn = lambda _: {"Test result of each seed": "<svg/>"}
+
+
+def sending(*numbers: int) -> Callable:
+    """For `when`: send these signals to this process, one after the other."""
+
+    def act(*_: Any) -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            sleep(0.01)  # until it has been heard
+
+    return act
+
+
+def names(*numbers: int) -> str:
+    return " twice".join([signal.Signals(numbers[0]).name, *([""] if len(numbers) == 2 else [])])
