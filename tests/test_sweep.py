@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import signal
 import sys
@@ -17,11 +16,9 @@ from sweeps import PLUGINS, SIX, SMOKE, installed, launcher, left
 
 import lra.cli.command
 from lra.cli import sweep, train
-from lra.cli.report import main as report
 from lra.config.settings import settings_of
-from lra.core import locks
 from lra.records import record
-from lra.records.names import CONFIG, LOCK
+from lra.records.names import CONFIG
 from lra.runs import estimate
 from lra.runs.build import Job, assemble
 
@@ -80,7 +77,7 @@ def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
     assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
     assert err.endswith("1 of 3 runs finished, 2 waiting\n")
     assert "# Results: runs" in out
-    assert "1/3, 2 missing" in Path("runs/README.md").read_text()
+    assert "of 3 seeds, 2 missing" in Path("runs/README.md").read_text()
     assert "Traceback" not in err
     assert signal.getsignal(number) == before
     monkeypatch.setattr(train, "_command", honest)
@@ -327,24 +324,6 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
     again = record.read(folder / record.NAME)
     assert strip_times(again) == strip_times(first)
     assert again["resumes"] == 0
-
-
-def test_a_status_says_where_and_why(cli: Commands) -> None:
-    line = (*SMOKE, *SHORT, "seed=1,2,3")
-    assert cli(train.main, *line)[0] == 0
-    folder = Path("runs/listops/paper/simple/simple")
-    record.write(
-        folder / "seed2", {**record.read(folder / "seed2" / record.NAME), "status": "failed", "reason": "fire"}
-    )
-    (folder / "seed3" / record.NAME).unlink()
-    with locks.hold(folder / "seed3" / LOCK, 0):
-        code, out, _ = cli(report, "runs", "--once")
-    assert code == 0
-    assert out.startswith("1 running, 1 failed, 1 finished")
-    lines = [" ".join(line.split()) for line in out.splitlines()]
-    run = "listops/paper/simple/simple/seed"
-    assert f"running {run}3 {platform.node()}, process {os.getpid()}" in lines
-    assert f"failed {run}2 fire" in lines
 
 
 def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

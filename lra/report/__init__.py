@@ -99,7 +99,7 @@ def show(page: Path) -> None:
     if console.is_terminal:
         console.print(Markdown(text.partition("![")[0]))
     else:
-        print("\n".join(line for line in text.splitlines() if line.startswith(("# ", "- **"))))
+        print("\n".join(line for line in text.splitlines() if line.startswith(("# ", "**", "- **"))))
 
 
 __all__ = ["Report", "UserError", "show", "write_report"]
