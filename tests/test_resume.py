@@ -297,7 +297,7 @@ def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest
     assert finish(fork(prepared("attention=simple", "train.micro_batch=2", "train.eval_batch=11", "out=named"))) == 0
     named = next(Path("named").rglob("seed1"))
     assert made["test"] == record.read(named / record.NAME)["test"]
-    assert rerun.comparable_results(made)["config"]["train"]["micro_batch"] == 2
+    assert rerun.comparable_results(record.RunRecord.model_validate(made))["config"]["train"]["micro_batch"] == 2
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
