@@ -11,15 +11,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from golden import folder as golden
 from imdb import PER_CLASS, Reviews, few
 from logged import StandIn
-from reports import declare, put
 from support import Commands
 
 from lra.ops import dropout
 from lra.ops import fused as fused_module
-from lra.report.render import figures
+from lra.report import figures
 from lra.tasks import text
 from lra.training.distributed import VARIABLES
 
@@ -46,16 +44,10 @@ def forgotten() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of reports are made, but a word stands for each picture, where no test looks at them."""
-    if request.path.stem not in ("test_figures", "test_page"):
-        monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have none: they take seconds."""
-    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have a word in place of figures, which take seconds, but in the tests of reports."""
+    if request.path.stem != "test_report":
+        monkeypatch.setattr(figures, "drawn", lambda _: {"Test result of each seed": "<svg/>"})
 
 
 @pytest.fixture(scope="session")
@@ -101,31 +93,6 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
     """Of IMDB; the official data have no more of them here."""
     monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
     return few()
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A results folder of one column: finished, failed and missing runs."""
-    for seed, accuracy in enumerate((37.0, 38.0, 37.5), start=1):
-        put(tmp_path, seed, accuracy)
-    put(tmp_path, 1, 36.35, attention="softmax", variant="transformer")
-    put(tmp_path, 2, None, attention="softmax", variant="transformer", reason="fire")
-    put(tmp_path, 1, 30.0, attention="mine", variant="transformer", settings={"model.depth": 2})
-    declare(
-        tmp_path,
-        {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4]},
-        {"attention": "softmax", "variant": "transformer", "seeds": [1, 2]},
-        {"attention": "simple", "variant": "simple_res", "seeds": [1, 2]},
-    )
-    return tmp_path
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """The results folder of tests/golden."""
-    root = tmp_path / "golden"
-    golden.make(root)
-    return root
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,6 @@ def test_the_examples_of_the_python_api(
     """One after another, in an empty folder; every public name has one. The figures of the report are left out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LRA_CACHE", str(cache))
-    monkeypatch.setattr("lra.report.render.figures.write_figures", lambda *_: [])
     page = CHECKOUT / "docs" / "api.md"
     names: dict[str, object] = {"lra": lra, "torch": torch}
     examples = blocks(page, "python")

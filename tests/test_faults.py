@@ -477,7 +477,7 @@ def test_numbers_that_are_not_finite(record_property, cli: Commands, break_it: C
     assert "step 10 is" in run["reason"]
     assert "learning rate" in run["reason"]
     assert ("micro-batch 0" if break_it is nan_weight else "the gradient of") in run["reason"]
-    assert "0/1, 1 diverged" in Path("runs/README.md").read_text()
+    assert "of 1 seeds, 1 diverged" in Path("runs/README.md").read_text()
     kept = checkpoint.read(run_folder())
     finite = kept is not None and all(value.isfinite().all() for value in kept.tensors.values())
     observe(

@@ -18,8 +18,7 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub
 from lra.data.sampling import held_out, limited
-from lra.report.read.published import Published
-from lra.report.read.records import CellKey
+from lra.report.published import Published
 from lra.tasks import Place, Split, image
 from lra.tasks.image import Image, grey
 
@@ -331,11 +330,10 @@ def test_every_system_has_its_published_configuration(system: str) -> None:
         assert cfg.attention[key] == value
 
 
-def test_no_published_number_stands_beside_copies() -> None:
-    published = Published()
-    for task, number in (("image", 42.44), ("image (JPEG copies)", None), ("image (limit 5)", None)):
-        key = CellKey("lra", "last", task, "softmax", "transformer", "")
-        assert (published.value(key, "best"), published.source(task) is None) == (number, number is None)
+def test_no_published_number_is_for_copies() -> None:
+    source = Published().source("image")
+    assert source is not None and source.number("Transformer", "image") == 42.44
+    assert [Published().source(f"image ({note})") for note in ("JPEG copies", "limit 5")] == [None, None]
 
 
 # ---------------------------------------------------------------- the real images

@@ -80,8 +80,8 @@ def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> Non
     assert "6 of 6 runs finished" in err
     assert left(Path("second")) == expected
     assert (
-        Path("second/README.md").read_text().replace("second", "runs").split("## More")[0]
-        == (Path("runs/README.md").read_text().split("## More")[0])
+        Path("second/README.md").read_text().replace("second", "runs").split(" runs, ")[0]
+        == (Path("runs/README.md").read_text().split(" runs, ")[0])
     )
 
 

@@ -13,15 +13,11 @@ from support import Commands, strip_times
 from sweeps import PLUGINS, SIX, SMOKE, installed, launcher, left
 
 from lra.cli import sweep, train
-from lra.cli.report import main as report
-from lra.core import locks
 from lra.records import record
-from lra.records.names import CONFIG, LOCK
+from lra.records.names import CONFIG
 from lra.runs import trainer
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
-
-pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
@@ -59,34 +55,6 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
     assert err.count("nothing to do") == 6
 
 
-<<<<<<< ours
-=======
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
-def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: int
-) -> None:
-    honest, before = train._command, signal.getsignal(number)
-
-    def run_and_signal(cfg: DictConfig) -> str:
-        outcome = train.train(cfg)
-        os.kill(os.getpid(), number)
-        return outcome
-
-    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", run_and_signal))
-    code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
-    assert code == expected
-    assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
-    assert err.endswith("1 of 3 runs finished, 2 waiting\n")
-    assert "# Results: runs" in out
-    assert "1/3, 2 missing" in Path("runs/README.md").read_text()
-    assert "Traceback" not in err
-    assert signal.getsignal(number) == before
-    monkeypatch.setattr(train, "_command", honest)
-    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
-    assert (code, err.count("nothing to do")) == (0, 1)
-
-
->>>>>>> theirs
 @pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
 def test_a_signal_within_a_run_ends_the_sweep(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]
@@ -188,24 +156,6 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
     again = record.read(folder / record.NAME)
     assert strip_times(again) == strip_times(first)
     assert again["resumes"] == 0
-
-
-def test_a_status_says_where_and_why(cli: Commands) -> None:
-    line = (*SMOKE, *SHORT, "seed=1,2,3")
-    assert cli(train.main, *line)[0] == 0
-    folder = Path("runs/listops/paper/simple/simple")
-    record.write(
-        folder / "seed2", {**record.read(folder / "seed2" / record.NAME), "status": "failed", "reason": "fire"}
-    )
-    (folder / "seed3" / record.NAME).unlink()
-    with locks.hold(folder / "seed3" / LOCK, 0):
-        code, out, _ = cli(report, "runs", "--once")
-    assert code == 0
-    assert out.startswith("1 running, 1 failed, 1 finished")
-    lines = [" ".join(line.split()) for line in out.splitlines()]
-    run = "listops/paper/simple/simple/seed"
-    assert any(line.startswith(f"running {run}3") for line in lines)
-    assert f"failed {run}2 fire" in lines
 
 
 def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import lra
 from lra.config.compose import options
 from lra.config.settings import Settings
 from lra.ops.mixer import Mixer
-from lra.report.read.published import Published
+from lra.report.published import Published
 from lra.runs.build import assemble
 
 FOLDER = "attentions"

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +19,10 @@ from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
 from lra.records.names import LOCK, SWEEP
-from lra.records.run_files import RunFiles
+from lra.records.record import read_declared
 from lra.report import show, write_report
-from lra.report.read.published import Published, files
-from lra.report.read.records import declared_cells, key_of
+from lra.report.frame import settings_text
+from lra.report.published import Published, files
 from lra.runs.budget import ELSEWHERE, training_tokens
 from lra.runs.build import check_attention
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
@@ -71,15 +70,16 @@ def _check_reference(plan: Plan) -> None:
     if name is None:
         return
     published = Published(*files(plan.out, ()))
-    rows = []
+    cells = [row.declared for row in plan.rows]
     for row in plan.rows:
-        rows.append(key_of(row.declared, row.declared["task_name"]))
-        published.add(rows[-1], row.system.row)
-    earlier = RunFiles(plan.out) if plan.out.exists() else None
-    if earlier is not None and earlier.exists(SWEEP):
-        with suppress(ValueError):  # `declare` says what is wrong with it
-            rows += [key_of(cell, cell["task_name"]) for cell in declared_cells(earlier, SWEEP)]
-    known = {published.name(replace(key, settings=settings)) for key in rows for settings in (key.settings, "")}
+        published.add(row.declared["attention"], row.declared["variant"], row.system.row)
+    with suppress(ValueError):  # `declare` reports what is wrong with it
+        cells += read_declared(plan.out / SWEEP) if (plan.out / SWEEP).exists() else []
+    known = {
+        published.name(cell["attention"], cell["variant"], settings)
+        for cell in cells
+        for settings in (settings_text(cell["settings"]), "")
+    }
     if name not in known:
         raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
 

@@ -20,7 +20,7 @@ from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
-from lra.tools.rerun import find_kept_run, rerun
+from lra.tools.rerun import rerun
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """What may be said beside `rerun=...`: nothing that decides a number."""
@@ -114,7 +114,7 @@ def _rerun(cfg: DictConfig) -> str:
     if not any(override.key_or_group == "out" for override in parsed):
         settings = replace(settings, out=RERUNS)
     try:
-        verdict = rerun(find_kept_run(Path(settings.rerun)), settings)
+        verdict = rerun(Path(settings.rerun), settings)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     say(f"{cfg.rerun}: {'not ' if verdict.numbers else ''}equal to the last bit ({verdict.folder})", to_stdout=True)

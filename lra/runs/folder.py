@@ -12,9 +12,10 @@ from lra.core.errors import UserError
 from lra.core.files import explained, make_results_folder, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task
-from lra.records import checkpoint, provenance, record
+from lra.records import checkpoint, provenance
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.outcome import recorded
+from lra.records.record import RunRecord
 from lra.runs.build import Job
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
 from lra.runs.status import completed_record, skip_completed
@@ -140,8 +141,11 @@ class Runner:
             say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
             results = {"status": "failed", "reason": reason}
         identity = job.settings.identity
-        made_by = provenance.provenance(identity, data_digest, self.device, job.settings.precision, started)
-        record.write(job.folder, {**job.labels, **results, "config": identity, "provenance": backend | made_by})
+        results["config"] = identity
+        results["provenance"] = backend | provenance.provenance(
+            identity, data_digest, self.device, job.settings.precision, started
+        )
+        RunRecord.model_validate(job.labels | results).write(job.folder)
         if paused is not None:
             raise paused
         if results["status"] == "finished":
@@ -153,7 +157,7 @@ class Runner:
         folder = self.job.folder
         sweep_partials(folder)
         earlier = recorded(folder)
-        if earlier is not None and earlier["status"] == "diverged":
+        if earlier is not None and earlier.status == "diverged":
             checkpoint.remove(folder)
         write_json(folder / CONFIG, self.job.settings.identity)
         for name in (ERRORS, RECORD):

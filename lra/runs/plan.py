@@ -29,7 +29,6 @@ from lra.core.errors import UserError
 from lra.core.files import explained, make_results_folder
 from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
-from lra.records.run_files import RunFiles
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.status import completed_record, skip_completed
@@ -215,8 +214,7 @@ def declare(out: Path, cells: list[dict[str, Any]]) -> None:
     try:
         make_results_folder(out)
         with locks.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
-            files = RunFiles(out)  # what was declared may be packed
-            earlier = files.declared(SWEEP) if files.exists(SWEEP) else []
+            earlier = record.read_declared(path) if path.exists() else []
             record.declare(path, record.merged(earlier, cells))
     except locks.Held as held:
         raise UserError(f"{path}: {held} for more than a minute; try again") from None

@@ -10,8 +10,9 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.records import checkpoint, record
-from lra.records.names import CONFIG, RECEIPTS, WEIGHTS
-from lra.records.outcome import packed_record, recorded, state
+from lra.records.names import CONFIG, WEIGHTS
+from lra.records.outcome import recorded, state
+from lra.records.record import RunRecord
 
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
 LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
@@ -21,29 +22,20 @@ LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves 
 }
 
 
-def completed_record(folder: Path, settings: Settings) -> dict[str, Any] | None:
+def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
     """Return the record of a run that is complete, None if there is work to do.
 
     Raises UserError, with the difference, if the folder holds a run of another configuration.
     """
-    out = Path(settings.out)
-    in_receipts = packed_record(folder, out)
-    earlier_record = in_receipts or recorded(folder)
-    for earlier in (_configuration(folder), earlier_record and earlier_record.get("config")):
+    record_there = recorded(folder)
+    for earlier in (_configuration(folder), record_there and record_there.config):
         changes = [] if earlier is None else identity_differences(earlier, settings)
         if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    if earlier_record and earlier_record["status"] in LEFT_ALONE[settings.retry]:
-        return earlier_record
-    if in_receipts:
-        raise UserError(
-            f"{folder} is packed in {out / RECEIPTS} ({earlier_record['status']}); lra-report --unpack {out} before "
-            f"retry={settings.retry}"
-        )
-    return None
+    return record_there if record_there and record_there.status in LEFT_ALONE[settings.retry] else None
 
 
 def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
@@ -69,18 +61,18 @@ def _configuration(folder: Path) -> Any:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
-def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
+def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Settings) -> str:
     """Print that a complete run is left alone, and which settings do not apply to it; returns its status.
 
     Removes the checkpoint of a finished run. Raises UserError if it cannot be removed.
     """
-    status = earlier["status"]
+    status = earlier.status
     if status == "finished":
         checkpoint.remove(folder)
     now = json.loads(json.dumps(settings.identity))
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.get("config", now), now)]
-    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.get("files", {}):
+    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.config, now)]
+    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.files:
         stays.append(f"its weights were not kept; delete {folder} to train it again")
     said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
     say(f"{title}: {status} before, nothing to do ({said})")
@@ -91,7 +83,6 @@ def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
     """Return the status of the run with these settings, and its reason or place, as `lra.records.outcome.state`."""
     try:
         completed_record(folder, settings)
-        in_receipts = packed_record(folder, Path(settings.out))
-        return (in_receipts["status"], in_receipts.get("reason", "")) if in_receipts else state(folder)
+        return state(folder)
     except UserError as error:
         return "refused", str(error)

@@ -26,7 +26,7 @@ from hydra.core.global_hydra import GlobalHydra
 from support import strip_times
 
 import lra
-import lra.report.render.figures
+import lra.report.figures
 from lra.cli import train
 from lra.records import checkpoint, record
 from lra.records.names import WEIGHTS
@@ -262,7 +262,7 @@ def when(place: Any, name: str, number: int, act: Callable) -> Callable[[], None
 
 def without_figures() -> None:
     """For `inside`: reports without their figures, which take seconds."""
-    lra.report.render.figures.write_figures = lambda folder, sections: []
+    lra.report.figures.drawn = lambda _: {"Test result of each seed": "<svg/>"}
 
 
 def sending(*numbers: int) -> Callable:
