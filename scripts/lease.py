@@ -123,10 +123,10 @@ def refuse_other_data(tasks: Iterable[str], data: Path) -> None:
     for expected, name in map(str.split, DIGESTS.read_text().splitlines()):
         path = data / name
         if name.startswith(folders):
-            found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
-            if found != expected:
+            actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no such file"
+            if actual != expected:
                 raise UserError(
-                    f"{path}: expected SHA-256 {expected[:12]}, found {found[:12]}; set LRA_DATA to the data"
+                    f"{path}: expected SHA-256 {expected[:12]}, found {actual[:12]}; set LRA_DATA to the data"
                 )
 
 

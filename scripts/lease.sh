@@ -12,7 +12,7 @@
 set -euo pipefail
 case "${1:-}:$#" in
 pack:1 | check:1 | run:3 | collect:2 | merge:2) ;;
-*) sed -n '2,12p' "$0" >&2; exit 2 ;;
+*) sed -n '2,11p' "$0" >&2; exit 2 ;;
 esac
 arguments=("$@")
 case $1 in

@@ -65,15 +65,15 @@ def test_the_list_has_whole_rows_in_the_order_of_the_paper() -> None:
 
 
 def test_what_does_not_fit_is_not_started() -> None:
-    one, other = run_of(), run_of(LINEAR, seconds=100, alone=100)
-    assert fits(one, {}, left=300, known={})
-    assert not fits(one, {}, left=299, known={})  # the host's launches alone take 300 s
-    half = {one: Progress(step=10, steps=20, rate=None)}
-    assert fits(other, half, left=200, known={})  # 100 s are left of the first, and both share the device
-    assert not fits(other, half, left=199, known={})
-    assert not fits(other, half, left=200, known={one.kind: 1.5})
-    assert not fits(other, half, left=200, known={other.kind: 1.5})
-    assert fits(other, half, left=150, known={one.kind: 0.5})
+    simple, linear = run_of(), run_of(LINEAR, seconds=100, alone=100)
+    assert fits(simple, {}, left=300, known={})
+    assert not fits(simple, {}, left=299, known={})  # the host's launches alone take 300 s
+    half = {simple: Progress(step=10, steps=20, rate=None)}
+    assert fits(linear, half, left=200, known={})  # 100 s are left of the first, and both share the device
+    assert not fits(linear, half, left=199, known={})
+    assert not fits(linear, half, left=200, known={simple.kind: 1.5})
+    assert not fits(linear, half, left=200, known={linear.kind: 1.5})
+    assert fits(linear, half, left=150, known={simple.kind: 0.5})
 
 
 def test_measured_steps_per_second_correct_the_estimate() -> None:
