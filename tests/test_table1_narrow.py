@@ -1,4 +1,4 @@
-"""experiment=table1_narrow is the rehearsal of experiment=table1: the same but for the widths."""
+"""experiment=table1_narrow is experiment=table1 with narrow models, on a CPU in fp32."""
 
 from math import sqrt
 
@@ -8,7 +8,7 @@ from support import composed
 
 WIDTHS = {f"model.{key}" for key in ("dim", "qkv_dim", "heads", "depth", "mlp_dim")}
 CHOICES = {"model.pooling", "train.lr", "train.eval_every", "train.patience"}
-PLACE = {"out", "threads", "device"}
+PLACE = {"out", "threads", "device", "precision"}
 
 
 def flat(config: dict, before: str = "") -> dict[str, object]:
