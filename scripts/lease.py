@@ -26,6 +26,10 @@ import lra
 from lra import UserError
 from lra.core.files import write_atomic
 from lra.core.paths import CHECKOUT, table1_file
+from lra.records.names import RUNS
+from lra.records.record import RunRecord
+from lra.records.runs import Run as KeptRun
+from lra.records.runs import keep_runs, read_runs
 
 LIST, DIGESTS = (Path(__file__).with_name(f"lease_{name}.txt") for name in ("runs", "data"))
 WORK = Path(os.environ.get("LEASE_RUNS", CHECKOUT / "runs" / "lease")).absolute()
@@ -109,12 +113,18 @@ def finished_in(folder: Path) -> list[Path]:
     return [path.relative_to(folder) for path in every if finished(path)]
 
 
+def kept_in(folder: Path) -> list[KeptRun]:
+    """The runs that a results folder keeps."""
+    return read_runs(folder) if (folder / RUNS).exists() else []
+
+
 def to_do(dry: bool) -> list[Run]:
     """The runs that are not finished; in a dry run two of ListOps."""
     runs = [run for run in listed() if not finished(trained(dry) / run.folder)]
     if dry:
         return [replace(run, seconds=5, alone=5) for run in runs if run.kind[0] == "listops" and run.seed == 1][:2]
-    return [run for run in runs if not finished(RESULTS / run.folder)]
+    names = {each.name for each in kept_in(RESULTS)}
+    return [run for run in runs if str(run.folder) not in names]
 
 
 def refuse_other_data(tasks: Iterable[str], data: Path) -> None:
@@ -370,44 +380,38 @@ def collect(out: str) -> None:
 
 
 def merge(out: str) -> None:
-    """Put the runs of OUT into results/table1, of a dry run into OUT/table1, after a check; write the report anew."""
+    """Keep the runs of OUT in results/table1, of a dry run in OUT/table1, after a check, and write the report anew."""
     home = Path(out)
     dry = json.loads((home / STATE.name).read_bytes())["dry"]
     target = home / "table1" if dry else RESULTS
-    known = {run.folder: run for run in listed()}
+    listed_runs = {str(run.folder): run for run in listed()}
     with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder)
         for path in sorted(home.glob("runs-*.tar.xz")):
             with tarfile.open(path) as archive:
-                archive.extractall(there, filter="data")
-        arrived = sorted(record.parent.relative_to(there) for record in there.rglob("record.json"))
-        if not arrived:
+                archive.extractall(folder, filter="data")
+        if not any(Path(folder).rglob("record.json")):
             raise UserError(f"{home}: no finished run; {home / 'runs.txt'} has the state of each")
-        for name in arrived:
-            refuse_other_run(known.get(name), there / name, dry)
-        report(there)
-        for name in arrived:
-            if (target / name).exists():
-                say(f"{name}: there before, left as it is")
-            else:
-                partial = target / name.with_name(f".{name.name}")  # whole or not at all
-                shutil.copytree(there / name, partial, dirs_exist_ok=True)
-                partial.rename(target / name)
-                say(f"{name}: merged")
-    page = "\n".join(summary(target, [run.folder for run in listed()]))
-    write_atomic(target / "runs.md", f"{page}\n".encode())
+        arrived = read_runs(Path(folder))
+    for each in arrived:
+        refuse_other_run(listed_runs.get(each.name), each.name, each.record, dry)
+    kept = {each.name: each for each in kept_in(target)}
+    for each in arrived:
+        say(f"{each.name}: {'kept before, left as it is' if each.name in kept else 'merged'}")
+    keep_runs(target, ({each.name: each for each in arrived} | kept).values())
+    write_atomic(target / "runs.md", "\n".join([*summary(target, listed_runs), ""]).encode())
     say(report(target))
 
 
-def refuse_other_run(run: Run | None, folder: Path, dry: bool) -> None:
+def refuse_other_run(run: Run | None, name: str, record: RunRecord, dry: bool) -> None:
     """Raises UserError for a run that is not listed, not finished, or has other settings than those declared."""
-    record = json.loads((folder / "record.json").read_bytes())
-    if run is None or record["status"] != "finished":
-        raise UserError(f"{folder}: {record['status']}, expected a finished run of {LIST.name}; nothing is merged")
-    declared = json.loads(json.dumps(lra.compose(*run.words(dry)).settings.identity))
-    for config in (declared, record["config"]):
+    if run is None or record.status != "finished":
+        raise UserError(f"{name}: {record.status}, expected a finished run of {LIST.name}; nothing is merged")
+    declared, actual = (
+        json.loads(json.dumps(config)) for config in (lra.compose(*run.words(dry)).settings.identity, record.config)
+    )
+    for config in (declared, actual):
         config["train"].update(micro_batch=None, eval_batch=None)  # the same numbers up to rounding
-    if record["config"] != declared:
+    if actual != declared:
         raise UserError(f"{run.name}: its settings are not those of experiment=table1; nothing is merged")
 
 
@@ -423,19 +427,20 @@ def report(folder: Path) -> str:
     return lines[-1]
 
 
-def summary(target: Path, expected: list[Path]) -> Iterator[str]:
+def summary(target: Path, expected: Iterable[str]) -> Iterator[str]:
     """The page of devices and seconds."""
-    missing = [str(name) for name in expected if not finished(target / name)]
+    runs = kept_in(target)
+    missing = [name for name in expected if name not in {run.name for run in runs}]
     yield "# Runs of Table 1 at its published width\n"
     yield "- Protocols and deviations: the first lines of `conf/experiment/table1.yaml`."
-    yield f"- Missing: {len(missing)} of {len(expected)} runs of `{LIST.name}`, first {(missing or ['none'])[0]}.\n"
+    yield f"- Missing: {len(missing)} runs of `{LIST.name}`, first {(missing or ['none'])[0]}.\n"
     yield "| run | test accuracy, % | device | training, s | evaluation, s | commit |\n|---|---:|---|---:|---:|---|"
-    for name in finished_in(target):
-        run = json.loads((target / name / "record.json").read_bytes())
-        test, seconds, origin = run["test"][run["selection"]], run["seconds"], run["provenance"]
-        commit = (origin["commit"] or "unknown")[:9]
-        times = f"{seconds['train']:.0f} | {seconds['evaluate']:.0f}"
-        yield f"| {name} | {test['accuracy']:.2f} | {origin['device']} | {times} | {commit} |"
+    for run in runs:
+        record = run.record
+        times = f"{record.seconds['train']:.0f} | {record.seconds['evaluate']:.0f}"
+        commit = (record.provenance.commit or "unknown")[:9]
+        accuracy = record.test[record.selection].accuracy
+        yield f"| {run.name} | {accuracy:.2f} | {record.provenance.device} | {times} | {commit} |"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import lease
 import pytest
@@ -121,13 +121,11 @@ def test_a_sweep_passes_over_what_is_too_long(work: Path, monkeypatch: pytest.Mo
     assert [outcomes[run.name] for run in runs] == ["not started: no room for 900 s", "finished", "failed: last line"]
 
 
-def test_finished_runs_are_not_trained_again(work: Path) -> None:
+def test_finished_runs_are_not_trained_again(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = listed()
     trained(work, runs[1], "finished")
     trained(work, runs[2], "paused")
-    results = lease.RESULTS / runs[0].folder
-    results.mkdir(parents=True)
-    (results / "record.json").write_text('{"status": "finished"}')
+    monkeypatch.setattr(lease, "kept_in", lambda folder: [SimpleNamespace(name=str(runs[0].folder))])
     assert to_do(dry=False) == runs[2:]
     assert len(to_do(dry=True)) == 2
 
@@ -168,21 +166,17 @@ def test_other_data_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["paused", "other settings", "not listed"])
-def test_nothing_else_enters_results(fault: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run without its end cannot be collected; whoever puts one into an archive is refused here."""
-    run = replace(listed()[0], seed=77 if fault == "not listed" else 1)
+def test_nothing_else_enters_results(fault: str) -> None:
+    run = listed()[0]
     config = json.loads(json.dumps(lra.compose(*run.words(dry=False)).settings.identity))
+    record = SimpleNamespace(status="finished", config=config)
+    lease.refuse_other_run(run, "seed1", record, dry=False)
     if fault == "other settings":
         config["train"]["steps"] = 40
-    trained(work, run, "finished", config=config)
     if fault == "paused":
-        monkeypatch.setattr(lease, "finished", lambda folder: True)
-        record = work / "table1" / run.folder / "record.json"
-        record.write_text(record.read_text().replace("finished", "paused"))
-    lease.collect(str(work / "out"))
+        record.status = "paused"
     with pytest.raises(UserError, match="nothing is merged"):
-        lease.merge(str(work / "out"))
-    assert not lease.RESULTS.exists()
+        lease.refuse_other_run(None if fault == "not listed" else run, "seed1", record, dry=False)
 
 
 @pytest.mark.slow

@@ -20,9 +20,6 @@ from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
 from lra.records.names import LOCK, SWEEP
 from lra.records.record import read_declared
-from lra.report import show, write_report
-from lra.report.frame import settings_text
-from lra.report.published import Published, files
 from lra.runs.budget import ELSEWHERE, training_tokens
 from lra.runs.build import check_attention
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
@@ -69,6 +66,9 @@ def _check_reference(plan: Plan) -> None:
     name = plan.rows[0].settings.sweep["reference"]
     if name is None:
         return
+    from lra.report.frame import settings_text
+    from lra.report.published import Published, files
+
     published = Published(*files(plan.out, ()))
     cells = [row.declared for row in plan.rows]
     for row in plan.rows:
@@ -173,6 +173,8 @@ def conclude(broken: str = "", code: int = 0) -> None:
 
 def _report(out: Path) -> Counter[str]:
     """Write and print the report; returns how often it went wrong, and in what way."""
+    from lra.report import show, write_report  # imports pandas and statsmodels
+
     wrong: Counter[str] = Counter()
     faults: list[str] = []
     try:
