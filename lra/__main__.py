@@ -10,7 +10,7 @@ from typing import Any
 
 from lra.cli.contents import contents
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
-from lra.core.signals import ASKING, INTERRUPTED, PAUSED
+from lra.core.signals import ASKING
 from lra.core.version import __version__
 
 COMMANDS = {
@@ -19,13 +19,12 @@ COMMANDS = {
     "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
     "lra-check": ("lra.cli.check", "try which laws of mixers an attention keeps"),
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
-    "lra-explain": ("lra.cli.explain", "show what each token contributes to the CLS"),
     "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
 }
 
 
 def main() -> None:
-    """Do one command, as in `lra train` or `python -m lra train`, or say what there is."""
+    """Run one command, as in `lra train` or `python -m lra train`, or list what there is."""
     _let_readers_leave()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     asked = sys.argv[1] if sys.argv[1:] else "--help"
@@ -34,8 +33,8 @@ def main() -> None:
         start(words[asked])
     elif asked == "--version":
         print(f"lra {__version__}")
-    elif asked in ("--help", "-h", "help"):
-        print(contents({word: COMMANDS[name][1] for word, name in words.items()}))
+    elif asked in ("--help", "-h", "help", "--all"):
+        print(contents({word: COMMANDS[name][1] for word, name in words.items()}, every=asked == "--all"))
     else:
         print(f"lra: error: {printable(asked)}: no such command; {did_you_mean(asked, words)}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR)
@@ -48,7 +47,7 @@ def start(name: str) -> None:
 
     def stop(number: int, _frame: FrameType | None) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)
-        raise SystemExit(INTERRUPTED if number == signal.SIGINT else PAUSED)
+        raise SystemExit(128 + number)
 
     _let_readers_leave()
     before = {number: signal.signal(number, stop) for number in ASKING}
@@ -85,7 +84,6 @@ prepare = partial(start, "lra-prepare")
 report = partial(start, "lra-report")
 check = partial(start, "lra-check")
 new = partial(start, "lra-new")
-explain = partial(start, "lra-explain")
 bench = partial(start, "lra-bench")
 
 

@@ -4,8 +4,7 @@
 #   bash scripts/reproduce.sh 30      30 minutes; all is saved (exit code 75), and the same command goes on
 #   bash scripts/reproduce.sh 30 train.micro_batch=32 precision=bf16      what follows goes to lra-train
 # Data are found, fetched or generated (README, Data). Where the pairs of `matching` cannot be had, `acl_matching`, which
-# is another task and named so, takes its place. In an unpacked bundle (scripts/bundle.sh) nothing is installed or
-# fetched: torch, numpy, scipy, scikit-learn, matplotlib and rich are those of python3, the task the bundle's.
+# is another task and named so, takes its place.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=
@@ -13,19 +12,12 @@ if [[ ${1:-} =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
     minutes=$1
     shift
 fi
-if [ -d wheels ]; then
-    [ -d packages ] || python3 -m pip install --quiet --no-index --no-deps --target packages wheels/*.whl
-    export PYTHONPATH=$PWD/packages:$PWD LRA_CACHE=$PWD/cache
-    python=python3 tasks=$(cat task)
-else
-    bash scripts/install.sh
-    python=.venv/bin/python tasks="listops text matching"
-    $python -m lra prepare task=matching >/dev/null 2>&1 || tasks="listops text acl_matching"
-fi
+bash scripts/install.sh
+python=.venv/bin/python pairs=matching
+$python -m lra prepare task=matching >/dev/null 2>&1 || pairs=acl_matching
 
 worst=0
-run() { # task, rows of conf/table1.yaml: where the task is at hand, all seeds of each
-    [[ " $tasks " == *" $1 "* ]] || return 0
+run() { # task, rows of conf/table1.yaml: all seeds of each
     local limit=() status=0
     if [ -n "$minutes" ]; then
         limit=("sweep_minutes=$($python -c "print(max(0.01, $minutes - $SECONDS / 60))")")
@@ -37,8 +29,6 @@ run() { # task, rows of conf/table1.yaml: where the task is at hand, all seeds o
     *) exit "$status" ;;
     esac
 }
-pairs=matching
-[[ $tasks == *acl_matching* ]] && pairs=acl_matching
 run listops simple "$@"
 run text simple,simple_res,simple_resl "$@"
 run $pairs simple,simple_res,simple_resl "$@"

@@ -21,8 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-from lra.records import record
-from lra.records.names import RECEIPTS, RECORD
+from lra.records.names import RUNS
+from lra.records.record import RunRecord
+from lra.records.runs import read_kept, read_runs
 
 COUNT = 12
 DRIFT = 5.0  # points of accuracy, percent of perplexity
@@ -40,29 +41,40 @@ GIVEN = ("config", "task", "parameters", "tokens.real", "status")
 
 @dataclass(frozen=True)
 class Kept:
-    """A run in the receipts of a results folder, and the seconds that it took."""
+    """A kept run, the path that `rerun=` takes, and the seconds that it took."""
 
     seconds: float
     path: str
-    record: dict
+    record: RunRecord
 
     @property
     def what(self) -> tuple[str, str]:
         """Its task and its attention."""
-        config = self.record["config"]
+        config = self.record.config
         return config["task"]["_target_"], config["attention"]["_target_"]
 
 
-def runs_of(receipts: Path) -> list[Kept]:
-    """Those that finished, having begun with weights of their own."""
-    with ZipFile(receipts) as archive:
-        names = [name for name in archive.namelist() if Path(name).name == RECORD]
-        records = {name: record.parse(archive.read(name)) for name in names}
+def runs_of(path: Path) -> list[Kept]:
+    """The finished runs of a `runs.jsonl` that began with weights of their own."""
     return [
-        Kept(sum(run["seconds"].values()), f"{receipts}/{Path(name).parent}", run)
-        for name, run in records.items()
-        if run["status"] == "finished" and "init" not in run["config"]
+        Kept(sum(run.record.seconds.values()), f"{path}/{run.name}", run.record)
+        for run in read_runs(path)
+        if run.record.status == "finished" and "init" not in run.record.config
     ]
+
+
+def at_commit(kept: Kept, code: str) -> str:
+    """The path of a kept run for the code in a folder: in its receipts.zip, where that commit has no runs.jsonl."""
+    file, _, name = kept.path.partition(f"{RUNS}/")
+    if (Path(code) / file / RUNS).exists():
+        return f"{code}/{kept.path}"
+    for receipts in sorted(Path(code).glob("results/*/receipts.zip")):
+        with ZipFile(receipts) as archive:
+            if f"{name}/record.json" in archive.namelist():
+                digest = kept.record.provenance.config_sha256.encode()
+                if digest in archive.read(f"{name}/record.json"):
+                    return f"{receipts}/{name}"
+    raise SystemExit(f"reruns: error: {kept.path}: not in the results of {code}")
 
 
 def trained(path: str, out: str, code: str | None = None) -> tuple[subprocess.CompletedProcess[str], Path | None]:
@@ -83,7 +95,7 @@ def compared(kept: Kept, out: str) -> tuple[str, str]:
         return "wrong", " ".join(done.stderr.splitlines()[-1:])
     keys = {line.split(":")[0].strip() for line in lines if line.startswith("  ")}
     elsewhere = sorted({key.split(".")[0] for key in keys} & set(ENVIRONMENT))
-    made = record.read(folder / RECORD)
+    made = read_kept(folder).record
     given = GIVEN if _all_steps(kept.record) and _all_steps(made) else (*set(GIVEN) - {"tokens.real"},)
     if not elsewhere or any(f"{key}.".startswith(f"{name}.") for key in keys for name in given):
         return "wrong", "; ".join(line.strip() for line in lines if line.startswith("  "))
@@ -92,23 +104,22 @@ def compared(kept: Kept, out: str) -> tuple[str, str]:
     return ("near" if drift <= DRIFT else "wrong"), said
 
 
-def _all_steps(run: dict) -> bool:
+def _all_steps(run: RunRecord) -> bool:
     """Whether no rule ended the training, whose step the last bits may move."""
-    return run.get("ended", "steps") == "steps"
+    return run.ended in (None, "steps")
 
 
-def _drift(was: dict, now: dict) -> float:
+def _drift(was: RunRecord, now: RunRecord) -> float:
     """How far the test results are from what they were, in the metric of the task; of several rules the farthest."""
-    metric, results = was["metric"], was["test"]
-    pairs = [(results[rule][metric], now["test"][rule][metric]) for rule in results]
-    if metric == "perplexity":
+    pairs = [(was.score(rule), now.score(rule)) for rule in was.test]
+    if was.metric == "perplexity":
         return max(100 * abs(after / before - 1) for before, after in pairs)
     return max(abs(after - before) for before, after in pairs)
 
 
 def chosen(count: int = COUNT) -> list[Kept]:
     """The runs that are trained again: so many, or as many as bring something new."""
-    runs = [run for path in sorted(Path("results").glob(f"*/{RECEIPTS}")) for run in runs_of(path)]
+    runs = [run for path in sorted(Path("results").glob(f"*/{RUNS}")) for run in runs_of(path)]
     picked: list[Kept] = []
     for run in sorted(runs, key=lambda run: (run.seconds, run.path)):
         tasks, attentions = {other.what[0] for other in picked}, {other.what[1] for other in picked}
@@ -133,7 +144,7 @@ def code_of(commit: str) -> Iterator[str]:
 
 def compared_with(code: str, kept: Kept, out: str) -> tuple[str, str]:
     """As `compared`, beside what the code in the folder `code` gives here: nothing but `equal` will do."""
-    done, folder = trained(kept.path, f"{out}/before", code)
+    done, folder = trained(at_commit(kept, code), f"{out}/before", code)
     if folder is None:
         return "wrong", " ".join(["the other code cannot train it:", *done.stderr.splitlines()[-1:]])
     verdict, why = compared(replace(kept, path=str(folder)), f"{out}/now")

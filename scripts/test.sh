@@ -5,5 +5,6 @@ cd "$(dirname "$0")/.."
 bash scripts/install.sh
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
+.venv/bin/lint-imports
 .venv/bin/mypy
 exec .venv/bin/python -m pytest -n auto "$@"

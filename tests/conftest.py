@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import folder as golden
 from imdb import PER_CLASS, Reviews, few
 from logged import StandIn
-from reports import declare, put
 from support import Commands
 
-from lra.report.render import figures
-from lra.runs.device import trim_memory
+from lra.report import figures
 from lra.tasks import text
-from lra.training.distributed import SLURM_VARIABLES, TORCHRUN_VARIABLES
+from lra.training.distributed import VARIABLES
 
 torch.set_num_threads(1)
-for name in (*SLURM_VARIABLES, *TORCHRUN_VARIABLES):  # of whoever started the tests
+for name in VARIABLES:  # of whoever started the tests
     os.environ.pop(name, None)
 
 
@@ -41,24 +38,11 @@ def forgotten() -> Iterator[None]:
             del sys.modules[name]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def trimmed() -> Iterator[None]:
-    """What runs in this process have kept of its memory (`keep_memory`) goes back after each file of tests."""
-    yield
-    trim_memory()
-
-
 @pytest.fixture(autouse=True)
-def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of reports are made, but a word stands for each picture, where no test looks at them."""
-    if request.path.stem not in ("test_figures", "test_page"):
-        monkeypatch.setattr(figures, "rendered", lambda _: {"svg": b"svg", "png": b"png"})
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have none: they take seconds."""
-    monkeypatch.setattr(figures, "write_figures", lambda folder, sections: [])
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have a word in place of figures, which take seconds, but in the tests of reports."""
+    if request.path.stem != "test_report":
+        monkeypatch.setattr(figures, "drawn", lambda _: {"Test result of each seed": "<svg/>"})
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +56,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     """The commands, run in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lra.runs.step_timing.SECONDS", 0)  # measure no steps
+    monkeypatch.setattr("lra.runs.describe.measure_step", lambda *_: None)  # takes seconds at full size
     return Commands(monkeypatch, capfd)
 
 
@@ -104,31 +88,6 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
     """Of IMDB; the official data have no more of them here."""
     monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
     return few()
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A results folder of one column: finished, failed and missing runs."""
-    for seed, accuracy in enumerate((37.0, 38.0, 37.5), start=1):
-        put(tmp_path, seed, accuracy)
-    put(tmp_path, 1, 36.35, attention="softmax", variant="transformer")
-    put(tmp_path, 2, None, attention="softmax", variant="transformer", reason="fire")
-    put(tmp_path, 1, 30.0, attention="mine", variant="transformer", settings={"model.depth": 2})
-    declare(
-        tmp_path,
-        {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4]},
-        {"attention": "softmax", "variant": "transformer", "seeds": [1, 2]},
-        {"attention": "simple", "variant": "simple_res", "seeds": [1, 2]},
-    )
-    return tmp_path
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """The results folder of tests/golden."""
-    root = tmp_path / "golden"
-    golden.make(root)
-    return root
 
 
 def pytest_collection_finish() -> None:

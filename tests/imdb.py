@@ -100,17 +100,7 @@ def as_parquet(folder: Path, reviews: Reviews) -> None:
             pq.write_table(table, folder / "imdb" / "plain_text" / f"{split}-0000{part}-of-00002.parquet")
 
 
-def as_arrow(folder: Path, reviews: Reviews) -> None:
-    import pyarrow as pa
-
-    folder.mkdir()
-    for split, rows in reviews.items():
-        table = pa.table({"text": [review for _, review in rows], "label": [label for label, _ in rows]})
-        with pa.OSFile(str(folder / f"imdb-{split}.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
-            out.write_table(table)
-
-
-LAYOUTS = [as_archive, as_folder, as_json_lines, as_compressed_json_lines, as_parquet, as_arrow]
+LAYOUTS = [as_archive, as_folder, as_json_lines, as_compressed_json_lines, as_parquet]
 
 
 def expected(rows: list[tuple[int, str]], length: int) -> list[tuple[list[int], int]]:

@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from faults.runs import inject
 from support import composed, job_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -18,7 +18,7 @@ from lra.config.settings import settings_of
 from lra.core.signals import Paused
 from lra.records import record
 from lra.runs.folder import run
-from lra.runs.loggers import LoggedRun, _Worker
+from lra.runs.loggers import LoggedRun
 
 SHORT = (
     "task=listops",
@@ -41,7 +41,6 @@ SHOWN = {
     "val/accuracy": "val_accuracy",
     "speed/seconds": "seconds",
 }  # by the name in other tools, that in metrics.jsonl
-PATIENCE = 0.5
 
 
 class StandIn:
@@ -62,15 +61,8 @@ class StandIn:
             self.act()
         self.told |= told or {}
 
-    def setup(self, settings: object) -> None:
-        pass
-
     def Settings(self, **settings: object) -> dict:
         return settings
-
-    def login(self, **_: object) -> bool:
-        self._called("login")
-        return False
 
     def init(self, **options: object) -> "StandIn":
         self._called("init", options)
@@ -96,28 +88,16 @@ def perform(*overrides: str) -> str:
 
 
 def stopped(fault: str, *overrides: str) -> None:
-    """The same in a process of its own, which a fault ends. The loggers have written what they were told by then."""
+    """The same in a process of its own, which a fault ends."""
     child = os.fork()
     if child == 0:
-        os.environ["LRA_FAULT"] = fault
-        _Worker.do = waited_for(_Worker.do)
+        code = 99
         try:
-            perform(*overrides)
+            inject(fault)
+            code = 0 if perform(*overrides) in ("finished", "143") else 1
         finally:
-            os._exit(0)  # not the hooks of pytest
+            os._exit(code)  # not the hooks of pytest
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-signal.SIGKILL if "kill" in fault else 0)
-
-
-def waited_for(do: Callable) -> Callable:
-    """`_Worker.do` that returns when the call is over."""
-
-    def do_and_wait(worker: _Worker, call: Callable | None) -> None:
-        do(worker, call)
-        over = threading.Event()
-        do(worker, over.set)
-        assert call is None or over.wait(60)
-
-    return do_and_wait
 
 
 def metrics(seed: str = "seed1") -> list[dict]:

@@ -1,34 +1,31 @@
-"""Small results folders, and the reports of them."""
+"""Small results folders: records, metrics and predictions that belong together."""
 
-import csv
-import io
 import json
-import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from golden.folder import DIAGNOSED, MACHINE, summary
 
-from lra.core.files import digest, write_json
+from lra.core.files import digest
 from lra.records import record
-from lra.records.names import CONFIG, COSTS, DETAILS, METRICS, PREDICTIONS, SAMPLE, SWEEP
-from lra.report import Report
+from lra.records.names import METRICS, PREDICTIONS, RECORD, SWEEP
+from lra.records.record import RunRecord
+
+EXAMPLES = 2000
+MAJORITY, ROOT = 17.05, 36.2
 
 
-def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Path:
-    """A small record in its place; accuracy None makes it a failed run."""
+def put(root: Path, seed: int, accuracy: float | None, **changes: Any) -> Path:
+    """Write a run of ListOps in its place and return its record; accuracy None makes it a failed run."""
     finished = accuracy is not None
-    correct = round(20 * accuracy) if finished else 0
-    entry = {"accuracy": accuracy, "correct": correct, "examples": 2000, "loss": 0.0, "perplexity": 1.0, "step": 50}
-    last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
-    results = {
-        "status": "finished",
-        "test": {"last": last, "best_val": entry},
-        "validation": {"best": entry, "last": {**entry, "step": 100}},
-        "baselines": {"majority class": 17.05, "root operator": 36.2},
-        **DIAGNOSED,
-        **summary(seed, steps=100, seconds={"train": 60.0, "evaluate": 6.0}, tokens_per_second=1000.0),
-    }
+    settings = ",".join(f"{key}={value}" for key, value in changes.get("settings", {}).items())
+    names = [
+        changes.get(key, known)
+        for key, known in (("protocol", "paper"), ("attention", "simple"), ("variant", "simple"))
+    ]
+    folder = root / Path("listops", *names, settings, f"seed{seed}")
+    config = {"model": {"depth": 6}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}}
+    config = {**config, **changes.pop("config", {}), "seed": seed}
     run = {
         "task": "listops",
         "task_version": 1,
@@ -39,95 +36,88 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: object) -> Pat
         "seed": seed,
         "selection": "best_val",
         "metric": "accuracy",
-        **(results if finished else {"status": "failed", "reason": "fire"}),
-        "config": {"model": {"depth": 6}, "train": {"lr": 0.005}, "protocol": {"scale": "length"}, "seed": seed},
+        **(results(folder, accuracy) if finished else {"status": "failed", "reason": "fire"}),
+        "config": config,
         "provenance": {
             "commit": "abc",
             "dirty": False,
+            "config_sha256": digest(config),
             "data_sha256": "d1",
             "packages": {"torch": "2.13.0"},
             "python": "3.11",
             "device": "cpu",
             "cpu": "one",
-            "cpu_model": "25/17/1",
             "threads": 2,
             "precision": "fp32",
-            **MACHINE,
         },
     } | changes
-    run["provenance"] = {**run["provenance"], "config_sha256": digest(run["config"])}
-    settings = ",".join(f"{key}={value}" for key, value in run["settings"].items())
-    folder = root / "listops" / run["protocol"] / run["attention"] / run["variant"] / settings / f"seed{seed}"
-    record.write(folder, run)
-    return folder / record.NAME
+    if run["metric"] == "perplexity" and finished:
+        for result in run["test"].values():
+            result |= {"perplexity": accuracy, "accuracy": 10.0, "correct": 200}
+        del run["files"][PREDICTIONS]
+        (folder / PREDICTIONS).unlink()
+    RunRecord.model_validate(run).write(folder)
+    return folder / RECORD
 
 
-def complete(root: Path) -> None:
-    """Give every run below `root` the files that a run leaves, as its record says, and list them there."""
-    for path in sorted(root.rglob(record.NAME)):
-        run = record.read(path)
-        write_json(path.with_name(CONFIG), run["config"])
-        if run["status"] == "finished":
-            record.write(path.parent, run | {"files": _left(path.parent, run)})
-
-
-def _left(folder: Path, run: dict) -> dict[str, str]:
-    for entry in (*run["test"].values(), *run["validation"].values()):
-        entry["loss"] = math.log(entry["perplexity"]) if "perplexity" in entry else entry["loss"]
-    lines = {entry["step"]: entry for entry in run["validation"].values()}
-    with open(folder / METRICS, "w") as file:
-        for place, (step, entry) in enumerate(sorted(lines.items()), start=1):
-            line = {"step": step, "val_accuracy": entry["accuracy"], "val_loss": entry["loss"]}
-            file.write(json.dumps(line | _share(run, place, len(lines))) + "\n")
-    if run["metric"] == "perplexity":
-        np.save(folder / COSTS, np.arange(50.0))
-        (folder / SAMPLE).write_text("Once\n")
-    elif not (folder / PREDICTIONS).exists():
-        entry = run["test"][run["selection"]]
-        wrong = np.arange(entry["examples"]) >= entry["correct"]
-        np.save(folder / PREDICTIONS, np.stack([wrong, np.zeros_like(wrong)]).astype(np.uint8))
-    return record.sha256(folder, METRICS, PREDICTIONS, COSTS, SAMPLE)
-
-
-def _share(run: dict, place: int, lines: int) -> dict[str, float]:
-    """Of the tokens and seconds of a run, those of one of the lines; the last has what does not divide."""
-    tokens = {name: whole // lines + (whole % lines if place == lines else 0) for name, whole in run["tokens"].items()}
-    train, evaluate = (run["seconds"][part] / lines for part in ("train", "evaluate"))
+def results(folder: Path, accuracy: float) -> dict[str, Any]:
+    """Write what a finished run leaves beside its record, and return the results of the record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    correct = round(accuracy * EXAMPLES / 100)
+    entry = {"accuracy": 100 * correct / EXAMPLES, "correct": correct, "examples": EXAMPLES, "loss": 1.5, "step": 50}
+    last = {**entry, "accuracy": 1.0, "correct": 20, "step": 100}
+    lines = [
+        {"step": result["step"], "val_accuracy": result["accuracy"], "val_loss": 1.5, "seconds": 33.0, "tokens": 600}
+        for result in (entry, last)
+    ]
+    (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = np.arange(EXAMPLES) % 10
+    np.save(
+        folder / PREDICTIONS, np.stack([np.where(np.arange(EXAMPLES) < correct, labels, 10), labels]).astype(np.uint8)
+    )
     return {
-        "seconds": train + evaluate,
-        "train_seconds": train,
-        "tokens": tokens["computed"],
-        "tokens_real": tokens["real"],
+        "status": "finished",
+        "steps": 100,
+        "test": {"last": last, "best_val": entry},
+        "validation": {"best": entry, "last": last},
+        "baselines": {"majority class": MAJORITY, "root operator": ROOT},
+        "seconds": {"train": 60.0, "evaluate": 6.0},
+        "tokens": {"computed": 1200, "real": 1000},
+        "tokens_per_second": 20.0,
+        "parameters": 123,
+        "diagnostics": {"depth": {str(depth): {"examples": 1000, "correct": correct // 2} for depth in (1, 2)}},
+        "files": record.sha256(folder, METRICS, PREDICTIONS),
     }
 
 
-def change(path: Path, **parts: dict) -> None:
-    """Merge nested dictionaries into a record."""
+def race(root: Path, seed: int, steps: int, *, solved: bool, **changes: Any) -> Path:
+    """Write a run of a task with a goal of 90 %, which it reaches or not."""
+    accuracy = 95.0 if solved else 70.0
+    path = put(root, seed, accuracy, config={"train": {"goal": 90, "steps": 500, "eval_every": 50}}, **changes)
+    values = record.read(path)
+    values["validation"]["last"] |= {"accuracy": accuracy, "correct": round(accuracy * EXAMPLES / 100)}
+    values |= {"steps": steps, "ended": "solved" if solved else "steps"}
+    record.write(path.parent, values)
+    return path
 
-    def merged(old: dict, new: dict) -> dict:
-        changed = {
-            name: merged(old.get(name, {}), part) if isinstance(part, dict) else part for name, part in new.items()
-        }
-        return {**old, **changed}
+
+def change(path: Path, **parts: Any) -> None:
+    """Merge nested dictionaries into a record and sign it again."""
+
+    def merged(old: Any, new: Any) -> Any:
+        if not isinstance(new, dict) or not isinstance(old, dict):
+            return new
+        return {**old, **{name: merged(old.get(name), part) for name, part in new.items()}}
 
     record.write(path.parent, merged(record.read(path), parts))
 
 
-def declare(root: Path, *cells: dict) -> None:
+def declare(root: Path, *cells: dict[str, Any]) -> None:
     base = {"task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
     entries = [{**base, **cell, "folder": f"listops/paper/{cell['attention']}/{cell['variant']}"} for cell in cells]
     record.declare(root / SWEEP, entries)
 
 
-def files_of(folder: Path, *arguments: object) -> dict[str, str]:
-    """The text files of a report, without its figures."""
-    return Report(folder, *arguments).files(figures={})
-
-
-def page_of(folder: Path, *arguments: object) -> str:
-    """All tables."""
-    return files_of(folder, *arguments)[DETAILS]
-
-
-def lines_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+def softmax(**changes: Any) -> dict[str, Any]:
+    """The Transformer, as changes of `put`."""
+    return {"attention": "softmax", "variant": "transformer", **changes}

@@ -22,10 +22,10 @@ from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
 from lra.core.paths import conf_dir
-from lra.laws import growth
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
+from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import Job, assemble
 from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
@@ -342,10 +342,13 @@ def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
-    """What a training step keeps for the backward pass."""
+    """Bytes that a training step keeps for the backward pass."""
     mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
-    return growth.saved_bytes(mixer, noise(1, length, 15).float())
+    x = noise(1, length, 15).float().requires_grad_()
+    with saved_tensors(mixer.state_dict().values()) as saved:
+        mixer(x)
+    return saved()
 
 
 def strip_times(value: object) -> object:

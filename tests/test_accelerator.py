@@ -7,32 +7,29 @@ itself; `Watch` also catches copies for which a GPU's driver would wait.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, WITH_KERNELS, cases, composed, job_of, model_of, small_recipe, stub_task
+from support import TINY_MODEL, WITH_KERNELS, cases, model_of, small_recipe, stub_task
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import Task
 from lra.model.model import Model
 from lra.ops import async_copy, dropout
 from lra.ops.async_copy import to_device
-from lra.runs import micro_batch
 from lra.training import batches
 from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
 from lra.training import update as updating
 from lra.training.adamw import make_optimizer
-from lra.training.batches import MicroBatch, Tokens
+from lra.training.batches import Tokens
 from lra.training.divergence import Diverged
 from lra.training.fit import Training, fit
 from lra.training.update import update
@@ -259,75 +256,11 @@ def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None
     assert not torch.equal(kept[1]["model/head.0.weight"], kept[2]["model/head.0.weight"])
 
 
-@pytest.mark.parametrize("room,size", [(100, 37), (37, 37), (36, 18), (9, 9), (8, 4), (2, 2), (1, 1), (0, 1)])
-def test_auto_is_the_first_half_of_a_half_that_fits(room: int, size: int) -> None:
-    asked = []
-
-    def work(size: int) -> None:
-        asked.append(size)
-        if size > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    assert micro_batch.largest(work, 37) == size
-    assert asked == [number for number in (37, 18, 9, 4, 2) if number >= size]
-
-
-def test_auto_tries_the_longest_documents(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the accelerator, as training and evaluation go, beside the optimiser's state; two ranks share the batch."""
-    task, tried = stub_task(documents=2), []
-    settings = settings_of(composed("train.batch_size=23", "train.micro_batch=auto", "train.eval_batch=auto"))
-    job = job_of(settings, None)
-    with torch.device("meta"):
-        model = model_of(*TINY_MODEL, "model.dropout=0.3", "protocol=strict", task=task)
-
-    def predict(model: Model, part: MicroBatch, precision: str) -> tuple[Tensor, Tensor]:
-        tried.append((model.training, len(part.places), torch.is_grad_enabled()))
-        assert part.tokens.shape == (2 * len(part.places), task.max_len)
-        if len(part.places) > (6 if model.training else 100):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return batches.predict(model, part, precision)
-
-    monkeypatch.setattr(micro_batch, "predict", predict)
-    monkeypatch.setattr(micro_batch, "_most_of_the_memory", nullcontext)
-    monkeypatch.setattr(micro_batch, "EVALUATED", 333 * 2 * task.max_len)
-    with watch, Lists():
-        recipe = micro_batch.resolve_auto_sizes(job, task, model, None).system.recipe
-    assert (recipe.micro_batch, recipe.eval_batch) == (5, 83)
-    assert tried == [(True, size, True) for size in (23, 11, 5)] + [(False, size, False) for size in (333, 166, 83)]
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_trial_changes_no_number() -> None:
-    task, recipe, ends = stub_task(), small_recipe(), []
-    for trials in (0, 1):
-        torch.manual_seed(1)
-        model = model_of(*TINY_MODEL, "attention=performer", "model.dropout=0.3", task=task)
-        for _ in range(trials):
-            trial = micro_batch.TrialPasses(model, task.train, 3, "fp32")
-            trial.train(5), trial.evaluate(7)
-        history = fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=lambda *_: None)
-        ends.append(([now.train_loss for now in history], model.state_dict()))
-    torch.testing.assert_close(*ends, rtol=0, atol=0)
-
-
-def test_too_little_memory_names_the_value_and_what_to_do() -> None:
-    with pytest.raises(micro_batch.TooLarge) as stop, micro_batch.naming_what_is_too_large(small_recipe()):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore")
-    assert str(stop.value) == (
-        "train.micro_batch=3 or train.eval_batch=5 takes more memory than the accelerator has (CUDA out of memory. "
-        "Tried to allocate 3 GiB); use smaller ones, or train.micro_batch=auto train.eval_batch=auto, with "
-        "resume=inexact in the same folder"
-    )
-
-
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name,extra", [case for case in cases() if not case[1]])
 def test_a_gpu_is_not_waited_for(name: str, extra: list[str]) -> None:
-    """And `auto` takes the whole batch."""
-    model, task = unwaited(name, *["attention.backend=torch"] * (name in WITH_KERNELS))
-    with micro_batch._most_of_the_memory():
-        assert micro_batch.largest(micro_batch.TrialPasses(model, task.train, 1, "bf16").train, 5) == 5
+    unwaited(name, *["attention.backend=torch"] * (name in WITH_KERNELS))
 
 
 @pytest.mark.gpu

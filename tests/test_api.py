@@ -7,16 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from reports import complete
+from reports import put, softmax
 from support import Commands, strip_times
 
 import lra
@@ -27,9 +27,10 @@ from lra.cli import train as train_command
 from lra.core import locks
 from lra.core.paths import CHECKOUT
 from lra.core.signals import INTERRUPTED, PAUSED, Paused
-from lra.records.names import LOCK, RECEIPTS, RECORD
+from lra.records import record
+from lra.records.names import LOCK, RECORD, RUNS
+from lra.records.runs import keep_runs, read_runs
 from lra.report import Report
-from lra.report.read.pack import pack
 
 SMOKE = (
     "experiment=smoke", "attention=softmax", "task=listops_short", "task.train_size=50", "task.val_size=7",
@@ -133,8 +134,9 @@ def test_a_run_is_the_one_of_the_command(
     theirs = json.loads(Path("theirs", run.folder.relative_to("ours"), RECORD).read_text())
     assert done.score == theirs["test"]["best_val"]["accuracy"]
     assert run.describe()["parameters"] == theirs["parameters"]
-    ours, theirs = strip_times(done.record), strip_times(theirs)
-    assert (ours.pop("resumes"), theirs.pop("resumes"), theirs.pop("sha256") != "") == (1, 0, True)
+    ours, theirs = strip_times(done.record.values()), strip_times(theirs)
+    assert (ours.pop("resumes"), theirs.pop("resumes")) == (1, 0)
+    assert theirs.pop("sha256") and theirs.pop("schema")
     assert ours == theirs
     capfd.readouterr()
     assert lra.train(*SMOKE, "out=ours") == done
@@ -142,7 +144,7 @@ def test_a_run_is_the_one_of_the_command(
     run.folder.with_name("seed2").mkdir()
     with (
         locks.hold(run.folder.with_name("seed2") / LOCK, 0),
-        pytest.raises(lra.UserError, match=r"seed 2: at work elsewhere \(.*process"),
+        pytest.raises(lra.UserError, match="seed 2: another process holds"),
     ):
         lra.train(run, "seed=2")
 
@@ -167,7 +169,7 @@ def test_a_signal_that_stopped_a_run_is_an_interrupt(code: int, cli: Commands, m
 
 
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
-    few = ("growth=[]", "lengths=[3]")
+    few = ("lengths=[3]",)
     _, out, _ = cli(check_command.main, "attention=fnet", *few)
     checkup = lra.check("fnet", *few)
     assert (repr(checkup) + "\n", checkup.broken) == (out, [])
@@ -188,7 +190,7 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
         def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:
             return x + self.by * x.mean(dim=0)
 
-    few = ("growth=[]", "lengths=[2]")
+    few = ("lengths=[2]",)
     checkup = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
     assert checkup.broken == ["rows", "cuts"]
     assert "FAIL  rows" in repr(checkup)
@@ -202,143 +204,114 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
 
 
 @pytest.fixture
-def results(whole: Path) -> Results:
-    return lra.load(whole)
-
-
-def test_the_tables_are_those_of_the_report(results: Results, whole: Path) -> None:
-    files = Report(whole).files({})
-    for frame, name in ((results.table, "table1.csv"), (results.seeds.rename(columns={"flag": "flags"}), "seeds.csv")):
-        file = pd.read_csv(io.StringIO(files[name]))
-        assert len(file) > 10
-        shown = pd.read_csv(io.StringIO(frame[list(file)].to_csv(index=False)))
-        pd.testing.assert_frame_equal(shown, file)
-    finished = results.seeds[results.seeds.status == "finished"]
-    selected = [run[f"test_{run.selection}"] for _, run in finished.iterrows()]
-    assert finished.score.tolist() == selected
-    assert results.seeds.score.notna().sum() == len(finished)
+def folder(tmp_path: Path) -> Path:
+    """Two tasks, of two systems each; one seed failed."""
+    for task in ("listops", "text"):
+        for seed, accuracy in enumerate((37.0, 38.0, 37.5), start=1):
+            put(tmp_path / task, seed, accuracy, task=task)
+            put(tmp_path / task, seed, accuracy - 2, task=task, **softmax())
+    put(tmp_path / "text", 4, None, task="text")
+    return tmp_path
 
 
 @pytest.fixture
-def kept(small: Path) -> Path:
-    """A results folder with curves and predictions."""
-    complete(small)
-    return small
+def results(folder: Path) -> Results:
+    return lra.load(folder)
 
 
-def test_curves_and_predictions_are_what_lies_beside_the_records(kept: Path) -> None:
-    results = lra.load(kept)
-    lines = [
-        {**json.loads(line), "record": path.with_name(RECORD).relative_to(kept).as_posix()}
-        for path in kept.rglob("metrics.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    run = ["protocol", "task", "system", "seed"]
-    curves = results.curves.merge(results.seeds[[*run, "record"]].astype({"task": object}), on=run)
-    assert len(curves) == len(lines) > 0
-    keys = ["record", "step"]
-    beside = curves.merge(pd.DataFrame(lines), on=keys, suffixes=("", "_kept"))
-    assert len(beside) == len(lines)
-    assert (beside.val_loss == beside.val_loss_kept).all()
+def test_the_tables_are_those_of_the_report(results: Results, folder: Path) -> None:
+    files = Report(folder).texts()
+    for frame, name in ((results.table, "table.csv"), (results.seeds, "seeds.csv")):
+        file = pd.read_csv(io.StringIO(files[name]))
+        file = file[file.attention.notna()].reset_index(drop=True)
+        shared = [column for column in file if column in frame]
+        assert len(file) >= 4 and len(shared) > 25
+        shown = pd.read_csv(io.StringIO(frame[shared].to_csv(index=False)))
+        pd.testing.assert_frame_equal(shown, file[shared], check_dtype=False)
+    finished = results.seeds[results.seeds.status == "finished"]
+    assert finished.score.tolist() == finished.test_best_val.tolist()
+    assert results.seeds.score.notna().sum() == len(finished) == 12
 
+
+def test_curves_and_predictions_are_what_is_beside_the_records(results: Results, folder: Path) -> None:
+    run = ["task", "system", "seed"]
+    for path in folder.rglob("metrics.jsonl"):
+        made = record.read(path.with_name(RECORD))
+        system = {"simple": "Simple", "softmax": "Transformer"}[made["attention"]]
+        mine = [(frame.task == made["task"]) & (frame.system == system) & (frame.seed == made["seed"])
+                for frame in (results.curves, results.predictions)]  # fmt: skip
+        curve = results.curves[mine[0]][["step", "val_accuracy", "val_loss"]].to_dict("records")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert curve == [{name: line[name] for name in ("step", "val_accuracy", "val_loss")} for line in lines]
+        answers = results.predictions[mine[1]]
+        predicted, labels = np.load(path.with_name("predictions.npy"))
+        assert (answers.predicted.to_numpy() == predicted).all() and (answers.label.to_numpy() == labels).all()
+        assert answers.example.tolist() == [*range(len(labels))]
     right = 100 * results.predictions.groupby(run, observed=True).correct.mean()
     scores = results.seeds.set_index(run).score
-    assert len(right) == 5
     assert right.to_dict() == pytest.approx({key: scores[key] for key in right.index})
-    first = results.predictions.groupby(run, observed=True).example.agg(["min", "max", "count"])
-    assert ((first["min"] == 0) & (first["max"] + 1 == first["count"])).all()
+    assert results.curves.val_perplexity.to_numpy() == pytest.approx(np.exp(results.curves.val_loss))
 
 
-def test_receipts_are_read_as_they_are(kept: Path) -> None:
-    results = lra.load(kept)
-    frames = [results.seeds, results.curves, results.predictions]
-    pack(kept)
-    packed = lra.load(kept / RECEIPTS)
-    for frame, other in zip(frames, [packed.seeds, packed.curves, packed.predictions], strict=True):
-        pd.testing.assert_frame_equal(frame, other)
+def test_kept_runs_are_read_as_folders_are(results: Results, folder: Path) -> None:
+    keep_runs(folder, read_runs(folder))
+    kept = lra.load(folder / RUNS)
+    for name in ("table", "seeds", "curves", "predictions"):
+        pd.testing.assert_frame_equal(getattr(results, name), getattr(kept, name))
 
 
-def test_a_verdict_is_that_of_the_table(results: Results, whole: Path) -> None:
-    """But for Holm's correction; it does not depend on whether the two lie in one folder."""
-    elsewhere, words = lra.load(whole), set()
-    for column in (column for section in Report(whole).sections for column in section.columns):
-        place = {"task": column.task, "protocol": column.key[0]}
-        for row in column.rows:
-            if row.verdict is None or row.verdict.reference not in {other.name for other in column.rows}:
-                continue
-            for there in (results, elsewhere):
-                verdict = lra.compare(results.system(row.name, **place), there.system(row.verdict.reference, **place))
-                assert verdict == replace(row.verdict, holm=None)
-            words.add(verdict.word)
-    assert words == {"better", "worse", "undecided"}
+def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> None:
+    """Also of systems in two folders."""
+    elsewhere = lra.load(folder)
+    row = results.table[(results.table.task == "text") & (results.table.system == "Simple")].iloc[0]
+    for there in (results, elsewhere):
+        found = lra.compare(results.system("Simple", task="text"), there.system("Transformer", task="text"))
+        assert (found.difference, found.low, found.high) == (row.difference, row.difference_low, row.difference_high)
+        assert (found.p, found.p_equivalent) == (row.p, row.p_equivalent)
+        assert (found.difference, found.word()) == (2.0, "better")
 
 
 def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
-    simple, other = (results.system(name, task="text", protocol="paper") for name in ("Simple", "Transformer"))
-    assert lra.compare(simple, other, margin=90).word == "equivalent"
-    assert lra.compare(simple, other).word != "equivalent"
+    simple, other = (results.system(name, task="text") for name in ("Simple", "Transformer"))
+    assert lra.compare(simple, other, margin=90).word() == "equivalent"
+    for margin in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(lra.UserError, match=f"margin={margin}: expected points"):
+            lra.compare(simple, other, margin=margin)
 
 
-@pytest.mark.parametrize("margin", [0, -1.0, float("nan"), float("inf")])
-def test_a_margin_is_more_than_nothing(results: Results, margin: float) -> None:
-    simple, other = (results.system(name, task="text", protocol="paper") for name in ("Simple", "Transformer"))
-    with pytest.raises(lra.UserError, match=f"margin={margin}: expected points of accuracy"):
-        lra.compare(simple, other, margin=margin)
-
-
-def test_what_cannot_be_compared_is_said(results: Results, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_said(results: Results) -> None:
     simple = results.system("Simple", task="text", protocol="paper")
-    with pytest.raises(lra.UserError, match="compared with itself"):
-        lra.compare(simple, simple)
-    with pytest.raises(lra.UserError, match="expected one task and one protocol"):
-        lra.compare(simple, results.system("Simple", task="matching"))
-    with pytest.raises(lra.UserError, match=r"no system 'Simpel'; did you mean 'Simple'\?"):
-        results.system("Simpel")
-    with pytest.raises(lra.UserError, match="'Simple' is in 5 columns, name one of them: task='text', "):
-        results.system("Simple", protocol="paper")
-    with pytest.raises(lra.UserError, match="no task='image'"):
-        results.system("Simple", task="image")
+    for call, message in (
+        (lambda: lra.compare(simple, simple), "compared with itself"),
+        (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),
+        (lambda: lra.compare(simple, 3), "expected what Results.system returned"),
+        (lambda: results.system("Simpel"), r"no system 'Simpel'; did you mean 'Simple'\?"),
+        (lambda: results.system("Simple"), "'Simple' is in 2 columns, name one of them: task='text', "),
+        (lambda: results.system("Simple", task="image"), "no task='image'"),
+    ):
+        with pytest.raises(lra.UserError, match=message):
+            call()
 
 
 def test_the_report_is_that_of_the_command(
-    cli: Commands, small: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    cli: Commands, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Figures are left out here: they take seconds."""
-    monkeypatch.setattr("lra.report.render.figures.write_figures", lambda *_: [])
-    other = shutil.copytree(small, tmp_path_factory.mktemp("other") / small.name)
-    page = lra.report(small)
-    assert page == small / "README.md"
+    other = shutil.copytree(folder, tmp_path_factory.mktemp("other") / folder.name)
+    assert lra.report(folder) == folder / "README.md"
     assert cli(report_command.main, str(other))[0] == 0
-    written = {path.name: path.read_bytes() for path in small.glob("*.*") if path.suffix != ".json"}
-    assert written == {path.name: path.read_bytes() for path in other.glob("*.*") if path.suffix != ".json"}
-    assert {"README.md", "index.html", "table1.tex"} <= written.keys()
+    written = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    assert written == {path.name: path.read_bytes() for path in other.glob("*.*")}
+    assert {"README.md", "index.html", "table.tex", "table.csv", "seeds.csv", "seeds.svg"} == written.keys()
 
 
-def test_one_file_of_published_numbers_is_one(small: Path) -> None:
+def test_one_file_of_published_numbers_is_one(folder: Path) -> None:
     with pytest.raises(lra.UserError, match=r"^nowhere.yaml: "):
-        lra.report(small, published="nowhere.yaml")
+        lra.report(folder, published="nowhere.yaml")
 
 
-def test_a_damaged_record_is_left_out_with_a_warning(small: Path) -> None:
-    path = next(small.rglob(RECORD))
+def test_a_damaged_record_is_left_out_with_a_warning(folder: Path) -> None:
+    path = next(folder.rglob(RECORD))
     path.write_text(path.read_text().replace("finished", "finnished"))
     with pytest.warns(UserWarning, match="not a readable record"):
-        results = lra.load(small)
-    assert len(results.seeds[results.seeds.record.notna()]) == len(list(small.rglob(RECORD))) - 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (CHECKOUT / "results").exists(), reason="not a checkout")
-@pytest.mark.parametrize(("name", "runs"), [("hour", 245), ("table1_small", 264)])
-def test_kept_results_are_read_without_unpacking(name: str, runs: int) -> None:
-    folder = CHECKOUT / "results" / name
-    results = lra.load(folder / RECEIPTS)
-    for column in (column for section in Report(folder).sections for column in section.columns):
-        place = {"task": column.task, "protocol": column.key[0]}
-        for row in (row for row in column.rows if row.verdict is not None):
-            other = results.system(row.verdict.reference, **place)
-            assert lra.compare(results.system(row.name, **place), other) == replace(row.verdict, holm=None)
-    assert (results.seeds.status == "finished").sum() == runs
-    right = 100 * results.predictions.groupby(["protocol", "task", "system", "seed"], observed=True).correct.mean()
-    scores = results.seeds.set_index(["protocol", "task", "system", "seed"]).score
-    assert right.to_dict() == pytest.approx({key: scores[key] for key in right.index})
+        results = lra.load(folder)
+    assert len(results.seeds) == len(list(folder.rglob(RECORD))) - 1

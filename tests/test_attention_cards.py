@@ -1,6 +1,5 @@
 """What a card says of an attention is what runs: formulas and scales, evaluated beside the code."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -8,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
-import attentions_page
 import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +18,6 @@ from lra.attention import Mixer, Shape, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
 from lra.config import configure
-from lra.core.paths import CHECKOUT
 
 MAX_LEN = 13
 SHAPE = Shape(
@@ -105,31 +102,6 @@ def test_released_performer_has_a_card_of_its_own() -> None:
     assert (card.time, card.scale) == ("L D Dh", None)
     assert card.formula.endswith("φ = relu(x) + 0.001")
     assert "exp(W x'" in published.formula
-
-
-def test_the_kept_page_says_what_runs() -> None:
-    """Its lines are those that the cards give; what was measured with other settings is named."""
-    names = ["simple"]
-    results = CHECKOUT / "results"
-    kept = json.loads((results / "attentions.json").read_text())
-    lines = list(attentions_page.page(names, kept))
-    text = f"\n{(results / 'attentions.md').read_text()}"
-    ends = ("\n", "`: ")  # what was measured at several places begins with the names of what was measured there
-    said = "\n".join(lines).splitlines()
-    assert [line for line in said if not any(f"{end}{line}\n" in text for end in ends)] == []
-    assert len([line for line in lines if line.startswith("| `simple`")]) == 4
-    assert any("Q (Kᵀ V) / √4001" in line for line in lines)
-    assert kept["flags"]["simple"] == {"mask": True, "causal": True, "variants": True, "order": False}
-    changed = {**kept, "rows": {"simple": {**kept["rows"]["simple"], "settings": "scale none"}}}
-    lines = list(attentions_page._costs(["simple", "local"], changed))
-    assert "Measured with other settings than those above: `simple` with scale none.\n" in lines
-    assert "Not measured yet: `local`.\n" in lines
-    where = kept["rows"]["simple"]["where"]
-    changed["rows"]["local"] = {**kept["rows"]["local"], "where": {**where, "cpu": "another"}}
-    places = [
-        line.partition(" (")[0] for line in attentions_page._costs(["simple", "local"], changed) if "threads" in line
-    ]
-    assert places == [f"`simple`: Measured on {where['cpu']}", "`local`: Measured on another"]
 
 
 def heads(mixer: Mixer, x: Tensor, *names: str) -> list[Tensor]:

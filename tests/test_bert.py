@@ -272,7 +272,7 @@ def test_weights_come_from_the_hub_once(tmp_path: Path) -> None:
 
 
 def test_the_experiment_composes() -> None:
-    cfg = configure.plain(composed("experiment=finetune", "init.folder=DIR", "task.vocab=DIR/vocab.txt"))
+    cfg = configure.plain(composed("experiment=finetune_small", "init.folder=DIR", "task.vocab=DIR/vocab.txt"))
     assert cfg["init"]["take"] == TAKE
     assert cfg["train"]["layer_decay"] == 0.9
 

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support import Commands, facts
 
 from lra.cli import prepare
-from lra.core.errors import UserError
 from lra.data.cache import Writer, prepared
 from lra.data.card import card, histogram, update
 from lra.tasks import Place, Task
@@ -53,25 +51,6 @@ def test_a_file_of_cards_keeps_one_of_each(tmp_path: Path) -> None:
     before = path.read_bytes()
     update(path, pairs(tmp_path / "cache", "a"))
     assert path.read_bytes() == before
-
-
-def test_what_is_no_file_of_cards_is_named(tmp_path: Path) -> None:
-    task = pairs(tmp_path / "cache")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "bytes").write_bytes(b"\xff")
-    for name in ("folder", "bytes"):
-        with pytest.raises(UserError, match=f"card=.*{name}: not a file of cards: "):
-            update(tmp_path / name, task)
-
-
-def test_a_path_may_begin_at_home(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(Path("home").resolve()))
-    Path("home").mkdir()
-    sizes = [f"task.{name}_size=5" for name in ("train", "val", "test")]
-    code, _, err = cli(prepare.main, "task=listops_short", *sizes, "card='~/card.md'", "export='~/files'")
-    assert code == 0, err
-    assert Path("home/card.md").is_file()
-    assert sorted(path.name for path in Path("home/files").iterdir())[-1] == "basic_val.tsv"
 
 
 def test_json_on_standard_output(cli: Commands) -> None:

@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,6 @@ from hydra.errors import MissingConfigException
 from support import Commands, composed, options
 
 from lra.cli import bench, check, new, prepare, train
-from lra.config import configure
 from lra.core.paths import conf_dir, systems_file, table1_file
 
 
@@ -65,7 +66,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim=512"),
         (["model.qkv_dim=256"], "model.qkv_dim=256 differs from model.dim=512"),
         (["train.warmup=20000"], "train.warmup=20000 is longer than train.steps=15000"),
-        (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer or 'auto'"),
+        (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer"),
         (["train.goal=high"], "train.goal=high: should be a valid number or null"),
         (["train.steps='9'"], "train.steps='9': should be a valid integer"),
         (
@@ -151,7 +152,7 @@ def test_help_and_version_are_quick_and_need_no_torch(cli: Commands) -> None:
     ("main", "groups"),
     [
         (check.main, ["attention", "protocol", "variant"]),
-        (bench.main, ["attention", "protocol", "system", "system/other", "task", "task/recipe", "variant"]),
+        (bench.main, ["attention", "protocol", "system", "task", "variant"]),
     ],
 )
 def test_help_lists_the_groups_of_the_command_alone(cli: Commands, main: Callable, groups: list[str]) -> None:
@@ -161,12 +162,10 @@ def test_help_lists_the_groups_of_the_command_alone(cli: Commands, main: Callabl
 
 
 def test_a_group_that_a_command_has_not_is_an_unknown_key(cli: Commands) -> None:
-    assert (
-        "lra-check: error: experiment: unknown key; known: attention, growth, " in cli(check.main, "experiment=hour")[2]
-    )
+    assert "lra-check: error: experiment: unknown key; known: attention, " in cli(check.main, "experiment=hour")[2]
 
 
-@pytest.mark.parametrize("group", ["task", "variant", "init", "pretrain", "case", "experiment"])
+@pytest.mark.parametrize("group", ["task", "variant", "init", "pretrain", "case", "size", "experiment"])
 def test_every_option_composes(group: str) -> None:
     """Every attention is built, and every system trained under every protocol, in other tests."""
     for name in options(group):
@@ -192,7 +191,7 @@ def test_prepare_says_what_it_did(cli: Commands) -> None:
     assert "task.sead: unknown key; did you mean 'seed'?" in err
 
 
-COMMANDS = {"train", "prepare", "bench", "explain", "check"}
+COMMANDS = {"train", "prepare", "bench", "check"}
 
 
 def strays(conf: Path) -> set[str]:
@@ -208,7 +207,7 @@ def strays(conf: Path) -> set[str]:
         elif place.parent == Path("task/recipe"):
             known = any(f"- recipe: {path.stem}\n" in text for text in tasks)
         else:
-            known = str(place.parent) in {*groups, "hydra/launcher"}
+            known = str(place.parent) in {*groups, "protocol_task", "hydra/launcher", "hydra/sweeper"}
         if not known:
             unreachable.add(str(place))
     return unreachable
@@ -225,114 +224,91 @@ def test_every_file_of_options_can_be_chosen(tmp_path: Path) -> None:
     assert strays(conf) == misplaced
 
 
-def sections(group: str, option: str) -> set[str]:
-    """The names under `by_task` of one of our files; none where it has no sections."""
-    return set(yaml.safe_load((conf_dir() / group / f"{option}.yaml").read_text() or "{}").get("by_task", ()))
+def tables(text: str) -> Iterator[tuple[str, set[str]]]:
+    """The group and the names of every table `by_GROUP:{NAME:VALUE, ...}` in a file of options."""
+    for match in re.finditer(r"by_(\w+):\{", text):
+        names, depth, start = set(), 1, match.end()
+        for position in range(match.end(), len(text)):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(text[position], 0)
+            if depth == 0 or (depth == 1 and text[position] == ","):
+                names.add(text[start:position].partition(":")[0].strip())
+                start = position + 1
+            if depth == 0:
+                break
+        yield match[1], names
 
 
-def names_of_tasks() -> dict[str, tuple[str, ...]]:
-    """By task, the names of the sections that it takes: its own, those of the task that it derives from, and its
-    recipe's."""
-
-    def names(task: str) -> tuple[str, ...]:
-        text = (conf_dir() / "task" / f"{task}.yaml").read_text()
-        recipe = re.search(r"- recipe: (\w+)\n", text)
-        return (task, recipe[1]) if recipe else (task, *names(re.search(r"^  - (\w+)\n", text, re.MULTILINE)[1]))
-
-    return {task: names(task) for task in options("task")}
+def test_every_name_in_a_table_is_an_option() -> None:
+    seen = set()
+    for path in conf_dir().rglob("*.yaml"):
+        for group, names in tables("\n".join(line.partition("#")[0] for line in path.read_text().splitlines())):
+            known = {*options(group), *(options("task/recipe") if group == "task" else ())}
+            assert names <= known, (path, names - known)
+            seen.add(group)
+    assert seen == {"task", "attention", "protocol", "size", "experiment"}
 
 
-@pytest.mark.parametrize("group", ["attention", "protocol", "experiment", "case", "init", "pretrain", "variant"])
-def test_every_section_is_that_of_a_task(group: str) -> None:
-    taken = {name for names in names_of_tasks().values() for name in names}
-    for option in options(group):
-        assert sections(group, option) <= {*taken, "others"}, option
-
-
-@pytest.mark.parametrize(
-    ("group", "option"), [*(("protocol", name) for name in options("protocol")), ("experiment", "smoke")]
-)
-def test_what_goes_with_every_task_says_so_of_each(group: str, option: str) -> None:
-    """`others` is for tasks of a user's own; a new one of ours is not forgotten."""
-    named = sections(group, option)
-    assert "others" in named
-    assert [task for task, names in names_of_tasks().items() if named.isdisjoint(names)] == []
+@pytest.mark.parametrize("protocol", options("protocol_task"))
+def test_every_file_of_a_protocol_and_a_task_is_chosen(protocol: str) -> None:
+    name, _, recipe = protocol.partition("_")
+    assert name in options("protocol")
+    assert recipe == "family" or recipe in options("task/recipe")
 
 
 @pytest.mark.parametrize("task", ["image", "books"])
-@pytest.mark.parametrize("preset", ["small", "table1_small", "transfer_small"])
-def test_a_preset_without_settings_for_a_task_is_an_error(cli: Commands, preset: str, task: str) -> None:
-    sweep = [(f"task=listops,{task}", "--multirun")] if preset == "small" else []
-    for arguments in ((f"task={task}",), *sweep):
-        code, out, err = cli(train.main, f"experiment={preset}", *arguments)
-        assert (code, out) == (2, "")
-        assert f"experiment/small.yaml: by_task: no settings for task={task}; there are some for listops, " in err
+@pytest.mark.parametrize("preset", ["small_listops", "table1_small", "transfer_small"])
+def test_a_preset_without_a_value_for_a_task_is_an_error(cli: Commands, preset: str, task: str) -> None:
+    code, out, err = cli(train.main, f"experiment={preset}", f"task={task}")
+    assert (code, out) == (2, "")
+    assert f"no value for task={task}; there are values for listops, " in err
+    assert len(err.splitlines()) == 1
 
 
-SHARED = ("attention", "protocol", "model", "train")
+def test_values_by_choice() -> None:
+    """Under the command line and presets; by the name of the task, else of its recipe."""
 
-
-def test_settings_for_one_task_hold_for_all_tasks_of_its_recipe() -> None:
-    alike = {"matching": ("acl_matching",), "listops": ("listops_files", "task.folder=anywhere")}
-    alike |= {"pathfinder": ("pathfinder_files", "task.folder=anywhere")}
-    recipes = [names[-1] for names in names_of_tasks().values()]
-    assert {recipe for recipe in recipes if recipes.count(recipe) > 1} == {*alike, "probe", "text", "pathx"}
-    for recipe, (other, *more) in alike.items():
-        for group in ("attention", "protocol", "experiment"):
-            for name in (name for name in options(group) if recipe in sections(group, name)):
-                first, second = (
-                    configure.plain(composed(f"{group}={name}", f"task={task}", *extra))
-                    for task, extra in ((recipe, ()), (other, more))
-                )
-                assert {key: first[key] for key in SHARED} == {key: second[key] for key in SHARED}, (name, recipe)
-    small = configure.plain(composed("experiment=table1_small", "task=matching", "attention=local"))
-    assert (small["task"]["max_length"], small["train"]["steps"], small["attention"]["window"]) == (128, 200, 8)
-
-
-def test_sections_go_over_their_file_and_under_what_comes_after_it() -> None:
     def rank(*overrides: str) -> int:
         return composed("attention=linformer", *overrides).attention.rank
 
     assert rank("task=image") == 16
     assert rank("task=listops") == 128
-    assert rank("task=listops", "experiment=small") == 16
-    assert rank("task=listops", "experiment=small", "attention.rank=7") == 7
-    cfg = composed("task=text", "protocol=lra", "experiment=small_text")
-    assert (cfg.task.max_length, cfg.train.eval_every) == (256, 50), "presets go over protocols"
-    assert "by_task" not in cfg and "by_attention" not in cfg.attention
+    assert rank("task=listops", "size=small") == 16
+    assert rank("task=listops", "size=small", "attention.rank=7") == 7
+    cfg = composed("task=text", "protocol=lra", "experiment=long_text")
+    assert (cfg.task.max_length, cfg.train.eval_every) == (1000, 250), "presets go over protocols"
+    small = composed("experiment=table1_small", "task=acl_matching", "attention=local")
+    assert (small.task.max_length, small.train.steps, small.attention.window) == (128, 200, 8), "the recipe's"
+    released = composed("task=pathfinder", "attention=linformer_lra_released")
+    assert (released.model.heads, released.model.depth) == (2, 1), "those of the attention that it derives from"
 
 
 ATTENTION = "_target_: lra.attention.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("scale", "message"),
     [
-        ("by_task: {lisptops: {scale: head_dim}}", "by_task.lisptops: there is no such task; did you mean 'listops'?"),
-        ("by_task: {text: {scale: head_dim}}", "by_task: no settings for task=listops; there are some for text"),
-        ("by_attention: {minne: {}}", "by_attention.minne: there is no such attention; did you mean 'mine'?"),
-        ("by_task: {listops: {by_attention: {x: {}}}}", "by_task.listops.by_attention.x: there is no such attention"),
-        ("by_task: [listops]", "by_task: expected a mapping of settings for each task"),
-        ("by_task: {listops: 3}", "by_task: expected a mapping of settings for each task"),
-        ("by_task: {listops: {scail: 3}}", "attention.scail: unknown key; did you mean 'scale'?"),
+        ("${by_task:{text:head_dim}}", "attention.scale: no value for task=listops; there are values for text"),
+        ("${by_tsk:{text:head_dim}}", "attention.scale: Unsupported interpolation type by_tsk"),
+        ("${by_task:{listops:half}}", "attention.scale=half: should be 'head_dim' or 'qkv_dim'"),
     ],
 )
-def test_a_mistake_in_sections_is_one_line(cli: Commands, text: str, message: str) -> None:
+def test_a_mistake_in_a_table_is_one_line(cli: Commands, scale: str, message: str) -> None:
     Path("options/attention").mkdir(parents=True)
-    Path("options/attention/mine.yaml").write_text(f"{ATTENTION}{text}\n")
+    Path("options/attention/mine.yaml").write_text(ATTENTION.replace("qkv_dim", scale))
     code, out, err = cli(train.main, "--config-dir", "options", "attention=mine", "describe=true")
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
     assert message in err
-    assert "attention.scail" in message or "attention/mine.yaml: " in err
 
 
-def test_a_users_own_sections(cli: Commands) -> None:
-    """Of an attention, a task and a preset; and what derives from ours takes its sections."""
+def test_a_users_own_values_by_choice(cli: Commands) -> None:
+    """In an attention, a task and a preset; what derives from ours keeps our tables."""
     files = {
-        "attention/mine": f"{ATTENTION}by_task: {{own: {{scale: head_dim}}, others: {{}}}}\n",
+        "attention/mine": ATTENTION.replace("qkv_dim", "${by_task:{own:head_dim}, qkv_dim}"),
         "attention/near": "defaults: [local, _self_]\n",
         "task/own": "# @package _global_\ndefaults: [listops, _self_]\n",
-        "experiment/mine": "# @package _global_\ndefaults: [smoke, _self_]\nby_task: {own: {seed: 7}, others: {}}\n",
+        "experiment/mine": "# @package _global_\ndefaults: [smoke, _self_]\nseed: ${by_task:{own:7}, 1}\n",
+        "protocol_task/strict_listops": "# @package _global_\nthreads: 3\n",
     }
     for name, text in files.items():
         path = Path(f"options/{name}.yaml")
@@ -347,7 +323,8 @@ def test_a_users_own_sections(cli: Commands) -> None:
     config = shown("attention=mine", "task=own", "experiment=mine")
     assert (config["attention"]["scale"], config["seed"], config["task"]["train_size"]) == ("head_dim", 7, 200)
     assert shown("attention=mine", "task=listops", "experiment=mine")["attention"]["scale"] == "qkv_dim"
-    assert shown("attention=near", "task=own", "experiment=small")["attention"]["window"] == 4
+    assert shown("attention=near", "task=own", "size=small")["attention"]["window"] == 4
+    assert shown("task=own", "protocol=strict")["threads"] == 3
 
 
 def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -371,10 +348,9 @@ def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     task under its paper's protocol, one of each recipe under all."""
     needs = {"listops_files": ["task.folder=anywhere"], "pathfinder_files": ["task.folder=anywhere"]}
     needs |= {"files": ["task.data=anywhere"]}
-    recipes = {names[-1]: name for name, names in names_of_tasks().items()}
     for name in options("task"):
         for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
-            if protocol == "paper" or name in recipes.values():
+            if protocol == "paper" or name in options("task/recipe"):
                 cfg = composed(f"task={name}", f"protocol={protocol}", *needs.get(name, []))
                 assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)
                 assert cfg.train.layer_decay == {"ag_news": 0.9}.get(name), (name, protocol)
@@ -450,3 +426,15 @@ def test_a_new_task_has_no_example_in_two_splits(cli: Commands) -> None:
     assert cli(new.main, "task", "own")[0] == 0
     code, _, err = cli(prepare.main, "task=own")
     assert (code, "more than one split" in err) == (0, False), err
+
+
+@pytest.mark.parametrize("group", ["attention", "task"])
+def test_constructors_have_no_defaults(group: str) -> None:
+    """YAML owns every value of an attention and of a task."""
+    for name in options(group):
+        target = yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text())
+        target = (target.get("task") or target if group == "task" else target).get("_target_")
+        if target is not None:
+            module, _, kind = target.rpartition(".")
+            parameters = signature(getattr(import_module(module), kind)).parameters.values()
+            assert all(parameter.default is Parameter.empty for parameter in parameters), target

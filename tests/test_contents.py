@@ -1,5 +1,6 @@
 """`lra` alone: what there is, on one page."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from lra.cli.contents import contents, first_sentence
 
 
 def test_everything_has_one_line_that_fits(cli: Commands) -> None:
-    code, out, err = cli(start.main)
+    code, out, err = cli(start.main, "--all")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 100
     titles = {line.split()[0]: number for number, line in enumerate(out.splitlines()) if line[:1].strip()}
@@ -23,10 +24,19 @@ def test_everything_has_one_line_that_fits(cli: Commands) -> None:
         assert sorted(name for name, _ in lines) == options(group), "each once, with a description"
 
 
-def test_experiments_of_a_purpose_stand_together() -> None:
-    lines = contents({"train": "train"}).partition("\nExperiments")[2].partition("\n\n")[0].splitlines()[1:]
-    purposes = [line.split(maxsplit=1)[1].partition(":")[0] for line in lines]
-    assert purposes == sorted(purposes) and len(set(purposes)) > 5
+def experiments(page: str) -> list[list[str]]:
+    """Name and purpose of each experiment on a page."""
+    lines = page.partition("\nExperiments")[2].partition("\n\n")[0].splitlines()[1:]
+    return [[line.split()[0], re.split("[:,]", line.split(maxsplit=1)[1])[0]] for line in lines]
+
+
+def test_eight_experiments_and_all_by_purpose() -> None:
+    every = experiments(contents({"train": "train"}, every=True))
+    purposes = [purpose for _, purpose in every]
+    assert list(dict.fromkeys(purposes)) == ["Smoke", "Benchmark", "Paper", "Study"]
+    assert purposes == sorted(purposes, key=["Smoke", "Benchmark", "Paper", "Study"].index)
+    eight = experiments(contents({"train": "train"}))
+    assert len(eight) == 8 and all(row in every for row in eight)
 
 
 def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:

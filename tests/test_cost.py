@@ -1,137 +1,125 @@
-"""What a run or a step of it costs is said before anything is trained."""
+"""Facts of a step, and the time of a sweep."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import Commands, composed
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from lra.cli import train
 from lra.config.settings import settings_of
-from lra.core.errors import UserError
-from lra.core.subprocesses import results_from_child
-from lra.runs import step_timing
+from lra.ops.dropout import set_keys
+from lra.ops.saved_tensors import saved_tensors
+from lra.runs import budget
 from lra.runs.build import System, assemble
-from lra.runs.estimate import duration
-from lra.runs.step_timing import StepCost, in_words, step_cost
-from lra.tasks.listops import ListOps
+from lra.runs.describe import measure_step
+from lra.runs.initial_weights import draw_model
+from lra.runs.stand_in import stand_in
+from lra.training.batches import predict, read
+from lra.training.losses import summed_loss
 
 SMOKE = ("experiment=smoke", "train.batch_size=7", "train.micro_batch=3")
+SWEEP = ("--multirun", "experiment=smoke", "seed=1,2", "out=runs")
 
 
-def system(*overrides: str) -> System:
-    return assemble(settings_of(composed(*SMOKE, *overrides)))
+class Alive(TorchDispatchMode):
+    """Every storage that an operation has made, except of int64: the tokens, and the positions of what is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for value in tree_leaves(out):
+            if isinstance(value, torch.Tensor) and value.dtype != torch.int64:
+                storage = value.untyped_storage()
+                self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return out
+
+    def bytes(self) -> int:
+        return sum(size for storage, size in self.made.values() if not storage.expired())
 
 
-@pytest.mark.parametrize("task", ["listops", "matching", "books", "mqar", "compress"])
+def alive(system: System, examples: int) -> int:
+    """Bytes of what the forward pass of so many examples has made and not freed."""
+    facts, some = system.builder.facts, np.arange(examples)
+    model = draw_model(system, facts, 1).train()
+    model.redraw(1, 0)
+    batch = read(stand_in(facts, examples, 1), some, some, facts.max_len)
+    set_keys(model, seed=1, step=0, rows=batch.rows)
+    with Alive() as mode:
+        loss = summed_loss(*predict(model, batch, "fp32"))
+    assert loss.requires_grad
+    return mode.bytes()
+
+
+@pytest.mark.parametrize("task", ["listops", "matching", "image", "books", "mqar"])
 def test_a_step_of_every_kind_of_task_is_measured_without_data(task: str) -> None:
-    """With one example, a micro-batch and the batch, each twice."""
-    settings, sent = settings_of(composed(*SMOKE, f"task={task}")), []
-    step_timing._measure(sent.append, settings, assemble(settings))
-    assert [cost.examples for cost in sent] == [1, 1, 3, 3, 7, 7]
-    assert all(cost.seconds > 0 for cost in sent)
-    for earlier, later in pairwise(cost.memory for cost in sent):
-        assert later > earlier - 2**20, "a peak never falls, by more than the system's counting in batches of pages"
+    """Kept for the backward pass are the tensors that are alive before it, and a causal mask whatever the batch."""
+    settings = settings_of(composed(*SMOKE, f"task={task}", "attention=softmax", "model.dropout=0"))
+    system = assemble(settings)
+    measured = measure_step(settings, system)
+    assert measured["examples"] == 3
+    assert measured["step_seconds"] > 0
+    tokens = 2 * system.builder.facts.documents * system.builder.facts.max_len
+    each = (alive(system, 4) - alive(system, 2)) / tokens
+    causal = task in ("books", "mqar")
+    assert each * 0.95 < measured["saved_bytes_per_token"] < each * (1.5 if causal else 1.05)
 
 
-def multiplied_by_two_threads() -> float:
-    """The sum of a product that is large enough for two threads."""
-    torch.set_num_threads(2)
-    ones = torch.ones(601, 601)
-    return float((ones @ ones).sqrt().sum())
+def test_freed_tensors_are_not_kept() -> None:
+    """Of two results one lives: 7 x 5 numbers; the weight is its own."""
+    weight = torch.randn(5, requires_grad=True)
+    with saved_tensors([weight]) as saved:
+        first = torch.ones(7, 5) * weight
+        second = torch.ones(11, 5) * weight
+        assert saved() == 4 * (7 + 11) * 5
+        del second
+        assert saved() == 4 * 7 * 5
+        del first
+        assert saved() == 0
 
 
-def test_where_threads_were_used_a_step_is_measured_all_the_same() -> None:
-    """As in a notebook: a child that is forked has none of its parent's threads, and must not wait for them."""
-    threads = torch.get_num_threads()
-    try:
-        expected = multiplied_by_two_threads()
-        assert [*results_from_child(lambda send: send(multiplied_by_two_threads()), seconds=60)] == [expected]
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_the_cost_is_that_of_the_most_examples_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(composed(*SMOKE))
-    costs = [StepCost(seconds=seconds, memory=None, examples=examples) for seconds, examples in ((7.0, 1), (5.0, 3))]
-
-    def measure(send, *_: object) -> None:
-        for cost in costs:
-            send(cost)
-
-    monkeypatch.setattr(step_timing, "_measure", measure)
-    assert step_cost(settings, assemble(settings), 20) == costs[1]
-    monkeypatch.setattr(step_timing, "_measure", lambda *_: None)
-    assert step_cost(settings, assemble(settings), 20) is None
-
-
-@pytest.mark.parametrize(
-    ("cost", "words"),
-    [
-        ((1.5, 3 << 30, 7), "a step takes 1.5 s and 3 GiB here, with 7 examples of the greatest length"),
-        ((1.5, None, 7), "a step takes 1.5 s here, with 7 examples of the greatest length"),
-        ((94, 3 << 29, 3), "10 s did not suffice for more than 3 of them, so the time is reckoned"),
-        ((94, 3 << 29, 1), "for more than 1 of them, so the time is reckoned, and the memory is more"),
-        (None, "10 s did not suffice to measure a step: not one of its 7 examples of the greatest length"),
-    ],
-)
-def test_what_did_not_fit_into_the_time_is_said(cost: tuple | None, words: str) -> None:
-    known = cost and StepCost(seconds=cost[0], memory=cost[1], examples=cost[2])
-    assert in_words(known, system()).endswith(words)
-
-
-def test_describe_measures_a_step(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_timing, "SECONDS", 60)
-    code, out, err = cli(train.main, *SMOKE, "describe=true")
-    measured = json.loads(out)["measured"]
-    assert (code, measured["examples"]) == (0, 7)
-    assert "seed 1: a step takes " in err
-    assert not Path("runs").exists()
+def test_describe_prints_facts_and_trains_nothing(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lra.runs.describe.measure_step", measure_step)
+    code, out, _ = cli(train.main, *SMOKE, "describe=true")
+    facts = json.loads(out)
+    assert (code, facts["measured"]["examples"], Path("runs").exists()) == (0, 3, False)
+    assert facts["tokens_per_step"] % 7 == 0
 
 
 def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:
-    """15,000 steps of 5.13e12 FLOPs at 1e10 a second are 2,136 hours."""
     code, out, err = cli(train.main)
-    assert (code, out) == (2, "")
-    first, *lines, last = err.splitlines()
-    assert first.startswith("nothing is chosen, so this would be listops simple/simple (paper) seed 1")
-    assert [line.split("  ")[1] for line in lines] == [
-        "lra-train task=listops",
-        "lra-train experiment=small_listops train.steps=800",
-        "lra",
-    ]
-    assert "about 2,136 hours here, evaluations aside (by its FLOPs, at an assumed speed)" in lines[0]
-    assert last == "lra-train: error: choose a task, an attention or an experiment"
-    assert not Path("runs").exists()
-    assert max(map(len, lines)) <= 140
+    assert (code, out, err.count("\n"), Path("runs").exists()) == (2, "", 1, False)
+    assert train.QUICK in err
 
 
-def test_data_that_are_missing_are_looked_for_once(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def build(*_: object) -> None:
-        asked.append("once")
-        raise UserError("there are no such data")
-
-    monkeypatch.setattr(ListOps, "build", build)
-    code, _, err = cli(train.main, "task=listops")
-    assert (code, err, asked) == (2, "lra-train: error: there are no such data\n", ["once"])
-    assert not Path("runs").exists()
+def test_the_tokens_of_a_training_include_its_pretraining() -> None:
+    without, also = (
+        assemble(settings_of(composed(*SMOKE, *more)))
+        for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
+    )
+    facts = without.builder.facts
+    assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
+    assert budget.training_tokens(without) == without.recipe.steps * 7 * facts.documents * facts.max_len
+    assert budget.training_tokens(also) == (without.recipe.steps + 30) * 7 * facts.documents * facts.max_len
 
 
-@pytest.mark.parametrize(
-    ("hours", "said"),
-    [
-        (0.05, "3 minutes"),
-        (1 / 3, "20 minutes"),
-        (1.6, "1.6 hours"),
-        (4, "4 hours"),
-        (99.4, "99 hours"),
-        (99.7, "100 hours"),
-        (123, "123 hours"),
-    ],
-)
-def test_a_duration_is_a_plain_number(hours: float, said: str) -> None:
-    assert duration(3600 * hours) == f"about {said}"
+@pytest.mark.usefixtures("no_figures")
+def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LEAST_SECONDS", 0.0)
+    code, _, err = cli(train.main, *SWEEP, "max_hours=1e-9")
+    assert code == 2, err
+    assert "max_hours=1e-09" in err
+    assert "0 of 2 runs finished, 1 paused, 1 waiting" in err
+    code, _, err = cli(train.main, *SWEEP, "max_hours=null")
+    assert (code, err.count("the sweep takes about")) == (0, 1), err
+    assert "2 of 2 runs finished" in err

@@ -1,7 +1,4 @@
-"""Whatever happens to a run, no result is lost: what failed says why in one line, and the same command finishes.
-
-`scripts/faults.sh` prints what these tests, and those of resuming, see as a table.
-"""
+"""Whatever happens to a run, no result is lost: what failed says why in one line, and the same command finishes."""
 
 import hashlib
 import json
@@ -43,7 +40,7 @@ import lra.training.update
 from lra.cli import prepare
 from lra.cli.report import main as report
 from lra.config.settings import settings_of
-from lra.data import cache, hub
+from lra.data import cache
 from lra.records import checkpoint, record
 from lra.runs.build import assemble
 
@@ -82,11 +79,9 @@ def run_folder(out: str | Path = "runs") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("limits", "reason"),
-    [("size=1m", ""), pytest.param("nr_inodes=12", "no further file fits", marks=pytest.mark.slow)],
-    ids=["bytes", "inodes"],
+    "limits", ["size=1m", pytest.param("nr_inodes=12", marks=pytest.mark.slow)], ids=["bytes", "inodes"]
 )
-def test_a_full_disk_while_saving(record_property, cli: Commands, whole, limits: str, reason: str) -> None:
+def test_a_full_disk_while_saving(record_property, cli: Commands, whole, limits: str) -> None:
     expected = whole(*WIDE)
 
     def scenario() -> list:
@@ -97,8 +92,8 @@ def test_a_full_disk_while_saving(record_property, cli: Commands, whole, limits:
         return [ended.summary, ended.said, saved.step if saved else 0, again(expected, *WIDE)]
 
     summary, said, step, then = with_mounts(scenario)
-    assert f"cannot be written: no space left on device: {reason}" in said
-    assert "what was there before is intact" in said
+    assert "cannot be written: no space left on device: " in said
+    assert "the previous file is intact" in said
     observe(
         record_property,
         "disk full while saving",
@@ -224,7 +219,7 @@ def test_finished_runs_in_a_folder_that_is_read_only(record_property, cli: Comma
         return [command(*TINY, "out=runs").code, command("--multirun", *TINY, "out=runs").err]
 
     code, said = with_mounts(scenario)
-    assert said.strip().splitlines()[-1].startswith("lra-train: error: runs/.sweep.lock: read-only file system")
+    assert said.strip().splitlines()[-1].endswith("/.sweep.lock: read-only file system")
     observe(record_property, "finished run in a read-only folder", "mounted read-only", 0, code)
 
 
@@ -262,22 +257,20 @@ PLACES = {
 @pytest.mark.parametrize(
     ("place", "signals", "code"),
     [
-        ("in preparation", (signal.SIGTERM,), 75),
+        ("in preparation", (signal.SIGTERM,), -signal.SIGTERM),
         ("in the final test", (signal.SIGINT,), 130),
-        ("in training", (signal.SIGINT, signal.SIGINT), 130),
+        ("in training", (signal.SIGINT, signal.SIGINT), -signal.SIGINT),
         pytest.param("in preparation", (signal.SIGINT,), 130, marks=pytest.mark.slow),
-        pytest.param("in an evaluation", (signal.SIGUSR1,), 75, marks=pytest.mark.slow),
-        pytest.param("in the final test", (signal.SIGTERM,), 75, marks=pytest.mark.slow),
-        pytest.param("in training", (signal.SIGTERM, signal.SIGTERM), 75, marks=pytest.mark.slow),
+        pytest.param("in an evaluation", (signal.SIGTERM,), 143, marks=pytest.mark.slow),
+        pytest.param("in training", (signal.SIGTERM, signal.SIGTERM), -signal.SIGTERM, marks=pytest.mark.slow),
     ],
     ids=lambda value: names(*value) if isinstance(value, tuple) else str(value).replace(" ", "-"),
 )
 def test_signals(record_property, cli: Commands, whole, place: str, signals: tuple[int, ...], code: int) -> None:
+    """In training the run finishes its step; elsewhere, and the second time, the process ends."""
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
     assert "Traceback" not in ended.err
-    left = list(Path("own").rglob("*.tmp"))
-    assert left == []
     observe(
         record_property,
         f"{names(*signals)} {place}",
@@ -285,13 +278,7 @@ def test_signals(record_property, cli: Commands, whole, place: str, signals: tup
         f"{code}; then {AGAIN}",
         f"{ended.code}; then {again(expected, *TINY, 'cache=own')}",
     )
-
-
-def test_a_signal_while_fetching(record_property, cli: Commands) -> None:
-    """A library that handles every Exception does not take it for a failure of its own."""
-    inside = when(hub, "_refuse_unless_reachable", 1, sending(signal.SIGTERM))
-    ended = command("experiment=smoke", "task=text", "out=runs", "cache=own", "data_dir=null", inside=inside)
-    observe(record_property, "SIGTERM while data are fetched", "a real signal", 75, ended.code)
+    assert list(Path("own").rglob("*.tmp")) == []
 
 
 def test_killed_while_preparing(record_property, cli: Commands) -> None:
@@ -342,7 +329,7 @@ def test_too_few_open_files(record_property, cli: Commands, whole) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 
     expected = whole(*TINY)
-    ended = command(*TINY, "out=runs", inside=when(lra.runs.folder.Runner, "_do", 1, limit))
+    ended = command(*TINY, "out=runs", inside=when(lra.runs.folder.Runner, "_train_and_record", 1, limit))
     assert "oo many open files" in ended.said
     observe(
         record_property,
@@ -404,7 +391,7 @@ def test_the_newest_checkpoint_is_told_by_its_step(record_property, cli: Command
     for number, path in enumerate(sorted(run_folder().glob("checkpoint-*"))):
         os.utime(path, (-number, -number))
     ended = command(*TINY, "out=runs")
-    assert "goes on from step 8" in ended.err
+    assert "resumes from step 8" in ended.err
     same = "the same end" if result("runs") == expected else "another end"
     observe(record_property, "times of files backwards", "os.utime", AGAIN, f"{ended.code}, {same}")
 
@@ -413,7 +400,7 @@ def test_the_newest_checkpoint_is_told_by_its_step(record_property, cli: Command
 def test_the_clock_goes_backwards(record_property, cli: Commands, whole) -> None:
     library = faketime()
     expected = whole(*TINY)
-    assert command(*TINY, "out=runs", fault="step:11:term").code == 75
+    assert command(*TINY, "out=runs", fault="step:11:term").code == 143
     paused = record.read(run_folder() / record.NAME)["provenance"]["finished"]
     clock = {"LD_PRELOAD": str(library), "FAKETIME": "-1d", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     ended = subprocess.run(
@@ -439,7 +426,7 @@ def test_other_data_are_refused(record_property, cli: Commands) -> None:
     assert cli(prepare.main, *DATA, "export=raw")[0] == 0
     files = ["task=listops_files", "task.folder=raw", "task.max_length=40"]
     options = [option for option in TINY if not option.startswith("task")]
-    assert command(*files, *options, "out=runs", fault="step:9:term").code == 75
+    assert command(*files, *options, "out=runs", fault="step:9:term").code == 143
     table = Path("raw/basic_train.tsv")
     head, first, second, *rest = table.read_text().splitlines(keepends=True)
     table.write_text("".join([head, second, first, *rest]))
@@ -490,7 +477,7 @@ def test_numbers_that_are_not_finite(record_property, cli: Commands, break_it: C
     assert "step 10 is" in run["reason"]
     assert "learning rate" in run["reason"]
     assert ("micro-batch 0" if break_it is nan_weight else "the gradient of") in run["reason"]
-    assert "0/1, 1 diverged" in Path("runs/README.md").read_text()
+    assert "of 1 seeds, 1 diverged" in Path("runs/README.md").read_text()
     kept = checkpoint.read(run_folder())
     finite = kept is not None and all(value.isfinite().all() for value in kept.tensors.values())
     observe(

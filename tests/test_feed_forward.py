@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lra.bench.measure import Workload, saved
-from lra.bench.profile import DROPOUT, profile
 from lra.model.feed_forward import FeedForward
 from lra.ops.dropout import Over, set_keys
+from lra.ops.saved_tensors import saved_tensors
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]
@@ -85,13 +84,7 @@ def test_it_keeps_no_more_than_two_hidden_layers() -> None:
     """The input, before and after the activation, the scaled weight, and 8 bytes for each drop."""
     made = net(0.3).train().float()
     x = torch.randn(B, N, D, requires_grad=True)
-    work = Workload(step=lambda turn: None, device="cpu", module=made, forward=lambda: made(x))
-    drops = sum(int((layer(torch.ones(B, N, width)) == 0).sum()) for layer, width in ((made[2], F), (made[4], D)))
-    assert saved(work) == 4 * (B * N * (D + 2 * F) + D * F) + 8 * drops
-
-
-def test_its_dropout_is_told_apart_in_a_profile() -> None:
-    made = net(0.3).train()
-    x, weights = inputs()
-    seconds = profile(Workload(step=lambda turn: made(x).backward(weights), device="cpu", module=made))
-    assert seconds[DROPOUT] > 0
+    with saved_tensors(made.state_dict().values()) as kept:
+        y = made(x)
+    drops = sum(layer.places(torch.ones(B, N, width)).numel() for layer, width in ((made[2], F), (made[4], D)))
+    assert y.requires_grad and kept() == 4 * (B * N * (D + 2 * F) + D * F) + 8 * drops

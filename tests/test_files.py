@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lra.core.files import JSON_DEPTH, open_to_write, parse_json, read_json, read_regular, sweep_partials, write_atomic
+from lra.core.files import JSON_DEPTH, open_regular, parse_json, read_json, read_regular, sweep_partials, write_atomic
 
 
 def socket_at(path: Path) -> None:
@@ -29,21 +29,17 @@ def test_only_regular_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Nothing waits for the writer of a FIFO, and nothing reads a device without end."""
     monkeypatch.chdir(tmp_path)
     KINDS[kind](Path("one"))
-    with pytest.raises(ValueError, match=f"expected a regular file, found {kind}"):
+    with pytest.raises(ValueError, match="expected a regular file"):
         read_regular(Path("one"), 100, follow=True)
-    if kind != "a device":
-        with pytest.raises(ValueError, match=f"expected a regular file, found {kind}"):
-            open_to_write(Path("one"), os.O_WRONLY)
 
 
 def test_a_symbolic_link_is_followed_only_where_that_is_wanted(tmp_path: Path) -> None:
     path, target = tmp_path / "link", tmp_path / "target"
     target.write_bytes(b"text")
     path.symlink_to(target)
-    with pytest.raises(ValueError, match="expected a regular file, found a symbolic link"):
-        read_regular(path, 100)
-    with pytest.raises(ValueError, match="expected a regular file, found a symbolic link"):
-        open_to_write(path, os.O_RDWR)
+    for open_link in (lambda: read_regular(path, 100), lambda: open_regular(path, os.O_RDWR | os.O_CREAT)):
+        with pytest.raises(ValueError, match="expected a regular file"):
+            open_link()
     assert read_regular(path, 100, follow=True) == b"text"
     write_atomic(path, b"other")
     assert (path.is_symlink(), path.read_bytes(), target.read_bytes()) == (False, b"other", b"text")

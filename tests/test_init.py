@@ -98,7 +98,7 @@ def test_frozen_weights_must_have_been_taken(tmp_path: Path) -> None:
     start = start_from(tiny("system=simple_resl", "model.dim=9"), tmp_path)
     model = tiny("system=transformer")
     model.freeze(["qkv"])
-    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would stay as it was drawn.*\[9, 9\] there"):
+    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would keep its random values.*\[9, 9\] there"):
         start.load(model, stub_task())
 
 
@@ -174,7 +174,6 @@ def test_transfer_from_the_command_line(cli: Commands) -> None:
     assert (code, err.count("\n"), "train.freeze" in err, "'qkv'" in err) == (2, 1, True, True)
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -> None:
     """The rows of the transfer share attention and variant, and none overwrites another."""
     code, _, err = cli(

@@ -170,7 +170,6 @@ def test_schedules() -> None:
             "progress": None,
             "goal": None,
             "cooldown": None,
-            "processes": 1,
             "compile": False,
         }
         recipe = Recipe(**base, **rest, warmup=10, schedule=schedule, stop_in_warmup=False, selection="last")

@@ -1,4 +1,4 @@
-"""lra-check names what a broken mixer breaks, with the smallest case and the line; none of them trains silently."""
+"""lra-check names the laws that a broken mixer breaks, with the smallest case; no broken mixer trains."""
 
 import json
 import re
@@ -17,10 +17,9 @@ from lra import laws
 from lra.attention import Mixer, Shape
 from lra.cli import check, train
 from lra.core.errors import UserError
-from lra.laws.growth import exponent
 from lra.model.model import Model
 
-THEIRS = '''"""Mixers, each with a fault; the line that has it ends with a comment."""
+THEIRS = '''"""Mixers, each with a fault."""
 
 import torch
 from torch import Tensor, nn
@@ -56,33 +55,33 @@ class Free(Mixer):
 
 class WrongShape(Free):
     def forward(self, x, key_mask=None):
-        return self.inner(x)[:, :, :-1]  # here
+        return self.inner(x)[:, :, :-1]
 
 
 class Spreads(Free):
     def forward(self, x, key_mask=None):
-        return self.inner(x).mean(dim=-1, keepdim=True)  # here
+        return self.inner(x).mean(dim=-1, keepdim=True)
 
 
 class IgnoresMask(Sound):
-    def attend(self, q, k, v, key_mask):  # here
+    def attend(self, q, k, v, key_mask):
         return q + k + v.mean(dim=2, keepdim=True)
 
 
 class MixesBatch(Free):
     def forward(self, x, key_mask=None):
         y = self.inner(x)
-        return y - y.mean(dim=0)  # here
+        return y - y.mean(dim=0)
 
 
 class OwnNoise(Free):
     def forward(self, x, key_mask=None):
         y = self.inner(x)
-        return y + 0.1 * torch.rand_like(y)  # here
+        return y + 0.1 * torch.rand_like(y)
 
 
 class LooksAhead(Sound):
-    def attend(self, q, k, v, key_mask):  # here
+    def attend(self, q, k, v, key_mask):
         return q + k + v.flip(2).cumsum(dim=2).flip(2)
 
     commutes = False
@@ -90,22 +89,22 @@ class LooksAhead(Sound):
 
 class NotFinite(Free):
     def forward(self, x, key_mask=None):
-        return self.inner(x) + (x / x.norm(dim=-1, keepdim=True))  # here
+        return self.inner(x) + (x / x.norm(dim=-1, keepdim=True))
 
 
 class Detached(Sound):
     def attend(self, q, k, v, key_mask):
-        return super().attend(q, k.detach(), v, key_mask)  # here
+        return super().attend(q, k.detach(), v, key_mask)
 
 
 class WrongType(Free):
     def forward(self, x, key_mask=None):
-        return self.inner(x).half()  # here
+        return self.inner(x).half()
 
 
 class InPlace(Free):
     def forward(self, x, key_mask=None):
-        x += 1  # here
+        x += 1
         return self.inner(x)
 
 
@@ -115,14 +114,14 @@ class KeepsState(Free):
         self.register_buffer("seen", torch.zeros(shape.dim))
 
     def forward(self, x, key_mask=None):
-        self.seen = self.seen + x.mean(dim=(0, 1))  # here
+        self.seen = self.seen + x.mean(dim=(0, 1))
         return self.inner(x) - self.seen.detach()
 
 
 class Unregistered(Free):
     def __init__(self, shape):
         super().__init__(shape)
-        self.gates = [nn.Linear(shape.dim, shape.dim) for _ in range(shape.heads)]  # here
+        self.gates = [nn.Linear(shape.dim, shape.dim) for _ in range(shape.heads)]
 
     def forward(self, x, key_mask=None):
         return self.inner(x)
@@ -146,26 +145,23 @@ SIZES = ("model.dim=12", "model.qkv_dim=12", "model.heads=3", "model.depth=1", "
 SMOKE = ("experiment=smoke", "protocol=strict", "variant=transformer")
 
 
-def written(kind: str) -> int:
-    """The module and an option for one of its classes in the working folder; returns the line of the fault."""
+def written(kind: str) -> None:
+    """Write the module and an option for one of its classes into the working folder."""
     Path("theirs.py").write_text(THEIRS)
     option = Path(f"lra_options/attention/{kind.lower()}.yaml")
     option.parent.mkdir(parents=True)
     option.write_text(f"_target_: theirs.{kind}\n_partial_: true\n")
-    after = THEIRS.index(f"class {kind}(")
-    return THEIRS.count("\n", 0, THEIRS.find("# here", after)) + 1
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_mixer_is_named_with_its_line(kind: str, cli: Commands) -> None:
-    line = written(kind)
-    code, out, err = cli(check.main, f"attention={kind.lower()}", "packages=[theirs]", "growth=[]")
+def test_a_broken_mixer_is_named(kind: str, cli: Commands) -> None:
+    written(kind)
+    code, out, err = cli(check.main, f"attention={kind.lower()}", "packages=[theirs]")
     fails = {row.split()[1] for row in out.splitlines() if row.startswith("FAIL")}
     assert (code, err) == (1, "")
     assert BROKEN[kind] <= fails, out
-    _, case, hint, *_ = out[out.index(f"FAIL  {min(BROKEN[kind])} ") :].splitlines()
+    _, case, *_ = out[out.index(f"FAIL  {min(BROKEN[kind])} ") :].splitlines()
     assert "position" in case or "made" in case
-    assert hint.strip().startswith(f"hint: theirs.py, line {line}"), hint
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BROKEN if kind != "LooksAhead"])
@@ -198,23 +194,17 @@ def test_a_causal_form_that_looks_ahead_does_not_train(cli: Commands) -> None:
         )
         mixer = theirs.LooksAhead(shape)
         if causal:
-            with pytest.raises(UserError, match=r"LooksAhead breaks a law of mixers: in the causal form .*theirs\.py"):
+            with pytest.raises(UserError, match=r"LooksAhead breaks a law of mixers: in the causal form"):
                 laws.before_a_run(mixer, masked=False, device="cpu")
         else:
             assert "outputs are finite" in laws.before_a_run(mixer, masked=False, device="cpu")
 
 
-def test_one_length_has_no_exponent(cli: Commands) -> None:
-    code, _, err = cli(check.main, "attention=simple", "growth=[64]")
-    assert (code, "growth=[64]: expected two lengths or more" in err) == (2, True)
-
-
 def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
     written("Sound")
-    code, out, _ = cli(check.main, "attention=sound", "packages=[theirs]", "growth=[8,16,32]")
+    code, out, _ = cli(check.main, "attention=sound", "packages=[theirs]")
     assert code == 0, out
     assert out.endswith("all laws are kept\n")
-    assert "kept for the backward pass at 32 positions" in out
     assert cli(train.main, *SMOKE, "attention=sound", "packages=[theirs]")[0] == 0
     [record] = [json.loads(path.read_text()) for path in Path("runs").rglob("record.json")]
     quick = [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
@@ -298,7 +288,7 @@ def test_a_mixer_that_ends_its_process_does_not_end_the_sweep_without_a_word(nam
 
 
 def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
-    code, out, _ = cli(check.main, "attention=simple", "lengths=[1]", "growth=[]")
+    code, out, _ = cli(check.main, "attention=simple", "lengths=[1]")
     said = {line.split()[1]: line.split()[0] for line in out.splitlines() if line[:4] in check.WORDS.values()}
     assert code == 0
     assert {said[name] for name in ("padding", "length", "order")} == {"----"}
@@ -315,9 +305,3 @@ def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
 def test_a_mistake_in_sizes_is_one_line(words: list[str], said: str, cli: Commands) -> None:
     code, out, err = cli(check.main, "attention=simple", *words)
     assert (code, out, said in err, err.count("\n")) == (2, "", True, 1)
-
-
-def test_what_is_measured_grows_as_it_should() -> None:
-    lengths = {3: 18.0, 5: 50.0, 7: 98.0}
-    assert exponent(lengths) == pytest.approx(2)
-    assert exponent({3: 0.0, 5: 1.0}) == 0

@@ -374,15 +374,6 @@ def test_fnet_is_fft2(length: int) -> None:
     torch.testing.assert_close(mixer_of("fnet")(x), torch.fft.fft2(x).real, rtol=1e-12, atol=1e-12)
 
 
-def test_fnet_has_no_parameters_and_bf16_does_not_spoil_it() -> None:
-    mixer, x = mixer_of("fnet"), noise(1, 13, 15).float()
-    assert not list(mixer.parameters())
-    with torch.autocast("cpu", torch.bfloat16):
-        low = mixer(x.bfloat16())
-    assert low.dtype == torch.float32
-    torch.testing.assert_close(low, mixer(x.bfloat16().float()), rtol=0, atol=0)
-
-
 # ---------------------------------------------------------------- mixer
 
 

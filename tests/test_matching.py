@@ -1,14 +1,11 @@
 """Pairs of documents: every byte against the raw file, every mistake by its line, the memory of a file of full size."""
 
-import gzip
 import io
 import json
 import lzma
 import math
 import random
 import re
-import subprocess
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -180,7 +177,7 @@ def test_bad_rows_are_named_and_nothing_is_cached(
 def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     files = official()
     del files[missing]
-    with pytest.raises(UserError, match=f"lra_release.gz: no member {missing}, expected"):
+    with pytest.raises(UserError, match=f"lra_release.gz: no member {missing}"):
         matching(tmp_path, archive(tmp_path, files))
     assert cached(tmp_path) == []
     (tmp_path / "data" / "lra_release.gz").unlink()
@@ -200,56 +197,6 @@ def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pyte
     assert text_of(task.train.document(0, 0)) == b"one\0 text"
 
 
-def test_an_empty_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="matching: the test split is empty"):
-        matching(tmp_path, folder(tmp_path, official() | {"new_aan_pairs.test.tsv": b""}))
-    assert cached(tmp_path) == []
-
-
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_truncated_archive_is_refused(tmp_path: Path, share: float, packed: bool) -> None:
-    files = official(rows={part: 60 * count for part, count in ROWS.items()})
-    path = archive(tmp_path, files) / "lra_release.gz"
-    content = path.read_bytes()
-    if packed:
-        path.write_bytes(content[: int(share * len(content))])
-    else:
-        whole = gzip.decompress(content)
-        path.write_bytes(gzip.compress(whole[: int(share * len(whole))]))
-    with pytest.raises(UserError, match="lra_release.gz: (.*damaged|no member)"):
-        matching(tmp_path, path.parent)
-    assert cached(tmp_path) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b no archive either"])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(UserError, match="lra_release.gz"):
-        matching(tmp_path, folder(tmp_path, {"lra_release.gz": content}, "."))
-    assert cached(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "message"),
-    [
-        ("../tsv_data/new_aan_pairs.eval.tsv", tarfile.REGTYPE, "leaves the folder"),
-        ("/tsv_data/new_aan_pairs.eval.tsv", tarfile.REGTYPE, "leaves the folder"),
-        ("tsv_data/new_aan_pairs.eval.tsv", tarfile.SYMTYPE, "is a link or a device"),
-        ("tsv_data/new_aan_pairs.eval.tsv", tarfile.LNKTYPE, "is a link or a device"),
-        ("tsv_data/new_aan_pairs.eval.tsv", tarfile.FIFOTYPE, "is a link or a device"),
-    ],
-)
-def test_a_member_that_is_no_plain_file_is_refused(tmp_path: Path, name: str, kind: bytes, message: str) -> None:
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "lra_release.gz", "w:gz") as tar:
-        member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, "/etc/passwd"
-        tar.addfile(member)
-    with pytest.raises(UserError, match=f"lra_release.gz: member '{re.escape(name)}' {message}"):
-        matching(tmp_path, tmp_path / "data")
-    assert cached(tmp_path) == []
-
-
 @pytest.mark.parametrize("data", [None, Path("empty")])
 def test_without_data_the_other_task_is_named(tmp_path: Path, data: Path | None) -> None:
     with pytest.raises(UserError, match=r"7.7 GB.*[Pp]ut there: lra_release.gz.*task=acl_matching") as error:
@@ -258,13 +205,6 @@ def test_without_data_the_other_task_is_named(tmp_path: Path, data: Path | None)
     with pytest.raises(UserError, match=r"[Pp]ut there: the folder acl_pairs with docs.jsonl.xz"):
         acl(tmp_path, data)
     assert cached(tmp_path) == []
-
-
-def test_once_prepared_the_raw_data_are_not_needed(tmp_path: Path) -> None:
-    task = matching(tmp_path, folder(tmp_path, official()))
-    assert matching(tmp_path, None).folder == task.folder
-    files = official(seed=2)
-    assert matching(tmp_path, folder(tmp_path, files)).digest != task.digest
 
 
 # ---------------------------------------------------------------- names and limits
@@ -281,11 +221,6 @@ def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch
     assert matching(tmp_path, data, 4000).name == "matching"
     assert matching(tmp_path, data, 1000).name == "matching (length 1000)"
     assert matching(tmp_path, data, 4000, limit=5).name == "matching (limit 5)"
-
-
-def test_published_row_counts() -> None:
-    assert Matching.rows == (147_086, 18_090, 17_437)
-    assert AclMatching.rows == (49_179, 6_119, 6_120)
 
 
 def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
@@ -354,7 +289,7 @@ PAPER = {"id": "P0", "text": "Paper 0"}
         (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair 'P0 P1' is in train, too"),
         (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair 'P2 P0' is in val, too"),
         (None, {"test": []}, "acl_matching: the test split is empty"),
-        ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' stands above already"),
+        ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' occurs in an earlier line"),
         ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: the text of 'P1' is empty"),
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
         ([PAPER, {"id": 1, "text": "a"}], None, "docs.jsonl.xz:2: field 'id' is 1, expected str"),
@@ -375,7 +310,7 @@ def test_a_damaged_or_missing_acl_file_is_named(tmp_path: Path) -> None:
     data = write_acl(tmp_path)
     path = data / "acl_pairs" / "pairs.eval.tsv.xz"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(UserError, match="pairs.eval.tsv.xz: damaged after line"):
+    with pytest.raises(UserError, match="pairs.eval.tsv.xz: damaged: "):
         acl(tmp_path, data)
     path.unlink()
     with pytest.raises(UserError, match="pairs.eval.tsv.xz: no such file; it belongs beside docs.jsonl.xz"):
@@ -508,44 +443,3 @@ def test_recipes(task: str) -> None:
     recipe = Recipe(**released["train"])
     assert (recipe.steps, recipe.warmup, recipe.eval_every) == (5_000, 8_000, 100)
     assert released["model"]["pooling"] == "first"
-
-
-# ---------------------------------------------------------------- memory
-
-
-PREPARE = """
-import resource, sys
-from pathlib import Path
-from lra.tasks import Place
-from lra.tasks.matching import Matching
-place = Place(cache=Path(sys.argv[1]), data_dir=Path(sys.argv[2]), workers=1, progress=lambda done, total: None)
-task = Matching(max_length=4000, limit=None).build(place)
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
-print(len(task.train), len(task.train.offsets) - 1, peak)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("distinct", "size"), [(3_001, 1_500), (400_000, 1_900)])
-def test_memory_of_an_aan_shaped_file(tmp_path: Path, distinct: int, size: int) -> None:
-    """200,000 rows, of few texts of 1.5 kB or of 400,000 different ones of 1.9 kB, under 1 GiB:
-    `bash scripts/test.sh -m slow -k aan_shaped -s` prints the peak."""
-
-    def content(number: int) -> bytes:
-        return f"b'{number:06d} {random.Random(number).randbytes(size * 3 // 7).hex(' ', 3)}'".encode()
-
-    known = [content(number) for number in range(3_001)] if distinct == 3_001 else None
-    data = tmp_path / "data" / "tsv_data"
-    data.mkdir(parents=True)
-    for part, count in {"train": 200_000, "eval": 101, "test": 20_011}.items():
-        with open(data / f"new_aan_pairs.{part}.tsv", "wb") as file:
-            for row in range(count):
-                places = (2 * row, 2 * row + 1)
-                first, second = (known[(7 * at) % 3_001] if known else content(at) for at in places)
-                file.write(b"%d.0\tA\tB\t%s\t%s\n" % (row % 2, first, second))
-    command = [sys.executable, "-c", PREPARE, str(tmp_path / "cache"), str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    examples, documents, peak = map(int, done.stdout.split())
-    print(f"{examples:,} rows, {documents:,} documents: peak {peak / 1024:.0f} MiB")
-    assert (examples, documents) == (200_000, distinct)
-    assert peak < 2**20

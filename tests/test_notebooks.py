@@ -40,6 +40,6 @@ def test_a_notebook_is_kept_without_output_and_runs(
     shown = str([cell.outputs for cell in code])
     assert [text for text in SHOWN[path.stem] if text not in shown] == []
     if path.stem == "read-results":
-        [row] = [line for line in REPORT.read_text().splitlines() if line.startswith("| S4D |")]
+        row = next(line for line in REPORT.read_text().splitlines() if line.startswith("| S4D |"))
         means = re.findall(r"[\d.]+ ± [\d.]+", row)
         assert len(means) == 7 and [mean for mean in means if mean not in shown] == []

@@ -29,7 +29,7 @@ def written(path: Path, rows: Rows) -> Path:
     names = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     if ".jsonl" in path.name:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
+        text = "".join(json.dumps(row) + "\n" for row in rows) + "\n"
         path.write_bytes(lzma.compress(text.encode()) if path.suffix == ".xz" else text.encode())
     elif path.suffix == ".csv":
         with open(path, "w", newline="") as file:
@@ -37,7 +37,9 @@ def written(path: Path, rows: Rows) -> Path:
             writer.writeheader()
             writer.writerows(rows)
     elif path.suffix == ".tsv":
-        path.write_text("\n".join("\t".join(map(str, line)) for line in [names, *(row.values() for row in rows)]))
+        with open(path, "w", newline="") as file:
+            csv.writer(file, delimiter="\t").writerows([names, *(row.values() for row in rows)])
+            file.write("\n\n")
     else:
         pa = pytest.importorskip("pyarrow")
         pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
@@ -152,7 +154,7 @@ def test_groups_have_the_names_of_the_labels(tmp_path: Path) -> None:
 
 
 BAD = {
-    "no label column": ("x.csv", "text,lable\na,1\n", "x.csv:1: no column 'label'; did you mean 'lable'?"),
+    "no label column": ("x.csv", "text,lable\na,1\n", "x.csv:2: no column 'label'; did you mean 'lable'?"),
     "two columns of a name": ("x.csv", "text,text,label\na,b,1\n", "x.csv:1: two columns 'text'"),
     "a cell too few": ("x.csv", "text,label\na,1\nb\n", "x.csv:3: 1 columns, expected 2: text, label"),
     "a cell too many": ("x.csv", "text,label\na,1\nb,c,0\n", "x.csv:3: 3 columns, expected 2"),
@@ -163,9 +165,9 @@ BAD = {
     "not UTF-8": ("x.csv", b"text,label\na,1\n\xff,0\n", "x.csv:3: byte 0xff at column 1, expected UTF-8"),
     "no tab": ("x.tsv", "text\tlabel\na 1\n", "x.tsv:2: 1 columns, expected 2"),
     "not JSON": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "x.jsonl:2: not JSON"),
-    "a list": ("x.jsonl", '["a", 1]\n', "x.jsonl:1: ['a', 1], expected an object with text and label"),
-    "no text": ("x.jsonl", '{"label": 1}\n', "x.jsonl:1: text is missing, expected a text"),
-    "no label": ("x.jsonl", '{"text": "a"}\n', "x.jsonl:1: label is missing, expected a text or a whole number"),
+    "a list": ("x.jsonl", '["a", 1]\n', "x.jsonl:1: ['a', 1], expected an object"),
+    "no text": ("x.jsonl", '{"label": 1}\n', "x.jsonl:1: no column 'text'"),
+    "no label": ("x.jsonl", '{"text": "a"}\n', "x.jsonl:1: no column 'label'"),
     "a text that is a number": ("x.jsonl", '{"text": 5, "label": 1}\n', "x.jsonl:1: text is 5, expected a text"),
     "a label that is a list": ("x.jsonl", '{"text": "a", "label": [1]}\n', "x.jsonl:1: label is [1], expected a text"),
     "a label with a point": ("x.jsonl", '{"text": "a", "label": 0.5}\n', "x.jsonl:1: label is 0.5, expected a text"),
@@ -173,14 +175,21 @@ BAD = {
     "a second text at times": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n{"text": "a", "text2": "b", "label": 0}\n',
-        "x.jsonl:2: has text2, but rows above have none",
+        "x.jsonl:2: text2 is in some rows only",
     ),
     "no second text at times": (
         "x.jsonl",
         '{"text": "a", "text2": "b", "label": 1}\n{"text": "a", "label": 0}\n',
-        "x.jsonl:2: text2 is missing, expected a text",
+        "x.jsonl:2: text2 is in some rows only",
     ),
     "nothing": ("x.csv", "text,label\n", "x.csv: no rows, expected examples with text and label"),
+    "labels in two spellings": (
+        "x.csv",
+        "text,label\na,1\nb,0\nc,1.0\n",
+        "x.csv:4: label '1.0' is '1' of an earlier row",
+    ),
+    "labels in two cases": ("x.csv", "text,label\na,Pos\nb,neg\nc,pos\n", "x.csv:4: label 'pos' is 'Pos' of an"),
+    "swapped columns": ("x.csv", "text,label\na," + 5_000 * "9" + "\n", "x.csv:2: a label of 5,000 characters; is"),
     "one class": ("x.csv", "text,label\na,1\nb,1\n", "x.csv: every label is '1', expected at least two different ones"),
     "another end": ("x.txt", "a", "x.txt: expected a file that ends in .csv, .tsv, .jsonl, .parquet"),
     "no parquet": ("x.parquet", "a", "x.parquet: not readable"),
@@ -217,19 +226,46 @@ def test_a_mark_at_the_beginning_is_no_text(end: str, gap: str, quote: str, tmp_
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["text", "label"], "x.csv:1: a header, which task.columns is for files without; leave task.columns=null"),
-        (["text", "text"], "task.columns: no column 'label'"),
+        (["text", "label"], "x.csv:1: a header"),
+        (["text", "text", "label"], "task.columns: two columns 'text'"),
+        (["text", "other"], "x.csv:1: no column 'label'"),
+        ({"label": "lable"}, "x.csv:2: no column 'lable'"),
         (["label", "text", "label"], "task.columns: two columns 'label'"),
     ],
 )
-def test_columns_are_for_files_without_a_header(
-    columns: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_columns_that_do_not_fit_are_named(
+    columns: list[str] | dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.csv").write_text("Text, LABEL\na,1\nb,0\n")
     with pytest.raises(UserError) as error:
         task_of(tmp_path, "x.csv", columns=columns)
     assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("end", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_columns_of_other_names(end: str, tmp_path: Path) -> None:
+    plain = task_of(tmp_path, str(written(tmp_path / "plain.csv", ROWS)))
+    renamed = [{"Review": row["text"], "LABEL": row["label"], "text": "other"} for row in ROWS]
+    path = written(tmp_path / f"renamed{end}", renamed)
+    assert task_of(tmp_path, str(path), columns={"text": "review"}).digest == plain.digest
+
+
+@pytest.mark.parametrize("name", ["Test.CSV", "TEST.csv"])
+def test_a_split_is_found_in_any_case(name: str, tmp_path: Path) -> None:
+    written(tmp_path / "fruit" / "train.jsonl", ROWS[:31])
+    written(tmp_path / "fruit" / "t.csv", ROWS[31:]).rename(tmp_path / "fruit" / name)
+    assert texts(task_of(tmp_path, str(tmp_path / "fruit")), "test") == [row["text"] for row in ROWS[31:]]
+
+
+@pytest.mark.parametrize("name", ["test.json", "test.csv.zip", "test-00000-of-00001.csv", "Dev_2.txt"])
+def test_files_that_look_like_a_split_are_not_passed_over(name: str, tmp_path: Path) -> None:
+    written(tmp_path / "fruit" / "train.csv", ROWS)
+    (tmp_path / "fruit" / "testimonials.csv").touch()
+    assert len(task_of(tmp_path, str(tmp_path / "fruit")).test)
+    (tmp_path / "fruit" / name).touch()
+    with pytest.raises(UserError, match=f"{name} looks like data for"):
+        task_of(tmp_path, str(tmp_path / "fruit"))
 
 
 def test_classes_without_a_score_are_said(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -258,7 +294,7 @@ def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypa
         task_of(tmp_path, {"train": train, "test": str(other)})
     with pytest.raises(UserError, match=r"fruit/train.jsonl:1: .* is no id of library.jsonl"):
         task_of(tmp_path, train, documents=str(written(Path("library.jsonl"), [{"id": "a", "text": "b"}])))
-    with pytest.raises(UserError, match=r"^nameless.jsonl:1: id is missing, expected a text or a whole number"):
+    with pytest.raises(UserError, match=r"^nameless.jsonl:1: no column 'id'"):
         task_of(tmp_path, train, documents=str(written(Path("nameless.jsonl"), [{"text": "b"}])))
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder$"):
         task_of(tmp_path, "absent")

@@ -20,7 +20,8 @@ def parameters(*overrides: str) -> int:
 
 
 def test_the_released_base_configuration_of_images(cli: Commands) -> None:
-    code, out, err = cli(train.main, "protocol=lra", "experiment=image_base", "system=transformer", "describe=true")
+    sizes = ("model.dim=32", "model.qkv_dim=32", "model.heads=1", "model.depth=1", "model.mlp_dim=64")
+    code, out, err = cli(train.main, "protocol=lra", "task=image", *sizes, "system=transformer", "describe=true")
     assert code == 0, err
     assert json.loads(out)["parameters"] - 32 == 52_266
 

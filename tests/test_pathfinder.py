@@ -14,12 +14,10 @@ import pytest
 from goodness import Pictures, compared
 from pathfinder_loops import builder
 from PIL import Image, ImageDraw
-from support import Commands
 
-from lra.cli import prepare
 from lra.core.errors import UserError
 from lra.data.pictures import sheet
-from lra.tasks import Place, Task, TaskBuilder
+from lra.tasks import Place, Task
 from lra.tasks.pathfinder import snakes, sprites
 from lra.tasks.pathfinder.snakes import Design, Images
 
@@ -216,22 +214,6 @@ def test_a_sheet_shows_pictures_with_their_labels(task: Task, tmp_path: Path) ->
         assert image.size == (4 + 3 * (17 * 6 + 4), 4 + 3 * (17 * 6 + 18))
         first = np.asarray(image)[18 : 18 + 17 * 6 : 6, 4 : 4 + 17 * 6 : 6]
     assert (first.ravel() == task.train.grey(np.array([0]))[0]).all()
-
-
-def test_prepare_writes_a_sheet(task: Task, cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LRA_CACHE", str(task.folder.parents[1]))
-    options = [f"task.{name}={str(value).lower()}" for name, value in FEW.items()]
-    code, _, err = cli(prepare.main, "task=pathfinder", *options, "show=5")
-    assert (code, Path("pathfinder.png").read_bytes()) == (
-        0,
-        sheet(task.train.grey(np.arange(5)), task.train.labels[:5]),
-    )
-    assert "wrote pathfinder.png" in err
-
-
-def test_a_task_without_pictures_says_so(task: Task) -> None:
-    with pytest.raises(UserError, match=r"show=3: pathfinder \(.*\) has no pictures"):
-        TaskBuilder.show(builder("pathfinder"), task, 3)
 
 
 @pytest.mark.parametrize(

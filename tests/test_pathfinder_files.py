@@ -94,7 +94,7 @@ def test_the_empty_picture_of_the_release_is_named_and_left_out(
     lines.write_text(lines.read_text() + "imgs/0 sample_172.png 172 1 1.8 6 2 5 1 1 1\n")
     pixels, _ = content(build(release))
     assert (pixels == pictures.reshape(N, -1)).all()
-    assert f"{release}/imgs/0/sample_172.png: empty, as in the release; it is left out" in capsys.readouterr().err
+    assert f"{release}/imgs/0/sample_172.png: empty, as in the release; left out" in capsys.readouterr().err
     lines.write_text(lines.read_text() + "imgs/0 sample_173.png 173 1 1.8 6 2 5 1 1 1\n")
     with pytest.raises(UserError, match=r"sample_173\.png: no whole PNG"):
         build(release)

@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 from support import Commands
 
-from lra.bench import worker
 from lra.cli import report, train
-from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT
 from lra.core.signals import ASKING
 
@@ -60,12 +58,6 @@ def test_a_run_and_its_report_without_what_linux_has(cli: Commands) -> None:
     assert (record["status"], record["peak_memory_bytes"]) == ("finished", None)
     code, _, err = cli(report.main, "trained")
     assert code == 0, err
-
-
-@pytest.mark.usefixtures("mac")
-def test_no_limit_of_memory_is_promised_where_none_holds() -> None:
-    with pytest.raises(UserError, match="^memory_limit=8: only Linux holds a process to it; say memory_limit=null$"):
-        worker.limit_memory(worker.BenchPlace(device="cpu", threads=1, memory_limit=8))
 
 
 def test_windows_is_one_line_of_every_command() -> None:

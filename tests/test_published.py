@@ -11,15 +11,15 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from reports import files_of, page_of, put
+from reports import put
 from support import composed, options
 
 from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT, conf_dir, systems_file, table1_file
-from lra.report.read.published import Published
-from lra.report.read.records import CellKey
-from lra.report.render import markup
-from lra.report.statistics.columns import short_names
+from lra.records.names import README, TABLE, TABLE_TEX
+from lra.report import Report
+from lra.report.frame import short_names
+from lra.report.published import Published
 
 
 def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:
@@ -43,26 +43,6 @@ def test_a_name_does_not_depend_on_the_order_of_tasks() -> None:
         assert names == dict(zip(tasks, ["listops-short", "listops", "listops-short-2"], strict=True))
 
 
-def test_published_values_stand_only_beside_the_same_data(tmp_path: Path) -> None:
-    put(tmp_path, 1, 90.0, task="listops (length 10-50)")
-    page = page_of(tmp_path)
-    assert "37.45" not in page
-    assert "No published figure is for this data" in page
-
-
-def test_settings_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
-    def config(steps: int) -> dict:
-        return {"model": {"depth": 6}, "train": {"lr": 0.005, "steps": steps}}
-
-    said = "Other settings here: train.steps 1000 (15000 there)."
-    put(tmp_path, 1, 37.0, config=config(1000))
-    put(tmp_path, 1, 37.0, config=config(15000), variant="simple_res")
-    assert said in page_of(tmp_path)
-    assert said in files_of(tmp_path)["table1.tex"]
-    put(tmp_path, 1, 37.0, config=config(15000))
-    assert "Other settings" not in page_of(tmp_path)
-
-
 @pytest.mark.parametrize("task", ["text", "matching", "listops"])
 def test_the_published_settings_are_those_of_our_recipes(task: str) -> None:
     recipe = composed(f"task={task}", "system=simple", "protocol=paper")
@@ -75,7 +55,8 @@ def test_the_published_table_is_the_papers() -> None:
     published = Published()
     paper, earlier, arena, *_ = published.sources
     later = {name for source in published.sources if source.protocol == "s4" for name in source.best}
-    names = [name for name in published.systems("listops") if name not in later]
+    numbers = {name for source in published.sources for name, known in source.best.items() if "listops" in known}
+    names = [row.name for row in published.rows() if row.name in numbers - later]
     assert (names[0], names[1], names[-1], len(names)) == ("Random", "Transformer", "Simple-ResL", 21)
     assert sorted(["listops", "books", "text", "matching"], key=published.task_order) == [
         "text", "matching", "listops", "books",
@@ -116,8 +97,8 @@ def test_further_systems_are_declared_once() -> None:
     for option, row in rows.items():
         choices = composed(f"system=other/{option}").hydra.runtime.choices
         assert (choices.attention, choices.variant) == (row["attention"], row["variant"])
-        key = CellKey("paper", "best_val", "listops", row["attention"], row["variant"], "")
-        assert (published.name(key), published.complexity(key)) == (row["name"], row["complexity"])
+        assert published.name(row["attention"], row["variant"], "") == row["name"]
+        assert published.complexity(row["attention"]) == row["complexity"]
 
 
 def test_no_script_and_no_preset_lists_the_rows() -> None:
@@ -139,24 +120,23 @@ sources:
 """
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    put(tmp_path, 1, 37.0)
+    put(tmp_path, 1, 30.0, attention="mine", variant="transformer", settings={"model.depth": 2})
+    return tmp_path
+
+
 def test_a_users_own_published_numbers(small: Path) -> None:
     (small / "published.yaml").write_text(OWN)
-    (small / "more.yaml").write_text(OWN.replace("My", "Your").replace("Mine", "Yours").replace("mine", "yours"))
     put(small, 1, 2.5, attention="mine", variant="simple", task="mytask", baselines={})
-    page = page_of(small, None, [small / "more.yaml"])
-    assert "| Mine (model.depth=2) | O(1) | 30.00 | 30.00 |  | 1 |" in page
-    sources = [source.name for source in Published().sources if source.covers("listops")]
-    table = page.split("### The field: ListOps\n\n")[1].split("\n\n")[0].splitlines()
-    header, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table)
-    assert header == ["system", "ours: paper, best_val", *sources, "My paper", "Your paper"]
-    empty = ["" for _ in sources]
-    assert ["Theirs", "", *empty, "42.50", "42.50"] in rows
-    [(ours, *theirs)] = [row[1:] for row in rows if row[0] == "Mine (model.depth=2)"]
-    assert ours.startswith("30.00 (1)")
-    assert theirs == [*empty, "41.50", ""]
-    assert "- My paper: me, 2026 (means of 3 seeds)" in page
+    table = Report(small).texts()[TABLE]
+    assert "Mine (model.depth=2),30,mine,transformer,model.depth=2,O(1)" in table
+    more = small / "more.yaml"
+    more.write_text(OWN.replace("My", "Your").replace("Mine", "Yours").replace("mine", "yours").replace("mytask", "x"))
+    assert Report(small, None, [more]).texts()[TABLE] == table
     with pytest.raises(UserError, match=r"published.yaml: system 'Mine' is known already"):
-        page_of(small, None, [small / "published.yaml"])
+        Report(small, None, [small / "published.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +152,7 @@ def test_a_users_own_published_numbers(small: Path) -> None:
 def test_a_mistake_in_published_numbers_is_one_line(small: Path, text: str, message: str) -> None:
     (small / "published.yaml").write_text(text)
     with pytest.raises(UserError, match=message) as caught:
-        page_of(small)
+        Report(small)
     assert str(caught.value).startswith(str(small / "published.yaml"))
     assert len(str(caught.value).splitlines()) == 1
 
@@ -197,7 +177,7 @@ def test_what_is_no_file_of_published_numbers_is_one_line(
     path = small / "published.yaml"
     make(path)
     with pytest.raises(UserError, match=message) as caught:
-        page_of(small)
+        Report(small)
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value)) < len(str(path)) + 300
 
@@ -209,15 +189,14 @@ def test_a_complexity_is_a_formula_or_text_and_never_a_command(small: Path, text
     (small / "published.yaml").write_text(
         f"systems: [{{name: Mine, attention: mine, variant: transformer, complexity: {json.dumps(text)}}}]\n"
     )
-    line = next(line for line in files_of(small)["table1.tex"].splitlines() if line.startswith("Mine"))
-    assert f" & {markup.tex(text)} & " in line
-    assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum"}
+    line = next(line for line in Report(small).texts()[TABLE_TEX].splitlines() if line.startswith("Mine"))
+    assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum", r"\pm"}
 
 
-def test_published_depths_stand_beside_ours(tmp_path: Path) -> None:
+def test_published_depths_are_next_to_ours(tmp_path: Path) -> None:
     for depth in (1, 12):
         changes = {"attention": "softmax", "variant": "transformer", "settings": {"model.depth": depth}}
         put(tmp_path, 1, 90.0, task="ag_news", baselines={}, **changes)
-    page = page_of(tmp_path)
-    assert "| blocks | Transformer | Transformer, published |" in page
-    assert "| 1 | 90.00 (1) [n1] | 89.12 |\n| 12 | 90.00 (1) [n1] | 90.10 |" in page
+    page = Report(tmp_path).texts()[README]
+    assert "| Transformer (model.depth=1) | O(L²) | 90.00 | 89.12 |" in page
+    assert "| Transformer (model.depth=12) | O(L²) | 90.00 | 90.10 |" in page

@@ -1,372 +1,336 @@
-"""The report: numbers by hand, missing and failed cells, the command, its size."""
+"""Reports: the numbers of tables against SciPy and NumPy, what a table pools, and texts in every format."""
 
-import hashlib
-import itertools
-import json
-import os
-import shutil
-import subprocess
-import sys
+import csv
+import io
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from golden import folder as golden
-from reports import change, complete, declare, files_of, lines_of, page_of, put
-from support import Commands
+from reports import EXAMPLES, change, declare, put, race, softmax
+from scipy import stats
 
-from lra.cli import report as command
 from lra.core.errors import UserError
 from lra.records import record
+from lra.records.names import PAGE, README, RUNS, SEEDS, TABLE, TABLE_TEX
+from lra.records.runs import keep_runs, read_runs
 from lra.report import Report, write_report
-from lra.report.read import records
-from lra.report.read.published import Published
-from lra.report.read.records import CellKey
+from lra.report.render import as_csv, escape, excerpt
+from lra.report.statistics import compare, expected_maximum, holm, median_steps, not_above, summarise
 
-FILES = ("README.md", "details.md", "verdicts.svg", "pairs.csv", "seeds.csv", "table1.csv", "table1.json", "table1.tex")
-
-
-def test_the_table_by_hand(small: Path) -> None:
-    page = page_of(small)
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    interval = "[36.26, 38.74]"  # 37.5 +- 4.302653 x 0.5 / sqrt(3)
-    assert lines[:8] == [
-        "| system | complexity | best | mean ± sd | 95 % interval | seeds | published | mean - published | caveats |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-        "| *baseline: majority class* |  |  | 17.05 |  |  |  |  |  |",
-        "| *baseline: root operator* |  |  | 36.20 |  |  |  |  |  |",
-        "| Transformer | O(L²) | 36.35 | 36.35 |  | 1/2, 1 failed | 36.37 | -0.02 | n = 1 |",
-        f"| Simple | O(L) | 38.00 | 37.50 ± 0.50 | {interval} | 3/4, 1 missing | 37.45 | +0.05 | n = 3, untested |",
-        "| Simple-Res | O(L) | missing | missing |  | 0/2, 2 missing | 37.10 |  |  |",
-        "| mine, transformer (model.depth=2) |  | 30.00 | 30.00 |  | 1 |  |  | below baseline, n = 1, untested |",
-    ]
-    assert "Protocol `paper`, selection `best_val`" in page
-    assert "| Simple | [37.00](listops/paper/simple/simple/seed1/record.json) |" in page
-    assert "| Transformer | [36.35](listops/paper/softmax/transformer/seed1/record.json) | [failed](" in page
-    assert "commit: abc" in page
-    assert "6 runs, 5.5 minutes" in page  # the failed one says no time
+OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
 
 
-@pytest.mark.parametrize(("share", "said"), [(34.24, 1), (0.04, 0), (0.0, 0)])
-def test_how_much_of_the_test_stands_in_train_is_said_below_the_tables(tmp_path: Path, share: float, said: int) -> None:
-    put(tmp_path, 1, 30.0, test_in_train=share)
-    put(tmp_path, 2, 30.0)  # of before there was any of this
-    texts = files_of(tmp_path) | {"index.html": Report(tmp_path).page([])}
-    for name in ("README.md", "details.md", "index.html"):
-        assert texts[name].count("34.2 % of the test examples of listops are in the training set, too.") == said, name
-        assert texts[name].count("in the training set, too") == said, name
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three systems; a seed of one failed and a seed of another is missing."""
+    for seed, accuracy in enumerate(OURS, start=1):
+        put(tmp_path, seed, accuracy)
+    for seed, accuracy in enumerate(THEIRS, start=1):
+        put(tmp_path, seed, accuracy, **softmax())
+    put(tmp_path, 4, None, **softmax())
+    for seed, accuracy in enumerate(OTHERS, start=1):
+        put(tmp_path, seed, accuracy, attention="linear", variant="transformer")
+    names = {"simple": "simple", "softmax": "transformer", "linear": "transformer"}
+    declare(tmp_path, *({"attention": name, "variant": names[name], "seeds": [1, 2, 3, 4]} for name in names))
+    return tmp_path
 
 
-def test_where_no_row_has_a_run_nothing_is_compared(tmp_path: Path) -> None:
-    put(tmp_path, 1, 30.0, protocol="strict")
-    declare(tmp_path, *({"attention": name, "variant": "simple", "seeds": [1]} for name in ("simple", "linear")))
-    assert "Nothing is compared: no row has a seed in common with Transformer." in files_of(tmp_path)["README.md"]
+def lines(folder: Path, name: str, **arguments: object) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(Report(folder, **arguments).texts()[name])))
 
 
-def test_the_spread_and_the_differences_by_hand(small: Path) -> None:
-    """Gains 0.5 and 0.8463 x 0.5 = 0.42. The only common seed of Simple and the Transformer is 1: 37 - 36.35."""
-    page = page_of(small)
-    assert "| Simple | 37.00 | 38.00 | 0.50 | 0.42 | 17 |" in page
-    assert "| Simple minus | difference | 95 % interval | p | seeds | seeds to see 0.5 |" in page
-    assert "| Transformer | +0.65 |  |  | 1 |  |" in page
-    assert "| *baseline: root operator* | +1.30 | [0.06, 2.54] | 0.046 | 3 |  |" in page
+def row(folder: Path, system: str, **arguments: object) -> dict[str, str]:
+    return next(line for line in lines(folder, TABLE, **arguments) if line["system"] == system)
 
 
-def test_the_csv_carries_every_digit(small: Path) -> None:
-    files = files_of(small)
-    rows = {row["system"]: row for row in lines_of(files["table1.csv"])}
-    simple = rows["Simple"]
-    values = [simple[name] for name in ("best", "mean", "sd", "minimum", "maximum", "done", "declared")]
-    assert values == ["38.0", "37.5", "0.5", "37.0", "38.0", "3", "4"]
-    assert float(simple["low"]) == pytest.approx(37.5 - 4.302652730 * 0.5 / 3**0.5)
-    assert float(simple["mean_minus_published"]) == pytest.approx(37.5 - 37.45)
-    assert (simple["published_source"], simple["published_mean"]) == ("SimpleTRON v4", "37.15")
-    assert rows["Simple-Res"]["best"] == ""
-    seeds = lines_of(files["seeds.csv"])
-    assert len(seeds) == 4 + 2 + 2 + 1
-    assert {row["status"] for row in seeds} == {"finished", "failed", "missing"}
-    run = next(row for row in seeds if row["system"] == "Simple")
-    assert run["record"].endswith("seed1/record.json")
-    assert run["record_sha256"] == hashlib.sha256((small / run["record"]).read_bytes()).hexdigest()
-    pairs = lines_of(files["pairs.csv"])
-    assert len(pairs) == 4 * 3 / 2
-    assert [row["mean_difference"] for row in pairs if row["other"] == "Transformer"] == ["0.65"]
+def test_a_cell_has_the_statistics_of_its_seeds(folder: Path) -> None:
+    found = row(folder, "Simple")
+    low, high = stats.t.interval(0.95, len(OURS) - 1, np.mean(OURS), stats.sem(OURS))
+    gain = np.random.default_rng(1).standard_normal((200_000, len(OURS))).max(axis=1).mean()
+    expected = {"n": 4, "mean": np.mean(OURS), "sd": np.std(OURS, ddof=1), "low": low, "high": high, "best": max(OURS)}
+    assert {name: float(found[name]) for name in expected} == pytest.approx(expected, rel=1e-9)
+    assert float(found["expected_best"]) == pytest.approx(np.mean(OURS) + gain * np.std(OURS, ddof=1), rel=1e-3)
+    assert [float(score) for score in found["seeds"].split()] == [*OURS]
+    assert float(found["published"]) == 37.45
 
 
-def test_the_json_says_the_same_as_the_csv(whole: Path) -> None:
-    files = files_of(whole)
-    table = json.loads(files["table1.json"])
-    for lines, cells in (
-        (lines_of(files["table1.csv"]), table["cells"]),
-        (lines_of(files["pairs.csv"]), table["pairs"]),
-    ):
-        assert len(lines) == len(cells)
-        for line, cell in zip(lines, cells, strict=True):
-            shared = line.keys() & cell.keys()
-            assert len(shared) > 12
-            assert {key: line[key] for key in shared} == {
-                key: "" if cell[key] is None else str(cell[key]) for key in shared
-            }
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_golden_report(whole: Path, name: str) -> None:
-    """Sixty records; `python tests/golden/folder.py` writes what is expected again."""
-    assert len(list(whole.rglob(record.NAME))) == 60
-    assert files_of(whole)[name] == (golden.EXPECTED / name).read_text()
-
-
-def test_is_the_same_to_the_byte_whatever_the_hash_seed(whole: Path) -> None:
-    program = (
-        "import sys, hashlib; from pathlib import Path; from lra.report import Report\n"
-        "print(hashlib.sha256(repr(Report(Path(sys.argv[1])).files(figures={})).encode()).hexdigest())"
-    )
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", program, str(whole)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
+def test_a_difference_is_welchs_and_corrected_over_the_column(folder: Path) -> None:
+    tests = {
+        name: stats.ttest_ind(scores, THEIRS, equal_var=False)
+        for name, scores in (("Simple", OURS), ("Linear ELU", OTHERS))
     }
-    assert len(digests) == 1
+    smaller, larger = sorted(test.pvalue for test in tests.values())
+    corrected = {smaller: min(1, 2 * smaller), larger: max(min(1, 2 * smaller), larger)}
+    for name, test in tests.items():
+        found, interval = row(folder, name), test.confidence_interval()
+        assert found["reference"] == "Transformer"
+        values = [float(found[key]) for key in ("difference_low", "difference_high", "p", "p_holm")]
+        assert values == pytest.approx([*interval, test.pvalue, corrected[test.pvalue]])
+    assert row(folder, "Transformer")["reference"] == ""
 
 
-def test_protocols_have_tables_of_their_own(small: Path) -> None:
-    put(small, 1, 39.0, protocol="strict", attention="softmax", variant="transformer")
-    page = page_of(small)
-    assert page.index("## Protocol `paper`") < page.index("## Protocol `strict`")
-    assert "| Transformer | O(L²) | 39.00 | 39.00 |  | 1 | 36.37 | +2.63 |" in page
+@pytest.mark.parametrize("margin", [0.5, 2.0, 5.0])
+def test_equivalence_is_two_one_sided_tests(margin: float) -> None:
+    up = stats.ttest_ind(np.add(OURS, margin), THEIRS, equal_var=False, alternative="greater").pvalue
+    down = stats.ttest_ind(np.subtract(OURS, margin), THEIRS, equal_var=False, alternative="less").pvalue
+    found = compare(OURS, THEIRS, margin)
+    assert found.p_equivalent == pytest.approx(max(up, down))
+    assert (found.word() == "equivalent") == (max(up, down) < 0.05)
 
 
-def test_the_selection_rule_decides_which_accuracy_is_shown(tmp_path: Path) -> None:
-    put(tmp_path, 1, 40.0, selection="last")
-    page = page_of(tmp_path)
-    assert "selection `last`" in page
-    assert "| Simple | O(L) | 1.00 | 1.00 |" in page
-    assert "Asked for" not in page
+def test_holm_by_its_definition() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([]) == []
 
 
-def test_runs_that_ended_before_all_steps_are_counted(tmp_path: Path) -> None:
-    for seed, ended in ((1, "no progress"), (2, "steps"), (3, "no progress")):
-        put(tmp_path, seed, 37.5, ended=ended)
-    put(tmp_path, 4, 37.5)  # it had no rule
-    put(tmp_path, 5, 37.5, status="diverged", ended="steps", test={})
-    assert "- ends: 0 at the goal, 2 with no progress, 2 after all steps\n" in page_of(tmp_path)
-    put(tmp_path, 6, 37.5, ended="bored")
-    with pytest.raises(UserError, match="ended"):
-        page_of(tmp_path)
+def test_what_cannot_be_tested_is_untested() -> None:
+    assert compare([50.0], [40.0, 41.0], 1).word() == "untested"
+    assert compare([50.0, 50.0], [40.1, 40.1], 1).word() == "untested"
+    assert compare([], [40.0], 1).difference is None
+    assert summarise([]).mean is None and summarise([3.0]).sd is None
+    assert summarise([49.55] * 3).sd == 0
 
 
-def test_another_selection_can_be_asked_for_and_is_labelled(small: Path) -> None:
-    page = page_of(small, "last")
-    assert "## Protocol `paper`, selection `last`" in page
-    assert "Asked for with `--selection`; these runs' own rule is `best_val`." in page
-    assert "| Simple | O(L) | 1.00 | 1.00 ± 0.00 | [1.00, 1.00] | 3/4, 1 missing |" in page
+def test_lower_perplexity_is_better(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        put(tmp_path, seed, 30.0 + seed / 10, metric="perplexity", baselines={"unigram": 25.0})
+        put(tmp_path, seed, 40.0 + seed / 10, metric="perplexity", baselines={"unigram": 25.0}, **softmax())
+    found = row(tmp_path, "Simple")
+    assert (found["verdict"], float(found["best"])) == ("better", 30.1)
+    assert float(found["expected_best"]) == pytest.approx(30.2 - 0.1 * expected_maximum(3))
+    assert "2 of 2 systems do worse than the trivial baseline" in Report(tmp_path).texts()[README]
 
 
-def test_a_selection_that_some_runs_lack_is_a_gap_not_a_zero(whole: Path) -> None:
-    """TableText alone was validated on its test split."""
-    rows = {(row["task"], row["system"]): row for row in lines_of(files_of(whole, "best_test")["table1.csv"])}
-    assert rows["text", "Linear ELU"]["done"] == "5"
-    assert (rows["matching", "Simple-ResL"]["mean"], rows["matching", "Simple-ResL"]["problems"]) == (
-        "", "5 without best_test",
-    )  # fmt: skip
+def test_the_mean_of_the_largest_of_two() -> None:
+    assert expected_maximum(1) == pytest.approx(0, abs=1e-9)
+    assert expected_maximum(2) == pytest.approx(1 / math.sqrt(math.pi))
 
 
-def test_a_selection_that_no_run_has_is_refused(small: Path) -> None:
-    with pytest.raises(UserError, match="--selection best_test: no record below .* has it"):
-        Report(small, "best_test")
+@pytest.mark.parametrize("correct", [360, 390, 396, 420])
+def test_a_seed_at_the_majority_class_is_not_above_it_within_its_interval(correct: int) -> None:
+    z, n = stats.norm.ppf(0.975), EXAMPLES
+    share = correct / n
+    centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = (centre - half) / (1 + z * z / n)
+    assert not_above(correct, n, 18.0) == (100 * low <= 18.0)
 
 
-def test_a_perplexity_that_is_not_finite_is_a_gap(tmp_path: Path) -> None:
-    for seed, perplexity in ((1, 31.0), (2, float("inf"))):
-        path = put(tmp_path, seed, 20.0, metric="perplexity", task="books", baselines={})
-        change(path, test={"best_val": {"perplexity": perplexity}})
-    assert "| Simple | O(L) | 31.00 | 31.00 |  | 1, 1 not finite |" in page_of(tmp_path)
+def test_seeds_at_the_majority_class_are_a_footnote(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((17.05, 30.0, 17.5), start=1):
+        put(tmp_path, seed, accuracy)
+    assert row(tmp_path, "Simple")["majority_class"] == "2"
+    assert "2 of 3 seeds no better than the majority class" in Report(tmp_path).texts()[README]
 
 
-def test_the_best_perplexity_is_the_lowest(tmp_path: Path) -> None:
-    for seed, perplexity in enumerate((31.0, 29.0, 33.0), start=1):
-        path = put(tmp_path, seed, 20.0, metric="perplexity", task="books", baselines={"unigram": 400.0})
-        change(path, test={"best_val": {"perplexity": perplexity}})
-    page = page_of(tmp_path)
-    assert "| system | complexity | best perplexity | mean ± sd |" in page
-    assert "| Simple | O(L) | 29.00 | 31.00 ± 2.00 | [26.03, 35.97] | 3 |" in page
-    assert "| *baseline: unigram* |  |  | 400.00 |" in page
+def test_missing_and_failed_seeds_are_named(folder: Path) -> None:
+    assert row(folder, "Transformer")["problems"] == "1 failed"
+    assert row(folder, "Linear ELU")["problems"] == "1 missing"
+    states = [(line["system"], line["seed"], line["status"]) for line in lines(folder, SEEDS) if line["score"] == ""]
+    assert states == [("Transformer", "4", "failed"), ("Linear ELU", "4", "missing")]
+    assert "**10 of 12 runs are finished.**" in Report(folder).texts()[README]
 
 
-def test_rows_are_sorted_by_the_size_of_their_settings() -> None:
-    texts = ["", "model.depth=1", "model.depth=2", "model.depth=12", "train.lr=0.01 x=3", "train.lr=0.5 x=1"]
-    keys = [CellKey("paper", "last", "text", "simple", "simple", text) for text in texts]
-    assert sorted(keys[::-1], key=Published().order) == keys
+def test_medians_count_what_is_not_solved_as_never(tmp_path: Path) -> None:
+    assert median_steps([300, None, 100]) == 300
+    assert median_steps([300, None, None, 100]) == 300
+    assert median_steps([300, None, None]) is None
+    assert median_steps([]) is None
+    for seed, (steps, solved) in enumerate(((100, True), (300, True), (500, False)), start=1):
+        race(tmp_path, seed, steps, solved=solved)
+    found = row(tmp_path, "Simple")
+    assert [float(found[name]) for name in ("goal", "ran", "solved", "median_steps")] == [90, 3, 2, 300]
+    assert "| Simple | 2 of 3: 300 |" in Report(tmp_path).texts()[README]
 
 
-def test_settings_that_are_spelt_differently_keep_places_of_their_own() -> None:
-    """A matrix of tasks finds its rows by their places."""
-    keys = [CellKey("paper", "last", "text", "simple", "simple", f"model.dropout={value}") for value in ("0", "0.0")]
-    first, second = map(Published().order, keys)
-    assert first < second
+def test_a_goal_at_the_last_evaluation_counts(tmp_path: Path) -> None:
+    change(race(tmp_path, 1, 500, solved=True), ended="steps")
+    assert row(tmp_path, "Simple")["solved"] == "1"
 
 
-def test_collapsed_runs_and_outliers_are_flagged(whole: Path) -> None:
-    """A seed at the majority class, and one below it that gives one answer to everything."""
-
-    def flagged() -> dict[tuple[str, str], str]:
-        rows = lines_of(files_of(whole)["seeds.csv"])
-        return {(row["task"], row["seed"]): row["flags"] for row in rows if row["flags"]}
-
-    assert flagged() == {("text", "3"): "collapsed outlier", ("listops", "3"): "collapsed outlier"}
-    assert "Seeds with one answer to everything: Simple 1 of 5" in files_of(whole)["README.md"]
-    (whole / "listops/paper/simple/simple/seed3/predictions.npy").unlink()
-    assert flagged() == {("text", "3"): "collapsed outlier", ("listops", "3"): "outlier"}
+def test_the_reference_is_the_one_that_is_asked_for(folder: Path) -> None:
+    cell = {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4], "margin": 3.0}
+    declare(folder, {**cell, "reference": "Linear ELU"})
+    assert row(folder, "Simple")["reference"] == row(folder, "Transformer")["reference"] == "Linear ELU"
 
 
-def test_a_row_says_its_window_and_where_it_is_softmax(tmp_path: Path) -> None:
-    """In the README, the LaTeX and the page; records from before that was kept have no mark."""
-    sizes = {"longformer": {"window": 512}, "sparse": {"stride": 16, "summary": 3}, "linear": {"eps": 1e-6}}
-    for name, attention in sizes.items():
-        config = {"attention": attention, "protocol": {}, "seed": 1}
-        kept = {"full_pattern": name == "longformer"} if name != "linear" else {}
-        put(tmp_path, 1, 37.0, attention=name, variant="transformer", config=config, **kept)
-        put(tmp_path / "text", 1, 50.0, attention=name, variant="transformer", config=config, task="text")
-    files = files_of(tmp_path)
-    lines = files["details.md"].splitlines()
-    for first in ("Longformer, window 512, = softmax here", "Sparse Trans., stride 16, summary 3", "Linear ELU"):
-        assert any(line.startswith(f"| {first} | O(L") for line in lines)
-    assert [
-        line
-        for line in lines
-        if line.startswith("| Longformer | O(L K) | 50.00 (1) [U] | 37.00 (1) [U] = softmax here |")
-    ]
-    assert sum(line.startswith("`= softmax here`:") for line in lines) == 1
-    assert files["table1.tex"].count("= softmax here") == 4  # two cells, two captions
-    assert "<td>= softmax here</td>" in Report(tmp_path).page([])
+def test_what_is_pretrained_is_compared_with_itself_from_scratch(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for known in ({}, softmax()):
+            put(tmp_path, seed, 37.0 + seed, **known, settings={"case": "scratch"})
+            put(tmp_path, seed, 38.0 + seed, **known, settings={"case": "pre"}, config={"pretrain": {"mask": 0.4}})
+    assert row(tmp_path, "Simple (case=pre)")["reference"] == "Simple (case=scratch)"
+    assert row(tmp_path, "Simple (case=scratch)")["reference"] == "Transformer (case=scratch)"
+    assert row(tmp_path, "Simple (case=pre)")["footnotes"] == "starts from pretrained weights"
 
 
-def test_the_command(cli: Commands, small: Path) -> None:
-    code, out, err = cli(command.main, str(small))
-    assert code == 0
-    assert out.startswith("# Results: ")
-    shown = out.splitlines()
-    assert 2 < len(shown) <= 10 and shown == (small / "README.md").read_text().splitlines()[: len(shown)]
-    assert "wrote" in err
-    assert all((small / name).exists() for name in FILES if name != "verdicts.svg")  # one seed tests nothing
-    (small / "empty").mkdir()
-    for bad, message in (
-        (small / "nowhere", "no such folder"),
-        (small / "empty", "no record.json below it"),
-    ):
-        code, out, err = cli(command.main, str(bad))
-        assert (code, out) == (2, "")
-        assert message in err
-        assert len(err.splitlines()) == 1
+def test_another_selection_rule_shows_its_results(folder: Path) -> None:
+    assert float(row(folder, "Simple", selection="last")["mean"]) == 1.0
+    with pytest.raises(UserError, match="no run .* has it; leave the option out"):
+        Report(folder, "best_test")
 
 
-def test_needs_neither_torch_nor_hydra(small: Path) -> None:
-    """The whole report and its verification, figures and page included."""
-    complete(small)
-    probe = (
-        "import sys; from pathlib import Path\n"
-        "from lra.report import write_report; from lra.report.check.verify import verify\n"
-        f"write_report(Path({str(small)!r}))\n"
-        f"assert verify(Path({str(small)!r}))[1] == []\n"
-        "assert not {'torch', 'hydra', 'omegaconf'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"config": {"train": {"lr": 0.1}}}, "a cell of the table but differ in config.train.lr"),
+        ({"task_version": 2}, "a cell of the table but differ in task_version"),
+        ({**softmax(), "provenance": {"data_sha256": "d2"}}, "a column of the table but differ in data"),
+        (
+            {**softmax(), "config": {"protocol": {"scale": "none"}}},
+            "a column of the table but differ in config.protocol",
+        ),
+        ({"settings": {}, "seed": 1}, "have the same seed of one cell"),
+        ({**softmax(), "baselines": {"majority class": 1.0}}, "baseline 'majority class' is 17.05, elsewhere 1.0"),
+    ],
+)
+def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path, changes: dict, expected: str) -> None:
+    put(tmp_path, 1, 37.0)
+    placed = {key: changes[key] for key in ("attention", "variant", "config", "baselines") if key in changes}
+    path = put(tmp_path, 2, 37.0, **placed)
+    change(path, **{key: value for key, value in changes.items() if key not in placed})
+    with pytest.raises(UserError, match=re.escape(expected).replace(r"\ but", ".*but")):
+        Report(tmp_path)
 
 
-def test_the_report_is_the_same_to_the_byte_when_built_again(whole: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "column"
-    shutil.copytree(whole / "books", folder / "books")
-
-    def built() -> dict[str, bytes]:
-        write_report(folder)
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    first = built()
-    assert {*FILES} < {*first}
-    assert built() == first
+def test_a_setting_that_is_swept_may_differ(tmp_path: Path) -> None:
+    for scale in ("length", "none"):
+        put(tmp_path, 1, 37.0, settings={"protocol.scale": scale}, config={"protocol": {"scale": scale}})
+    assert len(Report(tmp_path).cells) == 4
 
 
-def put_curve(path: Path, accuracies: list[float | None]) -> None:
-    """Evaluations at steps 10, 20, ..."""
-    lines = [json.dumps({"step": 10 * n, "val_accuracy": value}) for n, value in enumerate(accuracies, start=1)]
-    path.with_name(record.METRICS).write_text("".join(f"{line}\n" for line in lines))
+def test_a_run_without_data_stands_where_its_cell_does(tmp_path: Path) -> None:
+    """A failed run knows its task by its declaration only."""
+    put(tmp_path, 1, 37.0, task="listops (length 10-50)")
+    change(put(tmp_path, 2, None), provenance={"data_sha256": None})
+    assert set(Report(tmp_path).frame.task) == {"listops (length 10-50)"}
 
 
-def test_steps_to_the_accuracy_of_the_transformer_of_the_same_seed(tmp_path: Path) -> None:
-    """From scratch and with nothing frozen, whatever the name of its case."""
-    vanilla = {"attention": "softmax", "variant": "transformer"}
-    for seed, accuracies in enumerate(([20.0, 35.0, 30.0], [50.0, None, 41.0]), start=1):
-        put_curve(put(tmp_path, seed, 30.0, **vanilla, settings={"case": "none"}), accuracies)
-    frozen = put(tmp_path, 1, 30.0, **vanilla, settings={"case": "frozen"})
-    change(frozen, config={"train": {"freeze": ["qkv"]}})
-    put_curve(frozen, [32.0, 34.9, 34.0])
-    started = put(tmp_path, 2, 30.0, **vanilla, settings={"case": "started"})
-    change(started, config={"init": {"sha256": "0"}})
-    put_curve(started, [41.0, 50.5])
-    put_curve(put(tmp_path, 1, 30.0, settings={"model.depth": 2}), [90.0])
-    page = page_of(tmp_path)
-    start = page.index("### Steps to the Transformer's validation accuracy: ListOps")
-    assert [line for line in page[start:].split("\n\n")[2].splitlines() if "Trans" in line] == [
-        "| Transformer (case=frozen) | 10 / never |  |",
-        "| Transformer (case=none) | 20 (30.00) / 20 (35.00) | 10 (41.00) / 10 (50.00) |",
-        "| Transformer (case=started) |  | 10 / 20 |",
-    ]
-    put_curve(put(tmp_path, 1, 30.0, **vanilla, settings={"case": "another"}), [1.0])
-    assert "### Steps" not in page_of(tmp_path)
+def test_published_values_are_next_to_the_same_data_only(tmp_path: Path) -> None:
+    put(tmp_path, 1, 37.0, task="listops (length 10-50)")
+    assert row(tmp_path, "Simple")["published"] == ""
+    assert ", published" not in Report(tmp_path).texts()[README]
 
 
-def test_lower_is_better_where_perplexity_counts() -> None:
-    curve = {"step": [1, 2, 3, 4], "val_perplexity": [9.0, None, 7.0, 5.0]}
-    assert records.reached(curve, "val_perplexity", 7.0, lower=True) == 3
-    assert records.reached(curve, "val_perplexity", 4.0, lower=True) is None
-    assert records.reached(curve, "val_perplexity", 7.0, lower=False) == 1
+def test_settings_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+    put(tmp_path, 1, 37.0, config={"train": {"steps": 1000}})
+    assert "Other settings here: train.steps 1000 (15000 there)." in Report(tmp_path).texts()[README]
 
 
-def test_the_layout_of_table_2(tmp_path: Path) -> None:
-    systems = {"softmax": "transformer", "simple": "simple_resl"}
-    for attention, variant in systems.items():
-        for depth in (1, 2, 10):
-            for seed in (1, 2):
-                settings = {"model.depth": depth, "model.dim": 64}
-                put(tmp_path, seed, 80.0 + depth + seed, attention=attention, variant=variant, settings=settings)
-    page = page_of(tmp_path)
-    start = page.index("### By number of blocks: ListOps")
-    assert page[start:].split("\n\n")[1].splitlines()[0] == (
-        "| blocks | Transformer (model.dim=64) | Simple-ResL (model.dim=64) | Transformer (model.dim=64), published "
-        "| Simple-ResL (model.dim=64), published |"
-    )
-    assert "| 10 | 91.50 ± 0.71 (2) [n2] | 91.50 ± 0.71 (2) ? [n2] |  |  |" in page
+def test_a_report_is_the_same_from_folders_and_from_kept_runs(folder: Path, tmp_path: Path) -> None:
+    before = Report(folder).texts()
+    assert Report(folder).texts() == before
+    keep_runs(folder, read_runs(folder))
+    assert Report(folder / RUNS).texts() == before
+    first = (folder / RUNS).read_bytes()
+    keep_runs(folder, read_runs(folder / RUNS))
+    assert (folder / RUNS).read_bytes() == first
 
 
-def test_the_page_has_eighty_lines_at_most(tmp_path: Path) -> None:
-    for number in range(50):
-        for task in range(12):
-            put(tmp_path / str(task), 1, 37.0, attention=f"system{number:02d}", task=f"task{task}", baselines={})
-    lines = files_of(tmp_path)["README.md"].splitlines()
-    assert len(lines) <= 80
-    assert "22 more systems in the page." in lines
+def test_a_paused_run_is_not_kept(folder: Path) -> None:
+    change(put(folder, 9, None), status="paused")
+    with pytest.raises(UserError, match="seed9: paused; train it to its end, or delete it"):
+        keep_runs(folder, read_runs(folder))
+    assert not (folder / RUNS).exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="getrusage has the peak of the parent, too")
-def test_ten_thousand_runs_are_reported_within_a_minute(tmp_path: Path) -> None:
-    """In 500 cells: a minute of a processor, and 2 GiB."""
-    rng = np.random.default_rng(3)
-    systems = ("simple", "linear", "performer", "s4d", "gla")
-    for attention, rate, seed in itertools.product(systems, range(100), range(20)):
-        put(tmp_path, seed, round(rng.normal(50, 2), 2), attention=attention, settings={"train.lr": rate})
-    program = (
-        "import re, sys, time; from pathlib import Path; from lra.report import write_report\n"
-        "write_report(Path(sys.argv[1]))\n"
-        "peak = re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())\n"
-        "print(time.process_time(), peak[1])"
-    )
-    said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
-    seconds, kilobytes = map(float, said.stdout.split())
-    assert seconds <= 60
-    assert kilobytes <= 2 << 20
+def test_all_files_are_written(folder: Path) -> None:
+    assert write_report(folder) == folder / README
+    page = (folder / PAGE).read_text()
+    assert page.count("<svg") == 4
+    assert not re.search(r"""(?:src|href)=["'](?!#)""", page.replace('xlink:href="#', ""))
+    assert (folder / "seeds.svg").read_text().startswith("<svg")
+    assert (folder / TABLE_TEX).read_text().count(r"\toprule") == 1
+
+
+def test_what_is_damaged_is_left_out_and_told(folder: Path) -> None:
+    path = next(folder.rglob("seed1/record.json"))
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 11'))
+    told: list[str] = []
+    report = Report(folder, tell=told.append)
+    assert [str(path) in fault for fault in told] == [True]
+    assert "**1 damaged file is left out" in report.texts()[README]
+    with pytest.raises(UserError, match="its content does not match its SHA-256"):
+        Report(folder)
+
+
+def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        Report(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no record.json below it and no runs.jsonl in it"):
+        Report(tmp_path)
+
+
+# Names and texts of runs are text in every format.
+
+HOSTILE = "<script>zq7x</script> | [a](javascript:zq7x) _b_ $\\input{x}$ =1+1"
+
+
+def test_names_are_text_in_every_format(tmp_path: Path) -> None:
+    name = {"name": HOSTILE, "complexity": "O(L)$\\input{x}$"}
+    put(tmp_path, 1, 37.0, attention="mine", variant="transformer", row=name)
+    put(tmp_path, 1, 36.0, attention="=other", variant="transformer")
+    write_report(tmp_path)
+    assert "<script>zq7x" not in (tmp_path / PAGE).read_text()
+    readme = next(line for line in (tmp_path / README).read_text().splitlines() if "zq7x" in line)
+    assert r"\<script>" in readme and r"\]\(" not in readme and r"\](javascript" in readme
+    assert len(re.findall(r"(?<!\\)\|", readme)) == 4
+    tex = next(line for line in (tmp_path / TABLE_TEX).read_text().splitlines() if "zq7x" in line)
+    assert set(re.findall(r"\\[A-Za-z]+", tex)) <= {r"\textbackslash", r"\pm"}
+    assert "\n=" not in (tmp_path / TABLE).read_text() and ",=" not in (tmp_path / TABLE).read_text()
+
+
+def test_no_text_of_a_table_is_a_formula() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame([{"a": "=1+1", "b": -1.5, "c": "@x"}, {"a": "+1", "b": 2, "c": "-x"}])
+    assert as_csv(frame) == "a,b,c\n'=1+1,-1.5,'@x\n'+1,2,'-x\n"
+
+
+def test_emphasis_is_text_and_footnotes_stay() -> None:
+    assert escape("_a_ b_c") == r"\_a\_ b_c"
+    assert escape("1.0 ± 0.1*<sup>a,b</sup>") == r"1.0 ± 0.1\*<sup>a,b</sup>"
+    assert escape("*baseline: a_b*") == "*baseline: a_b*"
+
+
+def test_an_excerpt_has_the_systems_in_order(folder: Path) -> None:
+    table = excerpt(str(folder), "Linear ELU", "Simple")
+    names = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    assert names[-2:] == ["Linear ELU", "Simple"]
+    with pytest.raises(UserError, match="no system 'Simpel'; did you mean 'Simple'"):
+        excerpt(str(folder), "Simpel")
+
+
+def test_letters_that_a_font_lacks_are_no_warnings(tmp_path: Path) -> None:
+    put(tmp_path, 1, 30.0, attention="注意")
+    put(tmp_path, 1, 31.0)
+    assert write_report(tmp_path)
+
+
+def test_a_record_is_written_as_it_is_read(folder: Path) -> None:
+    for path in folder.rglob("record.json"):
+        before = path.read_bytes()
+        run = record.RunRecord.read(path)
+        run.write(path.parent)
+        assert record.RunRecord.read(path) == run
+        assert record.parse(before) == record.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"seed": "1"}, "seed: Input should be a valid integer"),
+        ({"test": {}}, "finished, but it has no test result for best_val"),
+        ({"another": 1}, "another: Extra inputs are not permitted"),
+        ({"seconds": {}}, "finished, but it has no seconds.train"),
+        ({"processes": 0}, "processes: Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_record_that_is_none_is_one_line(folder: Path, changes: dict, expected: str) -> None:
+    path = next(folder.rglob("seed1/record.json"))
+    record.write(path.parent, record.read(path) | changes)
+    with pytest.raises(UserError, match=expected) as caught:
+        Report(folder)
+    assert str(caught.value).startswith(f"{path}: not a record: ")
+    assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ from support import Commands
 
 from lra.cli import report, train
 from lra.records import record
-from lra.records.names import METRICS, RECEIPTS
+from lra.records.names import METRICS, RUNS
 
 SMOKE = ("experiment=smoke", "threads=1", "out=kept", "train.steps=4", "train.warmup=2", "train.eval_every=4")
 SIMPLE = Path("kept/listops/paper/simple/simple/seed1")
@@ -52,16 +52,16 @@ def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
     assert (code, out.splitlines()[-1]) == (0, f"{SIMPLE}: equal to the last bit ({AGAIN})")
 
 
-def test_a_run_out_of_receipts_is_trained_with_its_own_settings(cli: Commands) -> None:
+def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:
     """Of a sweep over a setting, so that its folder has commas and equal signs."""
     sweep = ("--multirun", *SMOKE, "max_hours=null", "system=transformer", "train.lr=0.05,0.01", "model.depth=1,2")
     assert cli(train.main, *sweep)[0] == 0
-    assert cli(report.main, "--pack", "--pages-only", "kept")[0] == 0
-    assert not list(Path("kept").rglob(record.NAME))
+    assert cli(report.main, "--keep", "kept")[0] == 0
+    shutil.rmtree("kept/listops")
     cell = "listops/paper/softmax/transformer/model.depth=1,train.lr=0.01/seed1"
-    for out, place in (("a", f"kept/{cell}"), ("b", f"kept/{RECEIPTS}/{cell}")):
-        code, said, _ = cli(train.main, f"rerun='{place}'", f"out={out}")
-        assert (code, said.splitlines()[-1]) == (0, f"{place}: equal to the last bit ({out}/{cell})")
+    place = f"kept/{RUNS}/{cell}"
+    code, said, _ = cli(train.main, f"rerun='{place}'", "out=a")
+    assert (code, said.splitlines()[-1]) == (0, f"{place}: equal to the last bit (a/{cell})")
 
 
 def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
@@ -69,6 +69,7 @@ def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
     lines = (SIMPLE / METRICS).read_text().replace('"step": 4', '"step": 4, "extra": 1')
     (SIMPLE / METRICS).write_text(lines)
     run = record.read(SIMPLE / record.NAME)
+    run["files"] |= record.sha256(SIMPLE, METRICS)
     run["test"]["last"]["correct"] += 1
     run["provenance"] |= {"commit": "another", "cpu": "abacus"}
     record.write(SIMPLE, run)
@@ -115,7 +116,7 @@ def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
     assert out.splitlines()[-1] == (f"kept/{taken}: equal to the last bit (reruns/{taken})")
     (source / record.NAME).unlink()
     code, _, err = kept(train.main, f"rerun=kept/{taken}", "out=more")
-    assert (code, "which no record beside it left; give them with init=checkpoint" in err) == (2, True)
+    assert (code, "which no run beside it left; give them with init=checkpoint" in err) == (2, True)
 
 
 @pytest.mark.parametrize("content", [None, b"not a line"])
@@ -125,7 +126,7 @@ def test_what_a_run_measured_is_read_before_it_is_trained_again(kept: Commands, 
     if content is not None:
         path.write_bytes(content)
     code, _, err = kept(train.main, f"rerun={SIMPLE}")
-    assert (code, f"{path}: not what a run measured: " in err) == (2, True)
+    assert (code, f"lra-train: error: {path}: " in err) == (2, True)
     assert not Path("reruns").exists()
 
 
@@ -140,7 +141,7 @@ def test_a_kept_run_is_not_trained_over(kept: Commands, monkeypatch: pytest.Monk
 
 def test_what_cannot_be_done_is_one_line(kept: Commands) -> None:
     for words, fault in (
-        (("rerun=nowhere",), "rerun=nowhere: no record.json there, nor in a receipts.zip"),
+        (("rerun=nowhere",), "nowhere: no record.json there; expected a run's folder"),
         ((f"rerun={SIMPLE}", "train.lr=0.1"), "train.lr=0.1: beside rerun=... only out, cache, "),
         ((f"rerun={SIMPLE}", "experiment=smoke"), "experiment=smoke: beside rerun=... only out, "),
         (("--multirun", f"rerun={SIMPLE}", "seed=1,2"), f"rerun={SIMPLE}: one run at a time"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults.runs import TINY, result, warm
+from faults.runs import TINY, inject, result, warm
 from support import composed, job_of
 
 from lra.config.cell import cell_of
@@ -22,9 +22,8 @@ from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import checkpoint, names, record
-from lra.runs import micro_batch, trainer
+from lra.runs import trainer
 from lra.runs.folder import run
-from lra.tools import rerun
 from lra.training import evaluate, fit
 
 SYSTEMS = [
@@ -57,7 +56,7 @@ def fork(job: tuple, fault: str = "") -> int:
         return child
     code = 99
     try:
-        os.environ["LRA_FAULT"] = fault
+        inject(fault)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1), os.dup2(silence, 2)
         code = {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
@@ -166,10 +165,9 @@ def test_killed_in_its_pretraining_and_after_it_the_end_is_the_same(reference) -
     job = prepared(*phase, "out=killed", "cache=killed")
     for fault, code in (
         ("step:6:kill", -signal.SIGKILL),
-        ("evaluation:1:term", 75),
-        ("micro-batch:4:term", 75),
+        ("evaluation:1:term", 143),
         ("step:9:kill", -signal.SIGKILL),  # of the training
-        ("step:3:term", 75),
+        ("step:3:term", 143),
     ):
         assert finish(fork(job, fault)) == code
     assert finish(fork(job)) == 0
@@ -197,7 +195,7 @@ def test_where_numbers_are_looked_at_later_the_end_is_the_same(reference, monkey
     for module in (fit, evaluate):
         monkeypatch.setattr(module, "is_asynchronous", lambda _: True)
     job = prepared("attention=performer", "attention.redraw_every=5", "precision=bf16", "out=behind")
-    for fault, code in (("step:6:kill", -signal.SIGKILL), ("micro-batch:5:term", 75), ("step:3:term", 75)):
+    for fault, code in (("step:6:kill", -signal.SIGKILL), ("step:5:term", 143), ("step:3:term", 143)):
         assert finish(fork(job, fault)) == code
     assert finish(fork(job)) == 0
     assert result("behind") == expected
@@ -210,12 +208,12 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize("point", ["file half written", "checkpoint written", "checkpoint listed"])
+@pytest.mark.parametrize("point", ["file written", "checkpoint listed"])
 def test_killed_while_a_checkpoint_is_written_beside_the_training_the_end_is_the_same(reference, point: str) -> None:
     expected = reference("attention=simple")
     job = prepared("attention=simple", "out=beside")
     assert finish(fork(job, f"{point}:3:kill")) == -signal.SIGKILL
-    assert finish(fork(job, "step:5:term")) == 75
+    assert finish(fork(job, "step:5:term")) == 143
     assert checkpoint.read(next(Path("beside").rglob("seed1"))) is not None
     assert finish(fork(job)) == 0
     assert result("beside") == expected
@@ -226,7 +224,7 @@ def test_killed_while_a_checkpoint_is_written_beside_the_training_the_end_is_the
 def test_a_disk_that_fills_up_beside_the_training_stops_it(reference) -> None:
     expected = reference("attention=simple")
     job = prepared("attention=simple", "out=beside")
-    assert finish(fork(job, "file half written:5:full")) == 2
+    assert finish(fork(job, "file written:5:full")) == 2
     assert finish(fork(job)) == 0
     assert result("beside") == expected
 
@@ -274,30 +272,9 @@ def test_a_signal_that_ends_the_waiting_does_not_end_what_is_written(
 @pytest.mark.usefixtures("reference")
 def test_a_time_limit_does_not_keep_a_run_from_its_test() -> None:
     system = ("attention=simple", "out=short", "train.minutes=0.0001")
-    assert finish(fork(prepared(*system[:2]), "step:30:usr1")) == 75
+    assert finish(fork(prepared(*system[:2]), "step:30:term")) == 143
     assert checkpoint.read(next(Path("short").rglob("seed1"))).step == 30
     assert finish(fork(prepared(*system))) == 0
-
-
-def test_what_auto_said_at_first_holds_to_the_end(reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers are those of a run that names them; the checkpoint and the record say them."""
-    auto = ("train.micro_batch=auto", "train.eval_batch=auto")
-    monkeypatch.setattr(micro_batch, "TOKENS", {"micro_batch": 2 * 31, "eval_batch": 11 * 31})
-    monkeypatch.setattr(micro_batch, "_examples", lambda tokens, _: tokens // 31)
-    job = prepared("attention=simple", *auto, "out=auto")
-    assert finish(fork(job, "step:9:term")) == 75
-    folder = next(Path("auto").rglob("seed1"))
-    environment = checkpoint.read(folder).state["course"]["environment"]
-    monkeypatch.setattr(micro_batch, "TOKENS", {"micro_batch": 31, "eval_batch": 31})
-    assert finish(fork(job)) == 0
-    made = record.read(folder / record.NAME)
-    assert made["auto"] == {"micro_batch": 2, "eval_batch": 11}
-    assert made["auto"].items() <= environment.items()
-    assert {made["config"]["train"][key] for key in made["auto"]} == {"auto"}
-    assert finish(fork(prepared("attention=simple", "train.micro_batch=2", "train.eval_batch=11", "out=named"))) == 0
-    named = next(Path("named").rglob("seed1"))
-    assert made["test"] == record.read(named / record.NAME)["test"]
-    assert rerun.comparable_results(made)["config"]["train"]["micro_batch"] == 2
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
@@ -331,7 +308,7 @@ def test_killed_at_random_instants_over_generations(reference, kills: int) -> No
         assert result(name) == expected
 
 
-POINTS = ["file opened", "file half written", "file written", "checkpoint written", "checkpoint listed"]
+POINTS = ["file written", "file renamed", "checkpoint listed"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -349,13 +326,7 @@ def test_killed_while_saving_no_generation_is_lost(reference, point: str) -> Non
 
 @pytest.mark.parametrize(
     ("point", "name", "code"),
-    [
-        ("step", "term", 75),
-        ("step", "usr1", 75),
-        ("step", "int", 130),
-        ("file half written", "int", 130),
-        ("checkpoint listed", "usr1", 75),
-    ],
+    [("step", "term", 143), ("step", "int", 130), ("file written", "int", 130), ("checkpoint listed", "term", 143)],
 )
 def test_a_signal_pauses_and_the_same_command_goes_on(reference, point: str, name: str, code: int) -> None:
     expected = reference("attention=simple")
@@ -369,26 +340,14 @@ def test_a_signal_pauses_and_the_same_command_goes_on(reference, point: str, nam
     assert record.read(folder / record.NAME)["resumes"] == 1
 
 
-def test_a_signal_pauses_within_a_step(reference) -> None:
-    """After the first of its three micro-batches, whose gradient is dropped."""
-    system = ("attention=performer", "attention.redraw_every=5")
-    expected = reference(*system)
-    job = prepared(*system, "out=paused")
-    assert finish(fork(job, "micro-batch:44:int")) == 130
-    folder = next(Path("paused").rglob("seed1"))
-    assert checkpoint.read(folder).step == 14
-    assert finish(fork(job)) == 0
-    assert result("paused") == expected
-
-
 @pytest.mark.parametrize("part", [1, 18, 31])
 def test_a_signal_pauses_within_an_evaluation(reference, part: int) -> None:
     """Its first part of 7, a middle one of the third evaluation, and one after the last step; asked again at once."""
     system = ("attention=performer", "attention.redraw_every=5", "train.eval_batch=5")
     expected = reference(*system)
     job = prepared(*system, "out=paused")
-    for fault in (f"evaluation:{part}:usr1", "evaluation:2:term"):
-        assert finish(fork(job, fault)) == 75
+    for fault, code in ((f"evaluation:{part}:int", 130), ("evaluation:2:term", 143)):
+        assert finish(fork(job, fault)) == code
         folder = next(Path("paused").rglob("seed1"))
         assert checkpoint.read(folder).step == min(30, 7 * (1 + (part - 1) // 7))
     assert finish(fork(job)) == 0
@@ -406,7 +365,7 @@ def test_time_limits_pause(reference) -> None:
 @pytest.mark.usefixtures("reference")
 def test_a_time_limit_that_is_shorter_than_an_evaluation_gets_on() -> None:
     system = ("attention=simple", "train.eval_batch=5", "out=short")
-    assert finish(fork(prepared(*system), "evaluation:2:usr1")) == 75
+    assert finish(fork(prepared(*system), "evaluation:2:term")) == 143
     folder = next(Path("short").rglob("seed1"))
     places = []
     for _ in range(3):
@@ -419,18 +378,18 @@ def test_a_time_limit_that_is_shorter_than_an_evaluation_gets_on() -> None:
 def test_a_full_disk_stops_the_run_and_keeps_what_is_there(reference) -> None:
     expected = reference("attention=simple")
     job = prepared("attention=simple", "out=full")
-    assert finish(fork(job, "file half written:9:full")) == 2
+    assert finish(fork(job, "file written:9:full")) == 2
     assert finish(fork(job)) == 0
     assert result("full") == expected
 
 
 def test_other_conditions_are_refused_unless_inexact_is_wanted(reference, capfd: pytest.CaptureFixture) -> None:
     reference("attention=simple")
-    assert finish(fork(prepared("attention=simple", "out=paused"), "step:9:term")) == 75
+    assert finish(fork(prepared("attention=simple", "out=paused"), "step:9:term")) == 143
     with pytest.raises(UserError, match=r"another configuration \(train.micro_batch: 3 there, 2 now\)"):
         run(job_of(*prepared("attention=simple", "out=paused", "train.micro_batch=2")))
     settings = prepared("attention=simple", "out=paused", "threads=2")
-    with pytest.raises(UserError, match=r"other conditions \(threads: 1, then 2\); resume=inexact goes on"):
+    with pytest.raises(UserError, match=r"other conditions \(threads: 1, then 2\); resume=inexact resumes it"):
         run(job_of(*settings))
     torch.set_num_threads(1)
     with pytest.raises(UserError, match="another configuration"):
@@ -519,16 +478,15 @@ def test_a_forgotten_buffer_would_be_seen(reference, monkeypatch: pytest.MonkeyP
 
 
 def test_a_save_that_is_not_atomic_would_be_seen(reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lra.core import fault_points
-
     def torn(path: Path, value: dict) -> None:
         text = json.dumps(value)
         path.write_text(text[: len(text) // 2])
-        fault_points.point("torn")
+        if '"step": 8' in text:
+            os.kill(os.getpid(), signal.SIGKILL)
         path.write_text(text)
 
     monkeypatch.setattr(checkpoint, "write_json", torn)
     reference("attention=simple")
     job = prepared("attention=simple", "out=mutant")
-    assert finish(fork(job, "torn:2:kill")) == -signal.SIGKILL
+    assert finish(fork(job)) == -signal.SIGKILL
     assert finish(fork(job)) == 2

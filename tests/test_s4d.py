@@ -105,21 +105,6 @@ def test_skip_gelu_and_projection_follow() -> None:
     torch.testing.assert_close(mixer(x), gelu, rtol=1e-12, atol=1e-12)
 
 
-def test_language_models_see_nothing_later() -> None:
-    """Over several chunks, to the last bit."""
-    mixer, x = s4d(causal=True, dim=2), noise(1, 2 * CHUNK + 9, 2)
-    jacobian = torch.autograd.functional.jacobian(lambda x: mixer(x).sum(dim=-1)[0], x)[:, 0].abs().sum(dim=-1)
-    assert not jacobian.triu(1).any()
-    assert jacobian[-1, 0] > 0
-
-
-def test_padding_is_exactly_nothing() -> None:
-    mixer, x, mask = s4d(), noise(3, 41, 5), mask_of([41, 7, 0], 41)
-    mask[0, 3:9] = False
-    garbage = torch.where(mask.unsqueeze(-1), x, torch.full_like(x, torch.inf))
-    torch.testing.assert_close(mixer(garbage, mask), mixer(x * mask.unsqueeze(-1)), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("b", ["ones", "normal"])
 @pytest.mark.parametrize("copies", [1, 2, 6])
 def test_a_trained_b_multiplies_c_and_copies_serve_channels_side_by_side(b: str, copies: int) -> None:
@@ -171,17 +156,6 @@ def test_every_mode_decays_whatever_the_parameters_are() -> None:
         parameter.data = 3 * noise(*parameter.shape, seed=seed)
     rate, _ = mixer.modes()
     assert (rate.exp().abs() < 1).all()
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("out_proj", [True, False])
-def test_counts_its_parameters(causal: bool, out_proj: bool) -> None:
-    """D = 5, N = 6, with a qkv_dim that is not the width, which plays no part."""
-    mixer = s4d(causal=causal, out_proj=out_proj)
-    steps, a, skip, c, out = 5, 2 * 15, 5, 2 * 15, 30
-    expected = steps + a + skip + (1 if causal else 2) * c + out * out_proj
-    assert sum(parameter.numel() for parameter in mixer.parameters()) == expected
-    assert mixer.shape.projections + mixer.extra_parameters == expected
 
 
 class Largest(TorchDispatchMode):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import composed, mixer_of, noise
+from support import mixer_of, noise
 from torch import Tensor
 
 from lra.ops.random_features import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
@@ -396,34 +396,3 @@ def test_redraws(name: str) -> None:
     for other in (drawn(1, 3), drawn(2, 0), drawn(1, 0, layer=1)):
         assert other.shape == first.shape
         assert not torch.equal(other, first)
-
-
-@pytest.mark.parametrize(
-    ("name", "task", "features", "extra"),
-    [
-        ("gmm_rks", "listops", 1025, 16_640),
-        ("gmm_rks", "text", 129, 16_640),
-        ("gmm_rks", "matching", 257, 16_640),
-        ("gmm_rks", "acl_matching", 257, 16_640),
-        ("gmm_prf", "text", 256, 512),
-        ("gmm_prf", "matching", 128, 512),
-        ("fastfood_rks", "text", 129, 192),
-        ("fastfood_prf", "text", 64, 192),
-        ("generative_rks", "listops", 513, 33_600),
-        ("generative_rks", "text", 513, 54_464),
-        ("generative_rks", "matching", 257, 33_600),
-        ("generative_prf", "listops", 127, 33_600),
-        ("generative_prf", "text", 127, 54_464),
-        ("generative_prf", "acl_matching", 63, 33_600),
-    ],
-)
-def test_the_released_sizes(name: str, task: str, features: int, extra: int) -> None:
-    """Features and parameters of the released code, at 4 heads of 64."""
-    mixer = mixer_of(name, f"task={task}", dim=256, qkv_dim=256, heads=4)
-    q = noise(1, 4, 2, 64)
-    assert mixer.features(q, q, None)[0].shape[-1] == features
-    assert mixer.extra_parameters == extra
-
-
-def test_the_smoothing_of_text() -> None:
-    assert composed("attention=gmm_rks", "task=text")["attention"]["smoothing"] == 0.36

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +50,7 @@ def test_documents_of_one_length_are_compared_with_what_the_task_says(tmp_path: 
                 writer.add(0, np.arange(1, length + 1))
 
     place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
-    expected = "stub: fixed_length=True, .* 5 tokens; val document 1 has 3, 1 of 2 differ"
+    expected = "stub: fixed_length=True .* 5 tokens; val document 1 has 3, 1 of 2 differ"
     with pytest.raises(UserError, match=expected):
         prepared(place, facts(max_len=5, fixed_length=True), {"task": "stub"}, make, lambda splits: {})
     prepared(place, facts(max_len=5), {"task": "stub"}, make, lambda splits: {})
@@ -213,23 +212,6 @@ def test_windows_of_a_stream() -> None:
     assert len(LMWindows(**stored, context=11, stride=1)) == 0
 
 
-def test_without_raw_data_any_cache_of_the_same_options_serves(tmp_path: Path) -> None:
-    def task(raw: dict | None, option: int = 1) -> Task:
-        def make(writers: dict[str, Writer], staging: Path) -> str:
-            for writer in writers.values():
-                writer.add(0, np.array([1, 1 + option]))
-            return "made up"
-
-        place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
-        identity = {"task": "stub", "option": option, "raw": raw}
-        return prepared(place, facts(), identity, make, lambda splits: {})
-
-    first = task({"name": "a.gz", "bytes": 7})
-    assert task(None).folder == first.folder
-    assert task({"name": "a.gz", "bytes": 8}).folder != first.folder
-    assert task(None, option=2).folder != first.folder
-
-
 # ---------------------------------------------------------------- whose data a cache holds
 
 
@@ -265,22 +247,15 @@ def test_the_only_cache_serves_without_raw_data_and_is_said(tmp_path: Path, capf
     for _ in range(2):
         assert of_raw(tmp_path, None).folder == folder
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith("stub: no raw data are at hand")
-    assert "a.gz (aaaaaaaaaaaa)" in line
+    assert str(folder) in line
 
 
 def test_without_raw_data_one_of_several_caches_is_not_guessed(tmp_path: Path) -> None:
-    folders = [of_raw(tmp_path, stamp("a.gz", sha), token).folder for token, sha in ((1, "a"), (2, "b"))]
+    for token, sha in ((1, "a"), (2, "b")):
+        of_raw(tmp_path, stamp("a.gz", sha), token)
     with pytest.raises(UserError, match="2 caches of different data") as error:
         of_raw(tmp_path, None)
-    assert all(str(folder) in str(error.value) for folder in folders)
-    assert "\n" not in str(error.value)
-
-
-def test_caches_of_equal_content_serve_without_raw_data(tmp_path: Path) -> None:
-    """Two sources of the same examples."""
-    folders = [of_raw(tmp_path, stamp(name, sha)).folder for name, sha in (("a.gz", "a"), ("a.jsonl", "b"))]
-    assert of_raw(tmp_path, None).folder in folders
+    assert str(tmp_path / "stub") in str(error.value)
 
 
 def test_a_data_folder_without_the_data_takes_no_cache(tmp_path: Path) -> None:
@@ -293,15 +268,13 @@ def test_a_data_folder_without_the_data_takes_no_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.mkdir(), "found a folder"),
-        (os.mkfifo, "found a FIFO"),
-        (lambda path: path.symlink_to("elsewhere"), "found a symbolic link"),
-        (lambda path: path.write_text("[" * 100_000), "nested deeper"),
-        (lambda path: path.write_text("9" * 5_000), "Exceeds the limit"),
+        (lambda path: path.mkdir(), "expected a regular file"),
+        (os.mkfifo, "expected a regular file"),
+        (lambda path: path.symlink_to("elsewhere"), "(expected a regular file|found no)"),
         (lambda path: path.write_bytes(b"\x00\xff"), "damaged"),
         (lambda path: path.write_text("[]"), "damaged"),
     ],
-    ids=["folder", "FIFO", "link", "deep", "long number", "bytes", "list"],
+    ids=["folder", "FIFO", "link", "bytes", "list"],
 )
 @pytest.mark.usefixtures("impatient")
 def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
@@ -311,40 +284,9 @@ def test_what_is_no_manifest_is_named(tmp_path: Path, make: Callable[[Path], Non
     else:
         manifest.unlink()
     make(manifest)
-    with pytest.raises(UserError, match=f"manifest.json: damaged: .*{message}|manifest.json: {message}") as error:
+    with pytest.raises(UserError, match=message) as error:
         build(tmp_path, tmp_path / "log")
     assert "\n" not in str(error.value)
-
-
-# ---------------------------------------------------------------- several hosts
-
-
-def test_hosts_that_share_no_locks_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = build(tmp_path / "first", tmp_path / "log").folder.name
-    local, foreign = (tmp_path / "stub" / f".{name}.{host}.12ab.tmp" for host in ("here", "elsewhere"))
-    local.mkdir(parents=True)
-    foreign.mkdir()
-    monkeypatch.setattr("platform.node", lambda: "here")
-    monkeypatch.setattr("lra.core.locks.of_one_host", lambda path: "nolock")
-    build(tmp_path, tmp_path / "log")
-    assert (local.exists(), foreign.exists()) == (False, True)
-
-
-def test_another_host_that_finishes_first_is_no_error(tmp_path: Path) -> None:
-    """It shares no lock with this one: both build, and one of the two caches stays."""
-
-    def make(writers: dict[str, Writer], staging: Path) -> str:
-        shutil.copytree(whole, tmp_path / "stub" / whole.name)
-        for split, count in (("train", 5), ("val", 3), ("test", 2)):
-            for number in range(count):
-                writers[split].add(number, np.arange(3 * number + 1, 3 * number + 4))
-        return "made up"
-
-    whole = build(tmp_path / "other", tmp_path / "log").folder
-    place = Place(cache=tmp_path, data_dir=None, workers=1, progress=lambda done, total: None)
-    task = prepared(place, facts(), {"task": "stub", "examples": 5}, make, lambda splits: {"one": 5.0})
-    assert task.folder == tmp_path / "stub" / whole.name
-    assert not list(tmp_path.glob("stub/.*.tmp"))
 
 
 # ---------------------------------------------------------------- data that contradict themselves

@@ -2,32 +2,22 @@
 
 import json
 import os
-import platform
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import DictConfig
-from support import Commands, composed, strip_times, stub_task
+from support import Commands, strip_times
 from sweeps import PLUGINS, SIX, SMOKE, installed, launcher, left
 
-import lra.cli.command
 from lra.cli import sweep, train
-from lra.cli.report import main as report
-from lra.config.settings import settings_of
-from lra.core import locks
 from lra.records import record
-from lra.records.names import CONFIG, LOCK
-from lra.runs import estimate
-from lra.runs.build import Job, assemble
+from lra.records.names import CONFIG
+from lra.runs import trainer
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
-
-pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
@@ -56,38 +46,13 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tm
     assert set(codes) <= {0, 75}, errors
     assert 0 in codes, "the last to end saw everything finished"
     for code, error in zip(codes, errors, strict=True):
-        assert "6 of 6 runs finished" in error if code == 0 else ": at work elsewhere (" in error
+        assert "6 of 6 runs finished" in error if code == 0 else "another process holds" in error
     trained = [line for number in range(3) for line in (tmp_path / f"{number}.out").read_text().splitlines()]
     assert sum("test accuracy" in line for line in trained if line.startswith("[")) == 6
     assert len(left(Path("runs"))) == 6
     code, _, err = cli(train.main, *SIX)
     assert code == 0
     assert err.count("nothing to do") == 6
-
-
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
-def test_a_signal_between_two_runs_ends_the_sweep_with_its_report(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: int
-) -> None:
-    honest, before = train._command, signal.getsignal(number)
-
-    def run_and_signal(cfg: DictConfig) -> str:
-        outcome = train.train(cfg)
-        os.kill(os.getpid(), number)
-        return outcome
-
-    monkeypatch.setattr(train, "_command", lra.cli.command.command("train", run_and_signal, sweep.run))
-    code, out, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
-    assert code == expected
-    assert f"lra-train: paused ({number.name}); the same command goes on\n" in err
-    assert err.endswith("1 of 3 runs finished, 2 waiting\n")
-    assert "# Results: runs" in out
-    assert "1/3, 2 missing" in Path("runs/README.md").read_text()
-    assert "Traceback" not in err
-    assert signal.getsignal(number) == before
-    monkeypatch.setattr(train, "_command", honest)
-    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
-    assert (code, err.count("nothing to do")) == (0, 1)
 
 
 @pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
@@ -97,17 +62,18 @@ def test_a_signal_within_a_run_ends_the_sweep(
     """With one job at once joblib has no workers: a run is in the driver, which starts no other after it."""
     if extra:
         launcher("joblib")
-    run = train.run
+    on_step = trainer._Observer.on_step
 
-    def signalled(job: Job) -> str:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return run(job)
+    def signalled(observer: trainer._Observer, step: int, *rest: object) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        on_step(observer, step, *rest)
 
-    monkeypatch.setattr(train, "run", signalled)
+    monkeypatch.setattr(trainer._Observer, "on_step", signalled)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT, *extra)
-    assert (code, err.count("stopped before its first step (SIGTERM)")) == (75, 1)
-    assert len(list(Path("runs").rglob(CONFIG))) <= 1
-    assert err.splitlines()[-1].startswith("0 of 3 runs finished")
+    assert (code, err.count("paused (SIGTERM)")) == (143, 1), err
+    assert len(list(Path("runs").rglob(CONFIG))) == 1
+    assert "0 of 3 runs finished, 1 paused, 2 waiting" in err
 
 
 def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
@@ -152,145 +118,6 @@ def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> Non
     assert [json.loads(path.read_text())["full_pattern"] for path in Path("runs").rglob(record.NAME)] == [True]
 
 
-def test_a_sweep_says_what_it_costs_and_a_long_one_must_be_meant(cli: Commands) -> None:
-    line = ("--multirun", "experiment=smoke", "out=runs", "seed=1,2")
-    code, _, err = cli(train.main, *line, *SHORT, "max_hours=1e-9")
-    assert code == 2
-    assert re.search(r"2 runs, 2.9e\+03 tokens in training, about \S+ minutes .* more than max_hours=1e-09", err)
-    assert not Path("runs").exists()
-    code, _, err = cli(train.main, *line, *SHORT, "train.micro_batch=auto", "max_hours=1e-9")
-    assert (code, "could not be measured" in err) == (2, False)
-    code, _, err = cli(train.main, *line, *SHORT, "max_hours=null")
-    assert code == 0
-    assert "2 runs, 2.9e+03 tokens in training" in err
-
-
-def test_a_sweep_that_has_begun_goes_on_however_long_it_is(cli: Commands) -> None:
-    line = ("--multirun", "experiment=smoke", "out=runs", "train.steps=60", "train.eval_every=30")
-    code, _, err = cli(train.main, *line, "seed=1", "train.minutes=1e-9")
-    assert (code, "1 paused" in err) == (75, True)
-    code, _, err = cli(train.main, *line, "seed=1,2", "max_hours=1e-9")
-    assert (code, "more than max_hours=1e-09" in err) == (2, True)
-    code, _, err = cli(train.main, *line, "seed=1", "max_hours=1e-9")
-    assert (code, "1 of 1 runs finished" in err) == (0, True), err
-
-
-@pytest.mark.parametrize(
-    ("system", "shares"),
-    [
-        ("simple", ("task.val_size=3000", "train.steps=20", "train.eval_every=1")),
-        ("transformer", ("train.steps=100", "train.eval_every=100", "model.depth=4")),
-    ],
-)
-def test_the_estimate_is_what_a_run_takes(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, system: str, shares: tuple[str, ...]
-) -> None:
-    """Where evaluation is most of it, and where training is; within a factor of three, by the time of this process on
-    the processor, whatever else the machine does."""
-    for clock in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, clock, time.process_time)
-    line = (*SMOKE, f"system={system}", *shares)
-    code, _, err = cli(train.main, *line)
-    assert code == 0, err
-    said = 60 * float(re.search(r"about (\S+) minutes", err)[1])
-    [path] = Path("runs").rglob(record.NAME)
-    seconds = record.read(path)["seconds"]
-    took = sum(seconds.values())
-    most = seconds["evaluate" if system == "simple" else "train"]
-    assert most > 0.7 * took, "an estimate of the other part alone is off by more"
-    assert took / 3 < said < 3 * took, (said, took)
-
-
-def test_one_example_is_measured_with_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last block reads the CLS alone and costs little: 0.06 s, where the others take 0.37 s each."""
-    settings = settings_of(composed("task=listops", "model.depth=6", "model.dim=16", "model.heads=2"))
-    work = estimate.Work(settings=settings, system=assemble(settings), folders=[])
-    monkeypatch.setattr(estimate, "_training", lambda model, *_: 0.06 + 0.37 * (len(model.blocks) - 1))
-    trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23  # 23 examples, every 50 of 15,000 steps, the test twice
-    expected = (0.06 + 0.37 * 5) * (trained + evaluated / 3)
-    assert settings.train["eval_every"] == 50
-    assert [*estimate._seconds(work, stub_task(), 0.1)] == pytest.approx([expected, expected])
-
-
-def test_a_first_pass_that_is_far_slower_than_the_next_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """7 s for the first example, 0.25 s for each after it: what is told first is told anew. In evaluation 0.125 s."""
-    settings = settings_of(composed("task=listops", "model.depth=1", "model.dim=16", "model.heads=2"))
-    work = estimate.Work(settings=settings, system=assemble(settings), folders=[])
-    first = iter([7.0])
-    monkeypatch.setattr(estimate, "_training", lambda *_: next(first, 0.25))
-    monkeypatch.setattr(estimate, "_evaluation", lambda *_: 0.125)
-    trained, evaluated = 15_000 * 32, 300 * 23 + 2 * 23
-    in_one_example = [second * (trained + evaluated / 3) for second in (7.0, 0.25)]
-    expected = [*in_one_example, 0.25 * trained + 0.125 * evaluated]
-    assert [*estimate._seconds(work, stub_task(), 0.5)] == pytest.approx(expected)
-
-
-def test_what_a_pass_costs_whatever_it_reads_does_not_count_for_every_example() -> None:
-    """A pass over n examples takes 8 + n seconds: with 32 of them 1.25 each, as soon as there is time for so many."""
-    passes = []
-
-    def measure(most: int) -> float:
-        passes.append(most)
-        return (8 + most) / most
-
-    assert estimate._each(measure, most=32, share=1000) == 1.25
-    assert passes == [1, 1, 2, 4, 8, 16, 32]
-    assert estimate._each(measure, most=3, share=1000) == 11 / 3
-    assert estimate._each(measure, most=32, share=9) == 9
-
-
-def test_what_cannot_be_measured_is_reckoned_from_its_flops(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At an assumed speed it is allowed or refused like anything else."""
-    monkeypatch.setattr(estimate, "SECONDS", 0.0)
-    code, out, err = cli(train.main, "experiment=smoke", "describe=true")
-    facts = json.loads(out)
-    line = (*SMOKE, "train.steps=10", "task.val_size=31", "task.test_size=37", "train.eval_every=5")
-    code, _, err = cli(train.main, *line, "seed=1,2", "max_hours=1e-9")
-    assert (code, Path("runs").exists()) == (2, False)
-    batch = composed("experiment=smoke")["train"]["batch_size"]
-    flops = facts["flops_per_step"] * (10 + (2 * 31 + 2 * 37) / 3 / batch)
-    said = float(re.search(r"about (\S+) minutes of this machine", err)[1])
-    assert said == pytest.approx(2 * flops / 1e10 / 60, rel=0.06)
-    assert "1 of 1 cells could not be measured in 0.0 s: reckoned from their FLOPs at an assumed speed" in err
-    assert "say max_hours=null" in err
-
-
-def test_the_estimate_counts_what_is_not_done(cli: Commands) -> None:
-    line = (*SMOKE, *SHORT, "system=simple,linear")
-    assert cli(train.main, *line, "seed=1,2")[0] == 0
-    assert "4 runs, 5.8e+03 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
-    assert "0 runs, 0 tokens" in cli(train.main, *line, "seed=1,2,3,4")[2]
-
-
-def test_a_run_that_was_refused_before_its_first_step_has_not_begun(tmp_path: Path) -> None:
-    """Its folder is there, and all its work is left, for which `max_hours` still has to be meant."""
-    settings = settings_of(composed("experiment=smoke"))
-    (tmp_path / "error.log").write_text("no such data")
-    work = estimate.Work(settings=settings, system=assemble(settings), folders=[tmp_path, tmp_path / "new"])
-    assert (work.not_begun, work.left) == (2, 2.0)
-
-
-def test_the_estimate_of_a_run_that_goes_on_counts_what_is_left(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In tokens and in time; one whose list of checkpoints is damaged counts as a whole one, and says so itself."""
-    monkeypatch.setattr("lra.runs.budget.LONG", 0)
-    monkeypatch.setattr(estimate, "SECONDS", 0.0)
-    line = ("experiment=smoke", "out=runs", *SHORT, "train.steps=4", "train.eval_every=4", "max_hours=null")
-    assert cli(train.main, *line, "train.minutes=1e-9")[0] == 75
-    [index] = Path("runs").rglob("checkpoint.json")
-    assert json.loads(index.read_text())["generations"][0]["step"] == 1
-    monkeypatch.setattr(train, "run", lambda job: "finished")
-
-    def said(*words: str) -> list[float]:
-        err = cli(train.main, *line, *words)[2]
-        return [float(value) for value in re.search(r"(\S+) tokens in training, about (\S+) minutes", err).groups()]
-
-    whole = said("seed=2")
-    for words in ((), ("--multirun", "seed=1")):
-        assert said(*words) == pytest.approx([3 / 4 * value for value in whole], rel=0.06)
-    index.write_text("{}")
-    assert said() == whole
-
-
 TRIED_AGAIN = [
     ("failed", "failed", 1),
     ("failed", "none", 0),
@@ -303,14 +130,14 @@ TRIED_AGAIN = [
 
 
 def test_which_runs_are_tried_again(cli: Commands) -> None:
-    """By the same command, and counted in what it says it will cost."""
+    """By the same command."""
     line = (*SMOKE, *SHORT, "checkpoint.steps=2", "seed=1,2")
     assert cli(train.main, *line)[0] == 0
     folder = Path("runs/listops/paper/simple/simple/seed2")
     for status, retry, runs in TRIED_AGAIN:
         record.write(folder, {**record.read(folder / record.NAME), "status": status, "reason": "so it was"})
-        code, _, err = cli(train.main, *line, f"retry={retry}")
-        assert re.search(rf"\b{runs} runs?, ", err), (status, retry)
+        code, out, err = cli(train.main, *line, f"retry={retry}")
+        assert out.count(": test accuracy") == runs, (status, retry)
         assert code == (1 if status != "finished" and not runs else 0), (status, retry)
         assert ("1 of 2 runs finished" if code else "2 of 2 runs finished") in err
         assert (f"{folder}: {status}: so it was" in err) == bool(code)
@@ -325,28 +152,10 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
     assert (folder / "checkpoint.json").exists()
     code, _, err = cli(train.main, *line, "retry=all")
     assert code == 1
-    assert "goes on from step" not in err
+    assert "resumes from step" not in err
     again = record.read(folder / record.NAME)
     assert strip_times(again) == strip_times(first)
     assert again["resumes"] == 0
-
-
-def test_a_status_says_where_and_why(cli: Commands) -> None:
-    line = (*SMOKE, *SHORT, "seed=1,2,3")
-    assert cli(train.main, *line)[0] == 0
-    folder = Path("runs/listops/paper/simple/simple")
-    record.write(
-        folder / "seed2", {**record.read(folder / "seed2" / record.NAME), "status": "failed", "reason": "fire"}
-    )
-    (folder / "seed3" / record.NAME).unlink()
-    with locks.hold(folder / "seed3" / LOCK, 0):
-        code, out, _ = cli(report, "runs", "--once")
-    assert code == 0
-    assert out.startswith("1 running, 1 failed, 1 finished")
-    lines = [" ".join(line.split()) for line in out.splitlines()]
-    run = "listops/paper/simple/simple/seed"
-    assert f"running {run}3 {platform.node()}, process {os.getpid()}" in lines
-    assert f"failed {run}2 fire" in lines
 
 
 def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

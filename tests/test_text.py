@@ -1,8 +1,6 @@
 """Text: every source gives the same bytes, and plain readings of the raw files agree."""
 
 import os
-import shutil
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,6 @@ from imdb import (
     LAYOUTS,
     Reviews,
     as_archive,
-    as_compressed_json_lines,
-    as_folder,
     as_json_lines,
     by_file,
     expected,
@@ -114,50 +110,6 @@ def test_every_option_has_a_cache_of_its_own(
     assert np.diff(task.train.offsets).max() == task.max_len
 
 
-def flipped(reviews: Reviews) -> Reviews:
-    """The same texts with the other labels."""
-    return {split: [(1 - label, review) for label, review in rows] for split, rows in reviews.items()}
-
-
-@pytest.mark.parametrize("write", [as_json_lines, as_compressed_json_lines, as_folder])
-def test_data_of_the_same_names_and_sizes_are_told_apart(tmp_path: Path, reviews: Reviews, write: Callable) -> None:
-    tasks = []
-    for number, data in enumerate((reviews, flipped(reviews))):
-        write(tmp_path / str(number), data)
-        tasks.append(imdb().build(place(tmp_path / "cache", tmp_path / str(number))))
-    assert tasks[0].folder != tasks[1].folder
-    assert stored(tasks[1].train) == expected(flipped(reviews)["train"], 37)
-
-
-def test_an_edit_of_the_same_size_is_read(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    imdb().build(place(tmp_path / "cache", tmp_path))
-    path = tmp_path / "test.jsonl"
-    path.write_text(path.read_text().replace('"label": 1', '"label": 7', 1))
-    with pytest.raises(UserError, match=r"test.jsonl:\d+: label 7, expected 0"):
-        imdb().build(place(tmp_path / "cache", tmp_path))
-
-
-def test_an_edited_review_of_the_folder_is_read(tmp_path: Path, reviews: Reviews) -> None:
-    as_folder(tmp_path, reviews)
-    first = imdb().build(place(tmp_path / "cache", tmp_path))
-    path = next((tmp_path / "imdb" / "aclImdb" / "train" / "neg").glob("*.txt"))
-    path.write_bytes(path.read_bytes()[::-1])
-    assert imdb().build(place(tmp_path / "cache", tmp_path)).digest != first.digest
-    assert first.source["sha256"].keys() == {"aclImdb"}
-
-
-def test_an_empty_data_folder_is_named_whatever_is_cached(
-    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    as_json_lines(tmp_path / "data", reviews)
-    imdb().build(place(tmp_path / "cache", tmp_path / "data"))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=rf"not in {tmp_path / 'empty'}, .* Put there: aclImdb_v1.tar.gz"):
-        imdb().build(place(tmp_path / "cache", tmp_path / "empty"))
-
-
 @pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
 def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) -> None:
     settings = SimpleNamespace(cache=str(tmp_path), data_dir=data_dir, workers=1)
@@ -177,17 +129,6 @@ def test_verify_reads_the_raw_data_again(cli: Commands, reviews: Reviews) -> Non
     code, _, err = cli(prepare.main, *options, "verify=true")
     assert code == 2
     assert "label 7, expected 0" in err
-
-
-def test_length_costs_no_memory(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    imdb(max_length=10**9).build(place(tmp_path / "cache", tmp_path))  # what it imports is not measured
-    shutil.rmtree(tmp_path / "cache")
-    tracemalloc.start()
-    imdb(max_length=10**9).build(place(tmp_path / "cache", tmp_path))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10 * 2**20
 
 
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:

@@ -1,8 +1,5 @@
 """Text: bad input is refused, and the file and the line are named."""
 
-import os
-import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +20,6 @@ from imdb import (
 )
 
 from lra.core.errors import UserError
-from lra.data import readers
 
 
 def refused(tmp_path: Path, message: str) -> None:
@@ -54,28 +50,10 @@ def test_one_review_too_many_is_an_error(tmp_path: Path, reviews: Reviews) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["../aclImdb/train/neg/0_1.txt", "aclImdb/train/neg/../../../0_1.txt", "/aclImdb/train/neg/0_1.txt"]
-)
-def test_a_member_that_leaves_the_folder_is_refused(tmp_path: Path, reviews: Reviews, name: str) -> None:
-    write_archive(tmp_path / "data", [(name, b"x"), *by_file(reviews)])
-    refused(tmp_path, "member '.*0_1.txt' leaves the folder")
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
-def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: bytes) -> None:
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "aclImdb_v1.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo("aclImdb/train/neg/0_1.txt")
-        member.type, member.linkname = kind, "secret"
-        archive.addfile(member)
-    refused(tmp_path, "member 'aclImdb/train/neg/0_1.txt' is a link or a device")
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
         ('{"label": 0, "text": "a', "not JSON"),
-        ('["label", "text"]', "field 'label' is .*, expected int"),
+        ('["label", "text"]', "\\['label', 'text'\\], expected an object"),
         ('{"label": 0}', "field 'text' is None, expected str"),
         ('{"label": "0", "text": "a"}', "field 'label' is '0', expected int"),
         ('{"label": true, "text": "a"}', "field 'label' is True, expected int"),
@@ -83,28 +61,16 @@ def test_a_link_or_a_device_in_the_archive_is_refused(tmp_path: Path, kind: byte
         ('{"label": -1, "text": "a"}', "label -1, expected 0"),
         ('{"label": 1, "text": ""}', "an empty text, expected words"),
         ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
-        ('{"label": 1, "text": "' + "a" * 1000 + '"}', "a line of more than 1,000 bytes"),
-        ("", "not JSON"),
         ('{"label": 1, "text": "a", "b": ' + 400 * "[" + 400 * "]" + "}", "not JSON: nested deeper than"),
         ('{"label": ' + "9" * 900 + ', "text": "a"}', "label 99999999"),
     ],
 )
-def test_a_bad_line_is_named(
-    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch, line: str, message: str
-) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
+def test_a_bad_line_is_named(tmp_path: Path, reviews: Reviews, line: str, message: str) -> None:
     as_json_lines(tmp_path / "data", reviews)
     path = tmp_path / "data" / "test.jsonl"
     rows = path.read_text().splitlines()
     path.write_text("\n".join([*rows[:4], line, *rows[4:]]) + "\n")
     refused(tmp_path, f"test.jsonl:5: {message}")
-
-
-def test_a_review_of_gigabytes_is_refused(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1000)
-    for write in (as_archive, as_folder):
-        write(tmp_path / write.__name__ / "data", {**reviews, "train": [*reviews["train"][:-1], (0, "a" * 1001)]})
-        refused(tmp_path / write.__name__, "train/neg/12_7.txt: more than 1,000 bytes")
 
 
 @pytest.mark.parametrize("write", [as_archive, as_folder, as_parquet])
@@ -160,20 +126,3 @@ def test_without_data_and_network_it_is_said_what_to_put_where(
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: aclImdb_v1.tar.gz")
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", ["aclImdb_v1.tar.gz", "aclImdb", "imdb/train.jsonl", "aclImdb/train/neg/5_7.txt"])
-def test_a_pipe_is_no_data(tmp_path: Path, reviews: Reviews, name: str) -> None:
-    as_json_lines(tmp_path / "data", reviews)
-    if "/" in name:
-        as_folder(tmp_path / "data" / "..", reviews)
-        (tmp_path / "imdb" / "aclImdb").rename(tmp_path / "data" / "aclImdb")
-    path = tmp_path / "data" / name
-    path.unlink(missing_ok=True)
-    path.parent.mkdir(exist_ok=True)
-    os.mkfifo(path)
-    if name == "imdb/train.jsonl":
-        (tmp_path / "data" / "test.jsonl").rename(tmp_path / "data" / "imdb" / "test.jsonl")
-        shutil.rmtree(tmp_path / "data" / "aclImdb")
-    refused(tmp_path, f"{name}: expected a regular file, found a FIFO")

@@ -20,14 +20,13 @@ pytestmark = pytest.mark.usefixtures("logging")
 
 def test_wandb_is_told_what_the_run_is(wandb) -> None:
     stand_in = wandb()
-    assert perform("logger=wandb", "logger.wandb.tags=[a,b]", "logger.wandb.init_seconds=7") == "finished"
+    assert perform("logger=wandb", "logger.wandb.tags=[a,b]") == "finished"
     told = stand_in.told
-    assert told["group"] == "runs/listops/paper/simple/simple"
+    assert told["group"] == "listops simple/simple (paper)"
     assert (told["name"], told["job_type"]) == ("listops simple/simple (paper) seed 1", "train")
     assert told["tags"] == ["a", "b"]
     assert (told["mode"], told["project"], told["entity"]) == ("offline", "lra", None)
     assert told["config"] == json.loads((FOLDER / CONFIG).read_text())
-    assert told["settings"]["init_timeout"] == 7
     assert told["exit_code"] == 0
     assert stand_in.lines == [(line["step"], shown(line)) for line in metrics()]
     chosen = record.read(FOLDER / record.NAME)["test"]["best_val"]
@@ -45,9 +44,8 @@ def test_seeds_share_a_group_and_nothing_else(wandb) -> None:
         assert perform("logger=wandb", "train.steps=5", *overrides) == "finished"
         told.append(stand_in.told)
     assert len({run["id"] for run in told}) == 4
-    assert told[0]["group"] == told[1]["group"] == "runs/listops/paper/simple/simple"
-    assert told[2]["group"] == "runs/listops/paper/softmax/transformer"
-    assert told[3]["group"] == "elsewhere/listops/paper/simple/simple"
+    assert told[0]["group"] == told[1]["group"] == told[3]["group"] == "listops simple/simple (paper)"
+    assert told[2]["group"] == "listops softmax/transformer (paper)"
     assert told[1]["name"] == "listops simple/simple (paper) seed 2"
 
 
@@ -91,15 +89,7 @@ def test_a_run_that_is_done_or_refused_is_not_logged_again(wandb) -> None:
     assert not list(FOLDER.glob("events*"))
 
 
-def test_online_without_a_key_nobody_is_asked_for_one(wandb, capfd: pytest.CaptureFixture) -> None:
-    stand_in = wandb()
-    assert perform("logger=wandb", "logger.wandb.mode=online") == "finished"
-    assert stand_in.called == ["login"]
-    assert "logger.wandb: RuntimeError: no API key; set WANDB_API_KEY" in capfd.readouterr().err
-
-
 KEY = "canary" * 7
-PATIENT = "logger.wandb.patience=60"  # where the machine is busy
 
 
 def test_a_real_offline_run_that_is_stopped_goes_on(
@@ -107,8 +97,8 @@ def test_a_real_offline_run_that_is_stopped_goes_on(
 ) -> None:
     """With all of the metrics in one folder; the key reaches no file."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    stopped("step:14:term", "logger=wandb", PATIENT)
-    stopped("", "logger=wandb", PATIENT)
+    stopped("step:14:term", "logger=wandb")
+    stopped("", "logger=wandb")
     assert "wandb" not in "".join(capfd.readouterr())
     check_offline_runs("seed1")
     assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
@@ -118,7 +108,7 @@ def test_a_real_offline_run_that_is_stopped_goes_on(
 def test_a_sweep_gives_one_offline_run_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     command = [sys.executable, "-W", "error::UserWarning", "-m", "lra", "train", "--multirun", *SHORT]
-    done = subprocess.run([*command, "logger=all", PATIENT, "seed=1,2"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "logger=all", "seed=1,2"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "wandb" not in done.stderr + done.stdout
     check_offline_runs("seed1", "seed2")
@@ -134,24 +124,12 @@ def check_offline_runs(*seeds: str) -> None:
     assert len(list(Path("runs").rglob("offline-run-*"))) == len(seeds)
     for seed, path in paths.items():
         run, lines, exit_code = logged(path)
-        assert run.run_group == "runs/listops/paper/simple/simple"
+        assert run.run_group == "listops simple/simple (paper)"
         assert run.display_name == f"listops simple/simple (paper) seed {seed.removeprefix('seed')}"
         assert exit_code == 0
         told = [{name: value for name, value in line.items() if not name.startswith("_")} for line in lines]
         assert [line["_step"] for line in lines] == [line["step"] for line in metrics(seed)]
         assert told == [shown(line) for line in metrics(seed)]
-
-
-@pytest.mark.slow
-def test_a_server_that_cannot_be_reached_costs_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "lra", "train", *SHORT, "logger=wandb", "logger.wandb.mode=online"]
-    command += ["logger.wandb.init_seconds=3"]  # wandb itself would try for 90
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=85)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("logger.wandb") == done.stderr.count("wandb") == 1
-    assert KEY not in done.stderr
 
 
 def logged(path: Path) -> tuple:

@@ -1,24 +1,25 @@
-"""A page for every attention: what it is by its card, what it costs, how it learned here, its options, and what was
-published of it."""
+"""A table of all attentions from their cards, and a page for each: card, cost, results, options, published numbers."""
 
 import json
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import option_tables
+import torch
 import trained
 
+import lra
 from lra.config.compose import options
-from lra.core.paths import CHECKOUT
-from lra.report.read.published import Published
-from lra.report.render.cards import ATTENTIONS
+from lra.config.settings import Settings
+from lra.ops.mixer import Mixer
+from lra.report.published import Published
+from lra.runs.build import assemble
 
-sys.path.append(str(CHECKOUT / "scripts"))
-attentions_page = import_module("attentions_page")
 FOLDER = "attentions"
+ALL = f"{FOLDER}/all.md"
+COSTS = "results/bench/bench.json"
 SUPPORTS = {
     "mask": "It can leave padding out",
     "causal": "It has a form for language models",
@@ -29,23 +30,59 @@ SUPPORTS = {
 
 def places() -> list[str]:
     """The pages, for the navigation."""
-    return [f"{FOLDER}/{name}.md" for name in options("attention")]
+    return [ALL, *(f"{FOLDER}/{name}.md" for name in options("attention"))]
 
 
 def pages(top: Path) -> dict[str, str]:
     """The text of each page; `top`: the checkout, whose results have the costs."""
-    kept = top / "results" / ATTENTIONS
-    costs = json.loads(kept.read_text())["rows"] if kept.exists() else {}
+    costs = json.loads((top / COSTS).read_text())["attentions"]["rows"]
     published, runs = Published(), trained.trained(top)
+    settings = {name: lra.compose(f"attention={name}", "task=text").settings for name in options("attention")}
+    mixers = {name: _mixer(given) for name, given in settings.items()}
+    texts = {ALL: _table(mixers)}
+    for name, mixer in mixers.items():
+        texts[f"{FOLDER}/{name}.md"] = _page(name, settings[name], mixer, costs.get(name), runs[name], published)
+    return {place: "\n".join(lines) + "\n" for place, lines in texts.items()}
+
+
+def _mixer(settings: Settings) -> Mixer:
+    """The attention of these settings, without storage."""
+    system = assemble(settings)
+    with torch.device("meta"):
+        return system.model(system.builder.facts).blocks[0].mixer
+
+
+def _flags(mixer: Mixer) -> dict[str, bool]:
     return {
-        f"{FOLDER}/{name}.md": "\n".join(_page(name, costs.get(name), runs[name], published)) + "\n"
-        for name in options("attention")
+        "mask": mixer.maskable,
+        "causal": mixer.can_be_causal,
+        "variants": mixer.projects_out,
+        "order": not mixer.commutes,
     }
 
 
-def _page(name: str, cost: dict[str, Any] | None, runs: list[trained.Trained], published: Published) -> Iterator[str]:
-    given = attentions_page.settings(f"attention={name}")
-    mixer = attentions_page.mixer_of(given)
+def _table(mixers: dict[str, Mixer]) -> Iterator[str]:
+    yield "# Attentions\n"
+    yield "As configured for `task=text protocol=paper`. Measured costs are in [bench](../results/bench/README.md).\n"
+    yield "| `attention=` | paper | formula | time | mask | causal | variants | order matters | checked against |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, mixer in mixers.items():
+        card = mixer.card
+        formula = card.formula.replace("|", "\\|").replace("](", "]\\(")
+        flags = " | ".join("yes" if flag else "no" for flag in _flags(mixer).values())
+        yield f"| [`{name}`]({name}.md) | {card.paper} | {formula} | {card.time} | {flags} | {card.oracle} |"
+    yield "\n*mask*: can leave padding out. *causal*: has a form for language models. *variants*: can do without the"
+    yield "output projection. *order matters*: without positions it distinguishes permuted inputs."
+
+
+def _page(
+    name: str,
+    given: Settings,
+    mixer: Mixer,
+    cost: dict[str, Any] | None,
+    runs: list[trained.Trained],
+    published: Published,
+) -> Iterator[str]:
     card = mixer.card
     yield f"# {name}\n"
     yield f"{card.paper}.\n"
@@ -53,9 +90,7 @@ def _page(name: str, cost: dict[str, Any] | None, runs: list[trained.Trained], p
     yield f"```bash\nlra-train attention={name} experiment=small_listops\nlra-check attention={name}\n```\n"
     yield "The formula is that of `task=text protocol=paper`; other protocols scale scores in other ways.\n"
     yield "## What it supports\n"
-    yield from (
-        f"- {SUPPORTS[flag]}: {'yes' if holds else 'no'}." for flag, holds in attentions_page.flags_of(mixer).items()
-    )
+    yield from (f"- {SUPPORTS[flag]}: {'yes' if holds else 'no'}." for flag, holds in _flags(mixer).items())
     yield f"- Checked against: {card.oracle}.\n"
     yield "## Cost\n"
     growth = "no faster than the length" if card.linear else "faster than the length"
@@ -77,7 +112,7 @@ def _measured(cost: dict[str, Any] | None) -> Iterator[str]:
     if cost is None:
         yield "It was not measured.\n"
         return
-    yield "One layer, forward and backward, beside `simple` ([all attentions](../results/attentions.md)):\n"
+    yield "One layer, forward and backward, next to `simple` ([all attentions](../results/bench/README.md)):\n"
     yield "| positions | time [least, most] | memory |\n|---:|---:|---:|"
     for length, measured in cost["lengths"].items():
         middle, least, most = measured["ratio"]

@@ -6,31 +6,20 @@ from pathlib import Path
 import attentions
 import tasks
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import notebooks
-from lra.report.check.numbers import without_marks
 
 TOP = Path(__file__).resolve().parents[2]
 ASSETS = ("site.css", "site.js", "iframe-worker.js")
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
-    *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*/*"),
-    *(f"results/*/{name}" for name in ("README.md", "cards.md", "index.html", "*.svg", "receipts.zip")),
+    *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*"),
+    *(f"results/*/{name}" for name in ("README.md", "*.svg", "table.csv", "table.tex", "seeds.csv", "runs.jsonl")),
 )
-LANDING = "results/index.html"
-DOORS = {
-    "README.html": "start",
-    "docs/your-attention.html": "your attention",
-    "docs/data.html": "your data",
-    "docs/cluster.html": "a cluster",
-    "results/attentions.html": "attentions",
-    "results/findings.html": "findings",
-}
-THEME = '<button type="button" id="theme">'
-HREF = re.compile(r'(?<=href=")(?!#|\w+:)([^"#]+?)(\.md)?(?=["#])')
+TABLE_1 = "results/table1_narrow/README.md"
+COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
 NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
 FIRST_CELL = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
@@ -39,7 +28,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Behind the pages of mkdocs.yml: those of Python, where there are some, attentions, tasks and results."""
     python = [*(["docs/api.md"] if (TOP / "docs" / "api.md").exists() else []), *notebooks.pages(TOP)]
     config.nav += [{"Python": python}] if python else []
-    config.nav.append({"Attentions": [{"All of them": "results/attentions.md"}, *attentions.places()]})
+    config.nav.append({"Attentions": [*attentions.places()]})
     config.nav.append({"Tasks": [{"Their data": "results/data.md"}, *tasks.places()]})
     config.nav.append({"Results": _results()})
     return config
@@ -52,9 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.remove(file)
     for path in sorted({path for pattern in SOURCES for path in TOP.glob(pattern)}):
         files.append(_file(config, path.relative_to(TOP).as_posix(), abs_src_path=str(path)))
-    landing = (TOP / LANDING).read_text()
-    files.append(_file(config, LANDING, content=_linked_page(landing)))
-    files.append(_file(config, "index.html", content=_front(_linked_page(landing, "results/"))))
+    files.append(_file(config, "index.md", content=_front()))
     for name in ASSETS:
         files.append(_file(config, f"assets/{name}", abs_src_path=str(Path(__file__).with_name(name))))
     for place, text in {**attentions.pages(TOP), **tasks.pages(TOP), **notebooks.pages(TOP)}.items():
@@ -63,32 +50,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Without the names of numbers, and with links to what is made here: from tables of attentions and tasks to their
-    pages, and from a notebook's file to its page."""
-    folder = {"results/attentions.md": attentions.FOLDER, "docs/data.md": tasks.FOLDER}.get(page.file.src_uri)
+    """Link tables of attentions and tasks to the pages that are made of them, and notebooks to their pages."""
+    folder = {"docs/data.md": tasks.FOLDER}.get(page.file.src_uri)
     if folder is not None:
         markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
     if page.file.src_uri.startswith("results/"):
         page.meta["search"] = {"exclude": True}
-    return without_marks(NOTEBOOK.sub(r"\1.md", markdown))
+    return COG.sub("", NOTEBOOK.sub(r"\1.md", markdown))
 
 
-def _linked_page(text: str, folder: str = "") -> str:
-    """The page of all results, with links to what is made of texts here, seen from where it lies
-    below `folder`."""
-    missing = [link[0] for link in HREF.finditer(text) if not (TOP / "results" / f"{link[1]}{link[2] or ''}").exists()]
-    if missing:
-        raise PluginError(f"{LANDING}: no file {missing[0]}")
-    return HREF.sub(lambda link: f"{folder}{link[1]}{'.html' * bool(link[2])}", text)
+def _front() -> str:
+    """Return the first page: Table 1 as it was run here, and all studies."""
+    table = (TOP / TABLE_1).read_text().partition("\n## ")[0].partition("\n")[2]
+    table = table.replace("](", f"]({Path(TABLE_1).parent.as_posix()}/")
+    studies = (TOP / "results" / "README.md").read_text().partition("| folder |")[2].partition("\n## ")[0]
+    studies = "| folder |" + studies.replace("](", "](results/")
+    return f"""# Long Range Arena: attentions compared
 
+[Start](README.md) · [your attention](docs/your-attention.md) · [your data](docs/data.md) ·
+[experiments](docs/experiments.md) · [findings](results/findings.md)
 
-def _front(landing: str) -> str:
-    """The page of all results as the first of the site, with doors to the others."""
-    if THEME not in landing:
-        raise PluginError(f"{LANDING}: expected a header with {THEME}")
-    doors = " · ".join(f'<a href="{address}">{text}</a>' for address, text in DOORS.items())
-    title = landing.replace("<title>Results</title>", "<title>lra</title>").replace("<h1>Results</h1>", "<h1>lra</h1>")
-    return title.replace(THEME, f"<nav>{doors}</nav>{THEME}", 1)
+## Table 1 of SimpleTRON, two blocks of width 64
+{table}
+## All studies
+
+{studies}
+"""
 
 
 def _linked(cell: re.Match, folder: str, files: Files) -> str:
@@ -97,7 +84,7 @@ def _linked(cell: re.Match, folder: str, files: Files) -> str:
 
 
 def _file(config: MkDocsConfig, place: str, **content: str) -> File:
-    """A README keeps its name: index.html is a page that a report wrote."""
+    """Return a file of the site; a README keeps its name."""
     file = File.generated(config, place, **content)
     if place.endswith("README.md"):
         file.dest_uri = place.removesuffix(".md") + ".html"
@@ -106,11 +93,9 @@ def _file(config: MkDocsConfig, place: str, **content: str) -> File:
 
 def _results() -> list:
     """What is written of all results, and a page for each folder of them."""
-    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem not in ("attentions", "data")]
+    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem != "data"]
     folders = sorted({path.parent for path in (TOP / "results").glob("*/README.md")})
-    benches = sorted((TOP / "results" / "bench").glob("*/README.md"))
     return [
         *(path.relative_to(TOP).as_posix() for path in over_all),
         {"Trained": [{folder.name: f"results/{folder.name}/README.md"} for folder in folders]},
-        {"Measured": [{path.parent.name: path.relative_to(TOP).as_posix()} for path in benches]},
     ]

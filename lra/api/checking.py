@@ -37,8 +37,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     """Try every law on an attention: a name as in `lra-check attention=NAME`, what `lra.attention` returned, or a
     subclass of `lra.attention.Mixer`.
 
-    `overrides`: as on the command line; `growth=[]` leaves out how time and memory grow, which takes seconds. Raises
-    UserError where the mixer cannot be made.
+    `overrides`: as on the command line. Raises UserError where the mixer cannot be made.
     """
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:

@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from lra.config.cell import Cell, cell_of
-from lra.config.compose import start
-from lra.config.configure import explain
+from lra.config.compose import compose as composed
+from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.settings import Settings, settings_of
 from lra.config.user_options import with_packages
-from lra.config.validation import check_boundary, composing
 from lra.core.errors import UserError
 from lra.runs.build import assemble, run_folder
 
@@ -47,12 +41,10 @@ class Configuration:
     @preserved_sys_path()
     def describe(self) -> dict[str, Any]:
         """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
-        learning rates [step, rate], tokens and floating point operations of a step, memory."""
+        learning rates [step, rate], tokens and floating point operations of a step."""
         from lra.runs.describe import describe
-        from lra.runs.memory import memory
 
-        system = assemble(self.settings)
-        return {**describe(system), **memory(system, self.settings.precision)}
+        return describe(assemble(self.settings))
 
 
 @preserved_sys_path()
@@ -86,15 +78,17 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
-    engine, hydra_config = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    earlier = HydraConfig.instance().cfg
+    words = with_packages(list(overrides))
     try:
-        with composing(list(overrides)):
-            words = [*with_packages(list(overrides)), f"hydra.mode={RunMode.RUN.name}"]
-            config = start(command).config_loader.load_configuration(command, words, RunMode.RUN)
-        check_boundary(config)
-        HydraConfig.instance().set_config(config)
+        config = composed(command, *words, with_hydra=True)
+        check_packages(words, config)
         yield config
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_mistake(error):
+            raise
         raise UserError(explain(error, command, overrides)) from None
     finally:
-        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = engine, hydra_config
+        HydraConfig.instance().cfg = earlier

@@ -80,7 +80,7 @@ def attention(
     out_proj: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> AttentionLayer:
-    """A layer of the mechanism `attention=NAME`, one of `results/attentions.md` or of your own.
+    """A layer of the mechanism `attention=NAME`, one that `lra` lists or your own.
 
     `width`: of the model, which `heads` divides; `max_len`: the most positions of an input; `dropout`: a probability,
     of mechanisms that have it; `causal`: no output depends on a later position; `bias`: of the projections; `out_proj`:

@@ -1,6 +1,5 @@
-"""What runs have left, as tables for pandas, and verdicts between systems; by the code of the reports."""
+"""Results of runs as pandas DataFrames, by the code of the reports."""
 
-import math
 import warnings
 from collections.abc import Iterable
 from functools import cached_property
@@ -12,154 +11,158 @@ import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
 from lra.report import Report, write_report
-from lra.report.read.records import Curve, read_curve, refuse_hidden_differences
-from lra.report.read.schema import Question
-from lra.report.render import exports
-from lra.report.statistics.columns import refuse_other_labels
-from lra.report.statistics.comparison import asked, verdict
-from lra.report.statistics.table import TableRow, Verdict
+from lra.report.frame import CELL, default_question, present, refuse_hidden_differences
+from lra.report.render import seeds, table
+from lra.report.statistics import Comparison
+from lra.report.statistics import compare as compare_scores
 
 Rule = Literal["best_val", "last", "best_test"]
+NAMES = ["protocol", "selection", "task", "short", "system", "attention", "variant", "settings", "metric", "seed"]
 
 
 class Results:
-    """What the records in a results folder, or in a receipts file, say. `docs/api.md` describes every column of the
-    DataFrames; in all of them `protocol`, `selection`, `task`, `system` and `seed` name a run."""
+    """The runs of a results folder. `docs/api.md` describes every column of the DataFrames."""
 
     def __init__(self, path: Path, selection: Rule | None) -> None:
         self._report = Report(path, selection, tell=_warn)
-        self._rows = self._report.rows
-        self._runs = [(column, row, seed) for column, row in self._rows for seed in row.cell.seeds()]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A line for each system of each task: what the tables of the report show."""
-        return self._frame(exports.cells(self._report))
+        """A row for each system of each task: the numbers of the report."""
+        cells = self._report.cells
+        systems = cells[cells.kind == "system"].reset_index(drop=True)
+        return table(systems).drop(columns=["kind", "place", "caveats", "scores", "vanilla", "pretrained", "column"])
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
-        """A line for each run, those that are missing included."""
-        lines = exports.seeds(self._report)
-        scores = [row.scores.get(seed) for _, row, seed in self._runs]
-        frame = self._frame(lines).rename(columns={"flags": "flag"})  # `frame.flags` is something else in pandas
-        return frame.assign(score=pd.Series(scores, dtype=float))
+        """A row for each run, missing ones included."""
+        return seeds(self._report.frame)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """A line for each evaluation during a training; what is measured block by block is left out."""
-        runs = [row.cell.runs.get(seed) for _, row, seed in self._runs]
-        kept: list[Curve] = [(run and read_curve(self._report.run_files, run)) or {} for run in runs]
-        names = dict.fromkeys(name for curve in kept for name, values in curve.items() if not _is_by_block(values))
-        lengths = [len(curve.get("step", ())) for curve in kept]
-        return self._repeated(lengths).assign(
-            **{
-                name: [value for curve, n in zip(kept, lengths, strict=True) for value in curve.get(name, [None] * n)]
-                for name in names
-            }
-        )
+        """A row for each evaluation during a training; measurements of single blocks are left out."""
+        lines = [
+            {name: value for name, value in line.items() if not isinstance(value, list)} | {"place": place}
+            for place, run in self._runs()
+            for line in run.metrics
+            if "phase" not in line
+        ]
+        frame = self._named(pd.DataFrame(lines, columns=None if lines else ["place", "step", "val_loss"]))
+        return frame.assign(val_perplexity=np.exp(frame.val_loss.astype(float).clip(upper=700)))
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """A line for each answer on the test split, of the runs that kept them."""
-        none = np.empty((2, 0), np.uint8)
-        kept = [row.predictions.get(seed, none) for _, row, seed in self._runs]
-        predicted, labels = np.concatenate(kept, axis=1)
-        return self._repeated([array.shape[1] for array in kept]).assign(
-            example=np.concatenate([np.arange(array.shape[1]) for array in kept]),
-            predicted=predicted,
-            label=labels,
-            correct=predicted == labels,
+        """A row for each answer on the test split, of the runs that kept them."""
+        kept = [(place, run.predictions) for place, run in self._runs() if run.predictions is not None]
+        arrays = [array for _, array in kept] or [np.empty((2, 0), np.uint8)]
+        predicted, labels = np.concatenate(arrays, axis=1)
+        frame = pd.DataFrame(
+            {
+                "place": np.repeat([place for place, _ in kept], [array.shape[1] for _, array in kept]).astype(int),
+                "example": np.concatenate([np.arange(array.shape[1]) for array in arrays]),
+                "predicted": predicted,
+                "label": labels,
+                "correct": predicted == labels,
+            }
         )
+        return self._named(frame)
 
-    def system(self, name: str, *, task: str | None = None, protocol: str | None = None) -> TableRow:
-        """The runs of a system on a task, for `lra.compare`. `task`: its name or its short one; it, and `protocol`, may
-        be left out where there is one. Raises UserError."""
-        here = [
-            (column, row)
-            for column, row in self._rows
-            if task in (None, column.task, column.short) and protocol in (None, column.key[0])
+    def system(self, name: str, *, task: str | None = None, protocol: str | None = None) -> pd.DataFrame:
+        """Return the runs of a system on a task, for `lra.compare`.
+
+        `task` (its name or its short one) and `protocol` may be left out where there is one. Raises UserError.
+        """
+        frame = self._report.frame
+        known = frame[["short", "protocol"]].drop_duplicates().itertuples(index=False)
+        here = frame[
+            ((frame.task == task) | (frame.short == task) | (task is None))
+            & ((frame.protocol == protocol) | (protocol is None))
         ]
-        if not here:
-            known = dict.fromkeys(f"task={column.short!r}, protocol={column.key[0]!r}" for column, _ in self._rows)
-            raise UserError(f"{self!r}: no task={task!r} with protocol={protocol!r}; known: {'; '.join(known)}")
-        matching = [(column, row) for column, row in here if row.name == name]
-        if not matching:
-            raise UserError(f"{self!r}: no system {name!r}; {did_you_mean(name, {row.name for _, row in here})}")
-        if len(matching) > 1:
-            places = "; ".join(f"task={column.short!r}, protocol={column.key[0]!r}" for column, _ in matching)
-            raise UserError(f"{self!r}: {name!r} is in {len(matching)} columns, name one of them: {places}")
-        return matching[0][1]
+        if here.empty:
+            there = "; ".join(f"task={short!r}, protocol={rules!r}" for short, rules in known)
+            raise UserError(f"{self!r}: no task={task!r} with protocol={protocol!r}; known: {there}")
+        matching = here[here.system == name]
+        if matching.empty:
+            raise UserError(f"{self!r}: no system {name!r}; {did_you_mean(name, set(here.system))}")
+        places = matching[["short", "protocol"]].drop_duplicates()
+        if len(places) > 1:
+            several = "; ".join(f"task={row.short!r}, protocol={row.protocol!r}" for row in places.itertuples())
+            raise UserError(f"{self!r}: {name!r} is in {len(places)} columns, name one of them: {several}")
+        return matching.reset_index(drop=True)
 
-    def _frame(self, lines: list[dict[str, Any]]) -> pd.DataFrame:
-        """The lines, and the short name of each one's task; what no line has is a number that is missing."""
-        frame = pd.DataFrame(lines)
-        missing = [name for name in frame if frame[name].isna().all()]
-        short = {column.task: column.short for column, _ in self._rows}
-        return frame.astype(dict.fromkeys(missing, float)).assign(short=[short[line["task"]] for line in lines])
+    def _runs(self) -> list[tuple[int, Any]]:
+        return [(place, run) for place, run in enumerate(self._report.frame.run) if run is not None]
 
-    def _repeated(self, lengths: list[int]) -> pd.DataFrame:
-        """The names of each run in so many lines, as categories, which take little memory."""
-        names = [{**exports.names(column, row), "seed": seed} for column, row, seed in self._runs]
-        frame = self._frame(names)
-        frame = frame.astype(dict.fromkeys(frame.columns.difference(["seed"]), "category"))
-        return frame.take(np.repeat(np.arange(len(frame)), lengths)).reset_index(drop=True)
+    def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Add the names of each row's run; they are categories, which take little memory."""
+        names = self._report.frame[NAMES]
+        names = names.astype(dict.fromkeys(names.columns.difference(["seed"]), "category"))
+        taken = names.take(frame.place.astype(int).to_numpy()).reset_index(drop=True)
+        return pd.concat([taken, frame.drop(columns="place").reset_index(drop=True)], axis=1)
 
     def __repr__(self) -> str:
-        runs = sum(len(row.cell.runs) for _, row in self._rows)
-        return f"results of {self._report.title!r} ({runs} runs)"
+        return f"results of {self._report.title!r} ({len(self._report.runs)} runs)"
 
 
 def load(path: str | Path, *, selection: Rule | None = None) -> Results:
-    """The results of a folder with runs below it, or of a `receipts.zip`, which is read as it is.
+    """Read a results folder, or a `runs.jsonl`.
 
-    `selection`: this test result of every run, in place of what its protocol selects. What cannot be read is left out
-    with a warning. Raises UserError where there is nothing to read, or where runs do not belong together.
+    Args:
+        path: a folder with runs below it or kept runs in it, or a `runs.jsonl` file.
+        selection: a selection rule for all runs; default: the one of each run's protocol.
+
+    Raises:
+        UserError: if there is nothing to read, or runs do not belong together. What cannot be read is left out with a
+            warning.
     """
     return Results(Path(path), selection)
 
 
-def compare(first: TableRow, other: TableRow, *, margin: float | None = None) -> Verdict:
-    """The verdict of a report on `first` held against `other`, over the seeds that both have; in points of accuracy, or
-    of perplexity, first minus other.
+def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = None) -> Comparison:
+    """Compare two systems by Welch's t-test, first minus other, in points of accuracy or of perplexity.
 
-    The two come from `Results.system`, of the same results or of different ones. `margin`: below which a difference
-    does not matter; None: what their sweeps say. `holm` is None, since one comparison needs no correction. Raises
-    UserError where the two were not run on the same task and data under one protocol.
+    Args:
+        first, other: what `Results.system` returned, of the same results or of different ones.
+        margin: differences below it do not matter; default: `sweep.margin`.
+
+    Raises:
+        UserError: if they were not run on the same task and data under one protocol.
     """
-    for row in (first, other):
-        if not isinstance(row, TableRow):
-            raise UserError(f"{row!r:.80}: expected what Results.system returned")
-    if first is other:
-        raise UserError(f"{first.name}: compared with itself; give another system")
-    if margin is not None and not 0 < margin < math.inf:
-        raise UserError(f"margin={margin}: expected points of {first.cell.metric}, more than 0")
-    columns = [row.cell.key.column for row in (first, other)]
-    if columns[0] != columns[1]:
-        here, there = (f"{task}, protocol {protocol}, {selection}" for protocol, selection, task in columns)
-        raise UserError(f"{first.name} on {here} and {other.name} on {there}: expected one task and one protocol")
-    refuse_hidden_differences([first.cell, other.cell])
-    refuse_other_labels([first, other])
-    if margin is None:
-        margin = asked([first.cell, other.cell]).margin
-    judged = verdict(first, other, Question(other.name, margin))
-    assert judged is not None
-    return judged
+    for rows in (first, other):
+        if not isinstance(rows, pd.DataFrame) or not {"run", "score", *CELL} <= {*rows.columns}:
+            raise UserError(f"{rows!r:.80}: expected what Results.system returned")
+    if margin is not None and not 0 < margin < float("inf"):
+        raise UserError(f"margin={margin}: expected points of the metric, more than 0")
+    if first[CELL].iloc[0].equals(other[CELL].iloc[0]) and first.run.tolist() == other.run.tolist():
+        raise UserError(f"{first.system.iloc[0]}: compared with itself; give another system")
+    here, there = (", ".join(map(str, rows[["task", "protocol", "selection"]].iloc[0])) for rows in (first, other))
+    if here != there:
+        raise UserError(
+            f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
+        )
+    if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
+        refuse_hidden_differences(pd.concat([first, other]))
+    runs = present(first)
+    lower = bool(runs) and runs[0].record.metric == "perplexity"
+    ours, theirs = first.score.dropna().tolist(), other.score.dropna().tolist()
+    return compare_scores(ours, theirs, margin or default_question()[1], lower_is_better=lower)
 
 
 def report(
     folder: str | Path, *, selection: Rule | None = None, published: str | Path | Iterable[str | Path] = ()
 ) -> Path:
-    """Write the report of a results folder into it, as `lra-report` does, and return its README.md.
+    """Write the report of a results folder into it, as `lra-report` does, and return the path of its README.md.
 
-    `selection`: as of `load`; `published`: one file of published numbers, or several. What cannot be read is
-    left out with a warning. Raises UserError.
+    Args:
+        folder: a results folder.
+        selection: as of `load`.
+        published: one file of published numbers, or several.
+
+    Raises:
+        UserError: as `load`.
     """
     paths = [published] if isinstance(published, str | Path) else published
     return write_report(Path(folder), selection, [Path(path) for path in paths], _warn)
-
-
-def _is_by_block(values: list[Any]) -> bool:
-    return any(isinstance(value, list) for value in values)
 
 
 def _warn(fault: str) -> None:

@@ -3,7 +3,6 @@
 import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -12,8 +11,8 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.data.generated import GUARD
 from lra.records.names import ERRORS
-from lra.records.outcome import NO_RECORD, packed_record, recorded
-from lra.runs.budget import check_cost_of_one
+from lra.records.outcome import NO_RECORD, recorded
+from lra.records.record import RunRecord
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder
@@ -22,28 +21,26 @@ from lra.runs.loggers import loggers_of
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done. `record`: what its `record.json` holds; `folder`: where that lies."""
+    """A run that is done: its folder, and the record in it."""
 
     folder: Path
-    record: dict[str, Any]
+    record: RunRecord
 
     @property
     def status(self) -> str:
         """finished, diverged, or paused (`train.minutes` are over; the same call goes on)."""
-        return str(self.record["status"])
+        return self.record.status
 
     @property
     def metric(self) -> str:
         """accuracy or perplexity."""
-        return str(self.record["metric"])
+        return self.record.metric
 
     @property
     def score(self) -> float | None:
         """On the test split, accuracy in percent or perplexity, of the checkpoint that the protocol selects; None where
         the run is not finished."""
-        tested = self.record.get("test", {}).get(self.record["selection"], {})
-        score: float | None = tested.get(self.metric)
-        return score
+        return self.record.score(self.record.selection)
 
 
 @preserved_sys_path()
@@ -61,7 +58,6 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with composed_command("train", (*words, *overrides)) as config, restore_torch_state():
         job = _job(config)
-        check_cost_of_one(job)
         try:
             status = run_in_folder(job)
         except AtWork as other:
@@ -70,9 +66,9 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
             if not pause.alone:  # the process was asked to end
                 raise KeyboardInterrupt(f"{job.title}: paused ({pause}); the same call goes on") from None
             status = "paused"
-    record = packed_record(job.folder, Path(job.settings.out)) or recorded(job.folder)
+    record = recorded(job.folder)
     if status == "failed" or record is None:
-        reason = record["reason"] if record else NO_RECORD
+        reason = record.reason if record else NO_RECORD
         raise UserError(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
     return Trained(job.folder, record)
 

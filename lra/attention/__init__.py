@@ -1,5 +1,4 @@
-"""One file for each mechanism. What one imports to write another is here: the contract of a mixer, which stands in
-`lra.ops.mixer`."""
+"""Attention mechanisms, one file each. This module exports what a new mechanism imports from `lra.ops.mixer`."""
 
 from lra.ops.mixer import (
     Attention,

@@ -1,10 +1,12 @@
-"""Based (Arora et al. 2024, Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff): linear
-attention with the Taylor expansion of exp(q . k / sqrt(d)) to the second order as its kernel (eq. 3).
+"""Based: linear attention with the second-order Taylor expansion of exp(q . k / sqrt(d)) as its kernel (eq. 3).
 
-phi(x) = [1, x', x' x'^T / sqrt(2)] with x' = x / sqrt(sqrt(d)); products m < n stand once, times sqrt(2). The weights
+phi(x) = [1, x', x' x'^T / sqrt(2)] with x' = x / sqrt(sqrt(d)); products m < n occur once, times sqrt(2). The weights
 are positive, at least 1/2. O(L D d^2) time for queries and keys of d columns a head.
 
-Not included: the layers with a short sliding window, and those with a convolution, that the paper puts between these.
+Not included: the sliding-window and convolution layers that the paper puts between these.
+
+Source:
+    Arora et al. 2024, Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff.
 """
 
 import torch
@@ -16,7 +18,11 @@ from lra.ops.kernel_attention import KernelAttention
 
 
 class Based(KernelAttention):
-    """`width`: d, of a head's queries and keys."""
+    """Linear attention with a Taylor kernel.
+
+    Args:
+        width: d, of a head's queries and keys.
+    """
 
     card = Card(
         paper="Arora et al. 2024, Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff",
@@ -41,7 +47,7 @@ class Based(KernelAttention):
         return self.taylor(q), self.taylor(k)
 
     def taylor(self, x: Tensor) -> Tensor:
-        """phi(x), [..., 1 + d + d (d + 1) / 2]."""
+        """phi(x) [..., 1 + d + d (d + 1) / 2]."""
         x = x * self.width**-0.25
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
         products = x[..., first] * x[..., second] * torch.where(first == second, 0.5, 1.0).to(x.dtype).sqrt()

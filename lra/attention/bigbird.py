@@ -1,9 +1,11 @@
-"""BigBird (Zaheer et al. 2020, section 2): blocks that read their neighbours, two global blocks and random ones.
+"""BigBird: blocks that read their neighbours, two global blocks and random ones.
 
-O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. What a block reads depends on its number alone, for
-inputs as long as `max_positions`: the last block is the last of these, and an input that ends before it has none, as
-if it were padded that far and masked. So outputs do not depend on the padding, which the last block of the batch would
-make them do; random blocks beyond the end of an input are not there either. The original pads and masks likewise.
+O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. The pattern is that of `max_positions`: the last block is
+global, and an input that ends earlier is treated as padded and masked up to there. So outputs do not depend on the
+padding of the batch. The original pads and masks likewise.
+
+Source:
+    Zaheer et al. 2020, section 2.
 """
 
 import torch
@@ -16,10 +18,14 @@ from lra.ops.softmax import Scale
 
 
 class BigBird(PatternAttention):
-    """`block`: b; `random_blocks`: r, drawn per layer and head when the model is made, and kept with its weights.
+    """Block-sparse attention.
 
-    The random blocks of a row are distinct and neither neighbours nor global; fewer where there are no more, so that
-    few blocks give full attention.
+    The random blocks of a row are distinct and neither neighbours nor global. There are fewer if no more are left, so
+    that few blocks give full attention.
+
+    Args:
+        block: b.
+        random_blocks: r, drawn per layer and head at construction, and saved with the weights.
     """
 
     card = Card(
@@ -63,13 +69,16 @@ class BigBird(PatternAttention):
 
 
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
-    """`count` random blocks for every block, [H, N, count]: distinct, neither neighbours nor the first or last; -1
-    where no more are left, and fewer columns where no block has so many."""
+    """Draw `count` distinct random blocks for every block, none of them neighbour, first or last.
+
+    Returns:
+        [H, N, up to count]; -1 if no more are left.
+    """
     free = free_blocks(torch.arange(blocks))
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
 
 
 def free_blocks(n: Tensor) -> Tensor:
-    """Which of the blocks `n` [N] a block may draw, [N, N]: all but its neighbours, the first and the last."""
+    """Mask [N, N] of the blocks that each block of `n` [N] may draw: all but neighbours, the first and the last."""
     return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

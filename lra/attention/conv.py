@@ -1,10 +1,11 @@
-"""A gated convolution of a few positions: BaseConv of Zoology (Arora et al. 2023, arXiv:2312.04927), its filter short.
+"""Gated convolution over a few positions: BaseConv of Zoology with a short filter.
 
-y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}), one filter h for each channel; an output projection follows. The offsets
-d lie around 0 where later positions count too, and are at most 0 in the causal form. A layer sees nothing beyond its
-filter: it is the local baseline beside mixers that look everywhere.
-
+y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}) with one filter h per channel; an output projection follows. The offsets d
+are centred at 0, or at most 0 in the causal form. A local baseline: a layer sees nothing beyond its filter.
 Time and memory O(L D width).
+
+Source:
+    Arora et al. 2023, arXiv:2312.04927.
 """
 
 from dataclasses import replace
@@ -21,8 +22,11 @@ from lra.ops.dropout import Dropout
 
 
 class Conv(Mixer):
-    """`width`: the positions that an output reads, its own counted; odd, so that as many lie on either
-    side."""
+    """Short gated convolution.
+
+    Args:
+        width: positions that an output reads, its own included; odd.
+    """
 
     card = Card(
         paper="Arora et al. 2023, Zoology (BaseConv)",

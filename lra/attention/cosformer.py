@@ -1,12 +1,15 @@
-"""cosFormer (Qin et al. 2022): weights relu(q_i) . relu(k_j) cos(pi (i - j) / 2 M), normalised; near keys weigh more.
+"""cosFormer: weights relu(q_i) . relu(k_j) cos(pi (i - j) / 2 M), normalised, so that near keys weigh more.
 
 cos(a - b) = cos a cos b + sin a sin b makes it linear: phi(x_i) = relu(x_i) [cos(pi i / 2 M), sin(pi i / 2 M)]. M is
 the task's longest sequence, so that no weight is negative and none depends on the padding. O(L D Dh) time. There is
 no dropout of weights.
 
 The weights of a query depend on the direction of relu(q_i) alone, so its gradient grows as 1 / |relu(q_i)|. A few
-queries whose features are nearly all zero then dominate the gradient, and rounding moves these most: with inputs and
-projections in bf16 the gradient is off by 2 to 20 %, however exactly the rest is computed.
+queries with nearly zero features dominate the gradient and its rounding: with inputs and projections in bf16 the
+gradient is off by 2 to 20 %, however exact the rest is.
+
+Source:
+    Qin et al. 2022.
 """
 
 import math
@@ -21,7 +24,11 @@ from lra.ops.kernel_attention import KernelAttention
 
 
 class Cosformer(KernelAttention):
-    """`eps`: the least denominator."""
+    """Linear attention with a cosine kernel.
+
+    Args:
+        eps: lower bound of the denominator.
+    """
 
     card = Card(
         paper="Qin et al. 2022, cosFormer: Rethinking Softmax in Attention",

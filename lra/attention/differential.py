@@ -1,8 +1,11 @@
-"""Differential attention (Ye et al. 2025, Differential Transformer): what two softmax maps agree on cancels.
+"""Differential attention: the difference of two softmax maps.
 
 y = (1 - l_0) norm((softmax(Q1 K1^T / sqrt(d)) - l softmax(Q2 K2^T / sqrt(d))) V) for every head (eq. 1-3), with queries
-and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer), the
-first layer being 0. O(L^2 D) time. Dropout falls on the difference. Not included: rotary positions.
+and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer),
+layers counted from 0. O(L^2 D) time. Dropout acts on the difference. Not included: rotary positions.
+
+Source:
+    Ye et al. 2025, Differential Transformer.
 """
 
 import math
@@ -19,7 +22,11 @@ from lra.ops.softmax import allowed, weigh
 
 
 class Differential(Attention):
-    """`norm_eps`: of the norm of each head."""
+    """Difference of two softmax attentions.
+
+    Args:
+        norm_eps: epsilon of the norm of each head.
+    """
 
     card = Card(
         paper="Ye et al. 2025, Differential Transformer",
@@ -50,7 +57,7 @@ class Differential(Attention):
         return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
 
     def share(self) -> Tensor:
-        """l, the same for all heads."""
+        """l, shared by all heads."""
         first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
         return first.exp() - second.exp() + self.start
 

@@ -1,12 +1,14 @@
-"""Extractor (Chen 2023, eq. 18-20): e_i = sum_{j <= i} x_j W_{i-j+1}, y = ((x W_adj) o e) W_opt, without biases.
+"""Extractor: e_i = sum_{j <= i} x_j W_{i-j+1}, y = ((x W_adj) o e) W_opt, without biases (eq. 18-20).
 
 A convolution over l lags whose taps are D x D matrices, and a gate. W_opt is the output projection that the variants
-switch. Where earlier and later positions both count, which the paper leaves open, the lags are -(l-1) ... l-1.
+switch. Without causality, which the paper leaves open, the lags are -(l-1) ... l-1.
 
-Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V: U [D, r] and V [r, D] are the same
-for all lags, and G_k consists of blocks on its diagonal.
+Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V, with U [D, r] and V [r, D] shared by
+all lags and G_k block-diagonal. With t taps and G_k in g blocks: time O(L t r^2 / g) directly,
+O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
 
-With t taps and G_k in g blocks: time O(L t r^2 / g) directly, O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
+Source:
+    Chen 2023, the Extractor.
 """
 
 from dataclasses import replace
@@ -26,14 +28,18 @@ FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15
 
 
 class Extractor(Mixer):
-    """`lags`: l, at most max_positions. `one_sided`: no later positions, also where the task allows them.
-
-    `rank`: r; null: no U and V, so that r = D. `groups`: blocks of G_k; null: r of them, so that G_k is diagonal.
-    `adjust`: the gate x W_adj.
-    `evaluate`: the convolution as a direct sum, or by FFT; `auto` takes the FFT from `FFT_TAPS` taps on, but never
-    where the next token is predicted: its rounding, some 1e-5 in fp32, would carry traces of later positions.
+    """Gated convolution with matrix taps.
 
     The paper has no dropout; here it acts on the adjusted features, before W_opt.
+
+    Args:
+        lags: l, at most max_positions.
+        one_sided: read no later positions even without causality.
+        rank: r, or None for r = D without U and V.
+        groups: blocks of G_k, or None for a diagonal G_k.
+        adjust: use the gate x W_adj.
+        evaluate: `direct` or `fft`; `auto` uses the FFT from `FFT_TAPS` taps on, but never in the causal form, where
+            its rounding, some 1e-5 in fp32, would leak later positions.
     """
 
     card = Card(
@@ -90,7 +96,7 @@ class Extractor(Mixer):
         return self.out(self.dropout(y))
 
     def convolve(self, x: Tensor) -> Tensor:
-        """x [B, L, r] -> [B, L, r], the sum over lags, x being zero outside."""
+        """Sum over lags, x [B, L, r] -> [B, L, r], with zeros outside of x."""
         later = 0 if self.causal else self.lags - 1
         if self._by_fft(x.shape[1]):
             with full_precision(x.device):
@@ -117,10 +123,19 @@ class Extractor(Mixer):
 
 
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
-    """conv1d of x [B, L, c], with `earlier` zeros before it and as many after it as keep L; weight [c, c / groups, t].
+    """Compute conv1d of x [B, L, c] by overlap-save FFT.
 
-    Overlap-save: windows of n >= 2 t - 1 positions, the first t - 1 of them for context. So the transform of the taps
-    has n c^2 / (2 groups) complex numbers, however long the text is.
+    Windows have n >= 2 t - 1 positions, the first t - 1 for context, so that the transform of the taps has
+    n c^2 / (2 groups) complex numbers, whatever the length.
+
+    Args:
+        x: [B, L, c], padded with `earlier` zeros on the left and as many on the right as keep L.
+        weight: [c, c / groups, t].
+        groups: of conv1d.
+        earlier: zeros on the left.
+
+    Returns:
+        [B, L, c].
     """
     length, taps = x.shape[1], weight.shape[-1]
     window = 1 << (2 * taps - 2).bit_length()

@@ -1,7 +1,10 @@
-"""FastFood-PRF (Chowdhury et al. 2022): positive random features with the frequencies of a learned FastFood matrix.
+"""FastFood-PRF: positive random features with the frequencies of a learned FastFood matrix.
 
 Omega = V^T, V = S H G P H B / sqrt(N) shared by the heads; S, G, B learned, P drawn; N = Dh, or the next power of two.
-O(L D Dh) time, N features. The released class fails in its constructor; this is what its forward pass says.
+O(L D Dh) time, N features. The released class fails in its constructor; this follows its forward pass.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 from typing import Literal
@@ -13,7 +16,13 @@ from lra.ops.random_features import FastFood, Prf
 
 
 class FastfoodPrf(Prf):
-    """`init`: of S, G, B; `redraw_every`: steps; `eps` is added to the denominator."""
+    """Attention with FastFood-PRF features.
+
+    Args:
+        init: of S, G, B, see `FastFood`.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",

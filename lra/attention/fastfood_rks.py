@@ -1,7 +1,10 @@
-"""FastFood-RKS (Chowdhury et al. 2022): random kitchen sinks with the frequencies of a learned FastFood matrix.
+"""FastFood-RKS: random kitchen sinks with the frequencies of a learned FastFood matrix.
 
 Omega = V^T, V = S H G P H B / sqrt(N) shared by the heads; S, G, B learned, P drawn; N = Dh, or the next power of two.
 O(L D Dh) time, 2 N + 1 features.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 from typing import Literal
@@ -13,7 +16,14 @@ from lra.ops.random_features import FastFood, Rks
 
 
 class FastfoodRks(Rks):
-    """`init`: of S, G, B; `smoothing`: s; `redraw_every`: steps; `eps` is added to the denominator."""
+    """Attention with FastFood-RKS features.
+
+    Args:
+        init: of S, G, B, see `FastFood`.
+        smoothing: s.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",

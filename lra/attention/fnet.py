@@ -1,6 +1,9 @@
-"""FNet (Lee-Thorp et al. 2022, eq. 3): the real part of the Fourier transform over positions and width, not scaled.
+"""FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
 
-No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time, nothing kept for the backward pass.
+No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time; nothing is saved for the backward pass.
+
+Source:
+    Lee-Thorp et al. 2022.
 """
 
 import torch
@@ -11,7 +14,7 @@ from lra.ops.precision import at_least_float32, full_precision
 
 
 class FNet(Mixer):
-    """No options."""
+    """Fourier mixing, without options."""
 
     card = Card(
         paper="Lee-Thorp et al. 2022, FNet",

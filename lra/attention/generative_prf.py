@@ -1,6 +1,9 @@
-"""Generative-PRF (Chowdhury et al. 2022): positive random features whose frequencies a small network makes of noise.
+"""Generative-PRF: positive random features with frequencies that a small network computes from noise.
 
 omega = G(noise) with noise ~ N(0, I), |omega_i| < 1, shared by the heads. O(L D M) time, M = m features.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 from typing import Annotated
@@ -12,8 +15,15 @@ from lra.ops.random_features import Generator, Prf
 
 
 class GenerativePrf(Prf):
-    """`samples`: m; `noise_width`, `hidden_widths`: of G, in units of Dh; `redraw_every`: steps; `eps` is added to the
-    denominator."""
+    """Attention with Generative-PRF features.
+
+    Args:
+        samples: m.
+        noise_width: input width of G in units of Dh.
+        hidden_widths: hidden widths of G in units of Dh.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",

@@ -1,6 +1,9 @@
-"""Generative-RKS (Chowdhury et al. 2022): random kitchen sinks whose frequencies a small network makes of noise.
+"""Generative-RKS: random kitchen sinks with frequencies that a small network computes from noise.
 
 omega = G(noise) with noise ~ N(0, I), |omega_i| < 1, shared by the heads. O(L D M) time, M = 2 m + 1 features.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 from typing import Annotated
@@ -12,8 +15,16 @@ from lra.ops.random_features import Generator, Rks
 
 
 class GenerativeRks(Rks):
-    """`samples`: m; `noise_width`, `hidden_widths`: of G, in units of Dh; `smoothing`: s; `redraw_every`: steps;
-    `eps` is added to the denominator."""
+    """Attention with Generative-RKS features.
+
+    Args:
+        samples: m.
+        noise_width: input width of G in units of Dh.
+        hidden_widths: hidden widths of G in units of Dh.
+        smoothing: s.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",

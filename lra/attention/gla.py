@@ -1,9 +1,13 @@
-"""Gated linear attention (GLA, Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training).
+"""Gated linear attention (GLA).
 
 S_i = diag(a_i) S_{i-1} + k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 3), a_i = sigmoid(x_i W_1 W_2 + b)^(1 / tau) for
-every channel of the keys; then swish(x W_g) * norm(y) goes to the output projection. O(L D (C + Dh)) time, C the chunk.
+every channel of the keys; swish(x W_g) * norm(y) is the input of the output projection. O(L D (C + Dh)) time, C the
+chunk. There is no dropout of weights.
 
-Not included: keys half as wide as the values, which here are as wide as the keys. There is no dropout of weights.
+Not included: keys half as wide as the values, which here are as wide as the keys.
+
+Source:
+    Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training.
 """
 
 from collections.abc import Sequence
@@ -20,7 +24,13 @@ from lra.ops.scan import channel_product
 
 
 class GatedLinear(Recurrent):
-    """`rank`: of the decays' projection; `tau`: the root that is taken of them. `backend`: see `lra.ops.backend`."""
+    """Gated linear attention.
+
+    Args:
+        rank: of the projection of the decays.
+        tau: the decays are tau-th roots.
+        backend: see `lra.ops.backend`.
+    """
 
     card = Card(
         paper="Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training",

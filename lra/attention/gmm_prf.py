@@ -1,8 +1,11 @@
-"""GMM-PRF (Chowdhury et al. 2022): positive random features whose frequencies come from one learned Gaussian per head.
+"""GMM-PRF: positive random features with frequencies from one learned Gaussian per head.
 
 Omega = exp(sigma / 2) w + mu with w ~ N(0, I), diagonal; with t = x' + y',
-E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2), which mu = sigma = 0 make exp(-|x' - y'|^2 / 2).
+E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2), which is exp(-|x' - y'|^2 / 2) for mu = sigma = 0.
 O(L D M) time, M = m features.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 import torch
@@ -14,7 +17,13 @@ from lra.ops.random_features import Prf, Spectrum
 
 
 class GmmPrf(Prf):
-    """`samples`: m; `redraw_every`: steps; `eps` is added to the denominator."""
+    """Attention with GMM-PRF features.
+
+    Args:
+        samples: m.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
@@ -30,7 +39,10 @@ class GmmPrf(Prf):
 
 
 class Gaussian(Spectrum):
-    """exp(sigma / 2) w + mu. Starts as the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh)."""
+    """exp(sigma / 2) w + mu.
+
+    Initialised as in the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh).
+    """
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
         super().__init__(torch.randn(head_dim, samples), samples)
@@ -39,7 +51,7 @@ class Gaussian(Spectrum):
         self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -bound, bound))
 
     def frequencies(self) -> Tensor:
-        """[H, Dh, m]"""
+        """Return Omega [H, Dh, m]."""
         return (self.sigma / 2).exp().unsqueeze(-1) * self.noise + self.mu.unsqueeze(-1)
 
     @property

@@ -1,8 +1,11 @@
-"""GMM-RKS (Chowdhury et al. 2022): random kitchen sinks whose frequencies come from a learned Gaussian mixture.
+"""GMM-RKS: random kitchen sinks with frequencies from a learned Gaussian mixture.
 
 Omega = Sigma^T w +- mu with w ~ N(0, I), one Gaussian per head and its mirror image, which makes the kernel real:
 E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
 O(L D M) time, M = 4 m + 1 features.
+
+Source:
+    Chowdhury et al. 2022.
 """
 
 import torch
@@ -14,7 +17,14 @@ from lra.ops.random_features import Rks, Spectrum
 
 
 class GmmRks(Rks):
-    """`samples`: m; `smoothing`: s; `redraw_every`: steps; `eps` is added to the denominator."""
+    """Attention with GMM-RKS features.
+
+    Args:
+        samples: m.
+        smoothing: s.
+        redraw_every: training steps per draw.
+        eps: added to the denominator.
+    """
 
     card = Card(
         paper="Chowdhury et al. 2022, On Learning the Transformer Kernel",
@@ -38,8 +48,11 @@ class GmmRks(Rks):
 
 
 class Mixture(Spectrum):
-    """Sigma^T w +- mu. Starts as the released code: Sigma [H, Dh, Dh] by Xavier's rule for the whole tensor, whose
-    fan-in is Dh^2, and mu within +-1 / Dh; the kernel is then flat."""
+    """Sigma^T w +- mu.
+
+    Initialised as in the released code: Sigma [H, Dh, Dh] by Xavier's rule for the whole tensor, with fan-in Dh^2, and
+    mu within +-1 / Dh, so that the kernel starts flat.
+    """
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
         super().__init__(torch.randn(head_dim, samples), samples)
@@ -47,7 +60,7 @@ class Mixture(Spectrum):
         self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -1 / head_dim, 1 / head_dim))
 
     def frequencies(self) -> Tensor:
-        """[H, Dh, 2 m]"""
+        """Return Omega [H, Dh, 2 m]."""
         centred, mu = self.sigma.transpose(-2, -1) @ self.noise, self.mu.unsqueeze(-1)
         return torch.cat([centred + mu, centred - mu], dim=-1)
 

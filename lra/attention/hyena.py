@@ -1,11 +1,14 @@
-"""Hyena of order 2 (Poli et al. 2023, Hyena Hierarchy, arXiv:2302.10866): two gates around a long convolution.
+"""Hyena of order 2: two gates around a long convolution.
 
 X0, X1, V = short(X W_in), a convolution of a few taps in each channel, and y = (X0 * (h * Z + d Z)) W with Z = X1 * V
-(Definition 3.1). A network gives the long filter at every lag t: h_t = exp(-r t) F(t), F a net with sines between its
-layers, of t and of sines and cosines of t (section 3.3). The rates r differ from channel to channel. Where later
-positions count, too, a second output of the net is their filter, and the short convolutions are centred.
+(Definition 3.1). The long filter at lag t is h_t = exp(-r t) F(t), F a network with sine activations of t and of sines
+and cosines of t (section 3.3). The rates r differ between channels. Without causality a second output of F is the
+filter of later positions, and the short convolutions are centred.
 
-Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which reads no later position to the last bit.
+Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which is exactly causal.
+
+Source:
+    Poli et al. 2023, Hyena Hierarchy, arXiv:2302.10866.
 """
 
 import math
@@ -23,13 +26,20 @@ from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # what a decay falls to, at its share of the longest input
+LEAST = 1e-2  # decay at the share `fast` or `slow` of the longest input
 
 
 class Hyena(Mixer):
-    """`taps`: of the short convolutions, odd. `bands`: frequencies of a position, each with its sine and cosine.
-    `width`: of the filters' network; `frequency`: of its sines, at the start. `fast`, `slow`: the shares of the longest
-    input after which the channel that decays fastest, and slowest, has fallen to a hundredth."""
+    """Long convolution with an implicit filter.
+
+    Args:
+        taps: of the short convolutions, odd.
+        bands: frequencies of a position, each with sine and cosine.
+        width: of the filter network.
+        frequency: initial frequency of its sines.
+        fast: share of the longest input after which the fastest channel has decayed to a hundredth.
+        slow: the same of the slowest channel.
+    """
 
     card = Card(
         paper="Poli et al. 2023, Hyena Hierarchy",
@@ -76,7 +86,7 @@ class Hyena(Mixer):
         self.taps_bias = nn.Parameter((2 * torch.rand(3 * dim) - 1) * taps**-0.5)
         sizes = (2 * bands + 1, width, width)
         self.hidden = nn.ModuleList(nn.Linear(size, width) for size in sizes)
-        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # in common to the layers
+        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # shared by the layers
         self.filters = nn.Linear(width, self.directions * dim, bias=False)
         self.skip = nn.Parameter(torch.randn(dim))
         self.dropout = Dropout(shape.dropout, shape.dropout_over)
@@ -93,7 +103,7 @@ class Hyena(Mixer):
         return self.out(self.dropout(y))
 
     def convolve(self, z: Tensor) -> Tensor:
-        """h * z, [B, L, D]; lag 0 belongs to the filter of earlier positions."""
+        """h * z [B, L, D]; lag 0 belongs to the filter of earlier positions."""
         kernels = self.kernels(z.shape[1])
         if self.causal:
             return causal_convolution(z, kernels[0])
@@ -101,7 +111,7 @@ class Hyena(Mixer):
         return convolve_both(z, earlier, later[:, 1:])
 
     def kernels(self, length: int) -> Tensor:
-        """h at the lags below `length`, [directions, D, length]; it does not depend on the length asked for."""
+        """h at the lags below `length` [directions, D, length]; values do not depend on `length`."""
         skip, longest = self.skip, self.shape.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
         time = lag / max(1, longest - 1)

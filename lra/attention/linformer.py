@@ -1,6 +1,9 @@
-"""Linformer (Wang et al. 2020, eq. 7): softmax(Q (E^T K)^T scale) F^T V, with learned E, F [Lmax, k] over positions.
+"""Linformer: softmax(Q (E^T K)^T scale) F^T V, with learned E, F [Lmax, k] over positions (eq. 7).
 
-O(L k D) time, O(L k H) memory. A text of L < Lmax positions takes the first L rows of E and F.
+O(L k D) time, O(L k H) memory. A text of L < Lmax positions uses the first L rows of E and F.
+
+Source:
+    Wang et al. 2020.
 """
 
 from typing import Literal
@@ -14,10 +17,12 @@ from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
 class Linformer(Attention):
-    """`rank`: k, the number of projected positions.
+    """Attention over projected positions.
 
-    `share`: one E for keys, values and all heads (`key_value`), E and F for all heads (`heads`), or E and F for
-    every head (`none`): section 4 of the paper.
+    Args:
+        rank: k, the number of projected positions.
+        share: one E for keys, values and all heads (`key_value`), E and F for all heads (`heads`), or E and F per head
+            (`none`), as in section 4 of the paper.
     """
 
     card = Card(
@@ -56,5 +61,5 @@ class Linformer(Attention):
 
 
 def project_positions(matrix: Tensor, x: Tensor) -> Tensor:
-    """matrix [H or 1, Lmax, k], x [B, H, L, Dh] -> [B, H, k, Dh]."""
+    """Project positions: matrix [H or 1, Lmax, k], x [B, H, L, Dh] -> [B, H, k, Dh]."""
     return torch.einsum("hlk,bhld->bhkd", matrix[:, : x.shape[2]], x)

@@ -1,7 +1,10 @@
-"""Local attention: softmax over the keys near the query, O(L w D) time (a row of Long Range Arena, Tay et al. 2021).
+"""Local attention: softmax over the keys near the query, O(L w D) time.
 
-Long Range Arena means blocks of 50 that do not overlap. Its code cuts them by a reshape with the wrong axis first, so
-that a group holds every (L / 50)th position; here a neighbour is a neighbour.
+Long Range Arena describes blocks of 50 that do not overlap. Its code reshapes with the wrong axis first, so that a
+group holds every (L / 50)th position; here blocks hold neighbours.
+
+Source:
+    A row of Long Range Arena, Tay et al. 2021.
 """
 
 from typing import Literal
@@ -15,9 +18,13 @@ from lra.ops.softmax import Scale
 
 
 class Local(PatternAttention):
-    """`kind`: keys at most `window` positions away (`sliding`), or of the own block of `window` positions (`block`).
+    """Sliding-window or block attention.
 
-    The causal form leaves out later keys; blocks have none, since their first positions would see nothing before.
+    Args:
+        kind: keys at most `window` positions away (`sliding`), or of the own block of `window` positions (`block`). The
+            causal form leaves out later keys; `block` has none, since its first positions would see nothing before
+            them.
+        window: w.
     """
 
     card = Card(

@@ -1,6 +1,9 @@
-"""Longformer (Beltagy et al. 2020, section 3.1): a sliding window, and global positions that read all and are read.
+"""Longformer: a sliding window, and global positions that read all positions and are read by all.
 
-O(L (w + g) D) time for a window of w and g global positions, the first ones: the CLS where there is one.
+O(L (w + g) D) time for a window of w and g global positions, the first ones: the CLS if there is one.
+
+Source:
+    Beltagy et al. 2020, section 3.1.
 """
 
 from copy import deepcopy
@@ -17,11 +20,16 @@ from lra.ops.softmax import Scale
 
 
 class Longformer(PatternAttention):
-    """`window`: in all, so |i - j| <= window / 2; `global_positions`: how many; `global_projections`: the queries of
-    global positions are projected by themselves, and read keys and values of their own, 3 (D + 1) H Dh parameters
-    that start as copies of the ordinary ones. Others read a global position by its ordinary key and value.
+    """Sliding-window attention with global positions.
 
-    The causal form leaves out later keys, those of a global query too.
+    The causal form leaves out later keys, also those of a global query.
+
+    Args:
+        window: w in all, so |i - j| <= w / 2.
+        global_positions: g.
+        global_projections: queries of global positions, and the keys and values that they read, have projections of
+            their own, 3 (D + 1) H Dh parameters that start as copies of the ordinary ones. Other queries read a global
+            position by its ordinary key and value.
     """
 
     card = Card(

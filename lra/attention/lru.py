@@ -1,8 +1,11 @@
-"""LRU, the linear recurrent unit (Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences).
+"""LRU, the linear recurrent unit.
 
 h_i = l * h_{i-1} + g * (B x_i), y_i = Re C h_i + skip x_i with l = exp(-exp(nu) + i exp(theta)) (eq. 6, 7), one
-recurrence of N complex numbers for all channels. O(L D N) time. Where later positions count, the same states run
-backward, too, and have a C of their own there.
+recurrence of N complex numbers for all channels. O(L D N) time. Without causality the same states also run backward,
+with a C of their own.
+
+Source:
+    Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences.
 """
 
 import math
@@ -21,7 +24,14 @@ TWO_SIDED = "the paper is causal; here the same states also run backward, with a
 
 
 class LinearRecurrentUnit(StateSpace):
-    """`state`: N. |l| begins where it is uniform in area between `r_min` and `r_max`, its phase below `max_phase`."""
+    """Linear recurrent unit.
+
+    Args:
+        state: N.
+        r_min: |l| starts uniform in area between r_min and r_max.
+        r_max: see r_min.
+        max_phase: upper bound of the initial phase of l.
+    """
 
     card = Card(
         paper="Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences",

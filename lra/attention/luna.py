@@ -1,8 +1,11 @@
-"""Luna (Ma et al. 2021, section 3): pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
+"""Luna: pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
 
-The memory P [M, H Dh] is learned in the first layer, and each layer hands P + P' to the next, which takes its layer
-norm: the paper's P <- LN(P + P'), and the norm of the first layer is that of the embedded P in the authors' code.
-P' has no output projection. O(L M D) time, O(L M H) memory.
+The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
+norm: the paper's P <- LN(P + P'), where the norm of the first layer is that of the embedded P in the authors' code. P'
+has no output projection. O(L M D) time, O(L M H) memory.
+
+Source:
+    Ma et al. 2021, section 3.
 """
 
 from typing import Literal
@@ -17,7 +20,7 @@ from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
 class Handover:
-    """Holds the memory between two layers of one forward pass, so that nothing else has to pass it on."""
+    """Memory between two layers of one forward pass."""
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None
@@ -26,7 +29,7 @@ class Handover:
         self._memory = memory
 
     def take(self) -> Tensor:
-        """The memory [B, M, H Dh], once: kept longer, it would keep the graph of its pass alive."""
+        """Return the memory [B, M, H Dh] and forget it; kept longer, it would keep the graph of its pass alive."""
         if self._memory is None:
             raise RuntimeError("Luna: the layer before has handed no memory on")
         memory, self._memory = self._memory, None
@@ -34,8 +37,14 @@ class Handover:
 
 
 class Luna(Mixer):
-    """`memory`: M. `share`: one projection for keys and values in each of the two attentions (`key_value`), as in the
-    paper, or two (`none`), as in its Long Range Arena code."""
+    """Nested attention through a memory.
+
+    Args:
+        memory: M.
+        share: one projection for keys and values in each of the two attentions (`key_value`), as in the paper, or two
+            (`none`), as in its Long Range Arena code.
+        scale: see `scale_of`.
+    """
 
     card = Card(
         paper="Ma et al. 2021, Luna",
@@ -102,7 +111,7 @@ class Luna(Mixer):
         mask: Tensor | None,
         dropout: Dropout,
     ) -> Tensor:
-        """q [B, n, H Dh], context [B, m, *] -> [B, n, H Dh]."""
+        """Attend q [B, n, H Dh] to context [B, m, *] -> [B, n, H Dh]."""
         k = key(context)
         v = k if value is None else value(context)
         q, k, v = (split_heads(part, self.shape.heads) for part in (q, k, v))

@@ -1,10 +1,13 @@
-"""Mamba-2 (SSD, Dao and Gu 2024, Transformers are SSMs): a state space whose decay and step depend on the input.
+"""Mamba-2: a state space whose decay and step depend on the input.
 
-S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] in common
-to all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; then norm(y * swish(u W_z)) goes
-to the output projection. The duality of the paper makes it a product with a decay. O(L (C + N) D) time for states of N.
+S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] shared by
+all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; norm(y * swish(u W_z)) is the input
+of the output projection. By the paper's duality this is a product with a decay. O(L (C + N) D) time for states of N.
 
 Not included: an inner width of twice the model's, and a second group of B and C.
+
+Source:
+    Dao and Gu 2024, Transformers are SSMs.
 """
 
 from collections.abc import Sequence
@@ -23,8 +26,14 @@ from lra.ops.scan import causal_product
 
 
 class Mamba2(Recurrent):
-    """`state`: N; `conv`: taps of the convolution; `a_min` to `dt_max`: where A and dt begin, see `DecaySteps`;
-    `backend`: see `lra.ops.backend`."""
+    """Selective state space.
+
+    Args:
+        state: N.
+        conv: taps of the convolution.
+        a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
+        backend: see `lra.ops.backend`.
+    """
 
     card = Card(
         paper="Dao and Gu 2024, Transformers are SSMs",
@@ -78,7 +87,7 @@ class Mamba2(Recurrent):
         return y + self.skip[:, None, None] * x
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """The norm comes after the gate, over all heads."""
+        """Apply the norm after the gate, over all heads."""
         return self.normed(merge_heads(y) * silu(gate))
 
     @property

@@ -1,14 +1,16 @@
-"""Mega, moving average equipped gated attention (Ma et al. 2023): one head of attention whose queries, keys and gates
-read an exponential moving average of the input.
+"""Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
 X' = EMA(X): per channel, h_i = a b x_i + (1 - a d) h_{i-1} over n dampened averages, x'_i = g . h_i (eq. 5, 6), forward
-and, where later positions count, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + b_k, V = swish(X W_v),
+and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + b_k, V = swish(X W_v),
 O = softmax(Q K^T / sqrt(z) + bias(i - j)) V, H = swish(X' W_h + (swish(X' W_r) * O) U), and the layer adds
 sigmoid(X' W_u) * (H - X) to X (eq. 9-15). O(L^2 D) time, in chunks of c positions O(L c D), and O(L D (n + log L)) for
 the averages.
 
-Against the authors' code: no omega X and no swish on X', as in the paper; V as wide as the model, not twice as wide.
-With pre-norm, H - X reads the normed input.
+Unlike in the authors' code: no omega X and no swish on X', as in the paper; V is as wide as the model, not twice as
+wide. With pre-norm, H - X reads the normed input.
+
+Source:
+    Ma et al. 2023, Mega: Moving Average Equipped Gated Attention.
 """
 
 import math
@@ -34,9 +36,14 @@ UNRELEASED = (
 
 
 class Mega(Mixer):
-    """`averages`: n for every channel and direction; `width`: z, of queries and keys; `chunk`: positions that attend to
-    each other, the average reaching beyond; null: all of them. `init`: "released": weights begin as in the authors'
-    code (facebookresearch/mega); None: as the card says."""
+    """Gated attention with a moving average.
+
+    Args:
+        averages: n per channel and direction.
+        width: z, of queries and keys.
+        chunk: positions that attend to each other, or None for all; the average reaches beyond.
+        init: `released` initialises weights as the authors' code (facebookresearch/mega); None as the card says.
+    """
 
     card = Card(
         paper="Ma et al. 2023, Mega",
@@ -87,7 +94,7 @@ class Mega(Mixer):
 
     @torch.no_grad()
     def draw_as_released(self) -> None:
-        """Every second average is subtracted, and queries and keys are near zero."""
+        """Initialise as the authors' code: every second average is subtracted, and queries and keys are near zero."""
         self.expand.normal_(std=0.02)
         self.expand[..., ::2] += 1
         self.expand[..., 1::2] -= 1
@@ -96,7 +103,7 @@ class Mega(Mixer):
 
     @property
     def reach(self) -> int:
-        """Positions that attend to each other."""
+        """Number of positions that attend to each other."""
         return self.shape.max_positions if self.chunk is None else self.chunk
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -1,7 +1,10 @@
-"""Token mixing of MLP-Mixer (Tolstikhin et al. 2021, eq. 1): W2 gelu(W1 X), W1 [hidden, Lmax], W2 [Lmax, hidden].
+"""Token mixing of MLP-Mixer: W2 gelu(W1 X), W1 [hidden, Lmax], W2 [Lmax, hidden] (eq. 1).
 
-One net for all channels; its layer norm and skip are the block's. A text of L < Lmax positions takes the first L
+One network for all channels; its layer norm and skip are the block's. A text of L < Lmax positions uses the first L
 columns of W1 and rows of W2; padded positions count as zero. O(L D hidden) time.
+
+Source:
+    Tolstikhin et al. 2021.
 """
 
 from pydantic import PositiveInt
@@ -13,7 +16,11 @@ from lra.ops.dropout import Dropout
 
 
 class TokenMixing(Mixer):
-    """`hidden`: width of the net over positions."""
+    """MLP over positions.
+
+    Args:
+        hidden: width of the network.
+    """
 
     card = Card(
         paper="Tolstikhin et al. 2021, MLP-Mixer",

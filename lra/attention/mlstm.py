@@ -1,10 +1,13 @@
-"""mLSTM (Beck et al. 2024, xLSTM): a memory matrix with an exponential input gate and a forget gate for every head.
+"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head.
 
 C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
-f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) goes to the output
+f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
 projection. O(L D (C + Dh)) time, C the chunk.
 
 Not included: the block's up-projection, short convolution and learnable skip.
+
+Source:
+    Beck et al. 2024, xLSTM.
 """
 
 import math
@@ -29,9 +32,14 @@ UNRELEASED = (
 
 
 class Mlstm(Recurrent):
-    """`forget_min`, `forget_max`: the biases of the heads' forget gates begin evenly between them; those of the input
-    gates are drawn with a deviation of 0.1. `init`: "released": weights begin as in the authors' code (NX-AI/xlstm);
-    None: as the card says."""
+    """Matrix LSTM.
+
+    Args:
+        forget_min: biases of the heads' forget gates start evenly between forget_min and forget_max; those of the input
+            gates are drawn with standard deviation 0.1.
+        forget_max: see forget_min.
+        init: `released` initialises weights as the authors' code (NX-AI/xlstm); None as the card says.
+    """
 
     card = Card(
         paper="Beck et al. 2024, xLSTM",
@@ -67,7 +75,7 @@ class Mlstm(Recurrent):
             self.draw_as_released()
 
     def draw_as_released(self) -> None:
-        """Gates open by their biases alone, and an output projection is the smaller the more layers there are."""
+        """Initialise as the authors' code: gates depend on biases alone, output projections shrink with the depth."""
         dim = self.shape.dim
         draw_linear(nn.init.zeros_, self.gates)
         draw_linear(normal((2 / (5 * dim)) ** 0.5), self.query, self.key, self.value, self.gate)
@@ -80,7 +88,7 @@ class Mlstm(Recurrent):
         return self.recurrence(inputs, real)
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Causal, or the sum of both directions, which share queries, keys and values but not what divides a state."""
+        """Causal outputs, or the sum of both directions, which share queries, keys and values but not the divisors."""
         q, k, v = (split_heads(part, self.shape.heads) for part in inputs[:3])
         log_in, forget = inputs[3].chunk(2, dim=-1)
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
@@ -92,8 +100,7 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *numbers, min(CHUNK, q.shape[-2]))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """The logarithms for each position [B, H, L], where a state is divided by exp(m): of the factor of a key, of
-        the decay, and of the least divisor."""
+        """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]
@@ -107,8 +114,10 @@ class Mlstm(Recurrent):
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
-    """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0: what the state is divided by, in the logarithm. It cancels
-    in h, and with it no exponential exceeds 1. Both [..., L]; sums over positions are in float64."""
+    """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.
+
+    It cancels in h, and with it no exponential exceeds 1. Both inputs are [..., L]; sums over positions are in float64.
+    """
     kept = log_keep.double().cumsum(dim=-1)
     top = kept + (log_in.double() - kept).cummax(dim=-1).values
     return top.clamp(min=0).to(log_in.dtype)

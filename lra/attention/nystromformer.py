@@ -1,8 +1,11 @@
-"""Nyströmformer (Xiong et al. 2021, eq. 13-15): softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V + conv(V).
+"""Nyströmformer: softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V + conv(V) (eq. 13-15).
 
-Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is times `scale`. The pseudo-inverse is
-iterated; the convolution is depthwise over positions, one kernel for each head. Like the authors' code, no dropout.
-O(L m D + m^3 H) time, O(L (m + D)) memory.
+Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is multiplied by `scale`. The
+pseudo-inverse is iterated; the convolution is depthwise over positions, one kernel per head. No dropout, as in the
+authors' code. O(L m D + m^3 H) time, O(L (m + D)) memory.
+
+Source:
+    Xiong et al. 2021.
 """
 
 import torch
@@ -17,9 +20,15 @@ from lra.ops.softmax import Scale, card_of, scale_of
 
 
 class Nystromformer(Attention):
-    """`landmarks`: m; `iterations` of the pseudo-inverse; `conv_kernel`: positions, null for no convolution.
+    """Attention by landmarks.
 
-    A text of no more than m tokens makes each of them a landmark, which is softmax attention but for the iteration.
+    In a text of at most m tokens each token is a landmark, which is softmax attention up to the iteration.
+
+    Args:
+        landmarks: m.
+        iterations: of the pseudo-inverse.
+        conv_kernel: positions, or None for no convolution.
+        scale: see `scale_of`.
     """
 
     card = Card(
@@ -56,7 +65,7 @@ class Nystromformer(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            v = without_padding(v, key_mask)  # the convolution reads neighbours, whatever the mask says
+            v = without_padding(v, key_mask)  # the convolution does not mask
             y = self._approximate(q, k, v, key_mask)
             return y if self.conv_kernel is None else y + self.conv(v)
 
@@ -73,8 +82,10 @@ class Nystromformer(Attention):
         return scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
 
     def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
-        """[B, m, L], rows of 1/size over the tokens of a segment; of n real tokens the r-th is in floor(r m / n), and
-        where n < m, in its own. [1, m, L] where all tokens are real."""
+        """Rows of 1/size over the tokens of each segment [B, m, L], or [1, m, L] if all tokens are real.
+
+        Of n real tokens the r-th is in segment floor(r m / n), and for n < m in its own.
+        """
         length = q.shape[2]
         count = min(self.landmarks, length)
         real = torch.ones(1, length, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
@@ -89,7 +100,7 @@ class Nystromformer(Attention):
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """Moore-Penrose inverse of matrices whose rows sum to 1 or are zero, by the paper's iteration of third order.
+    """Moore-Penrose inverse of matrices whose rows sum to 1 or are zero, by the paper's third-order iteration.
 
     Each matrix starts from its own norms; the authors' code takes their maximum over the batch.
     """

@@ -1,16 +1,19 @@
-"""LSH attention of the Reformer (Kitaev et al. 2020, section 2 and appendix A): near queries share a bucket.
+"""LSH attention of the Reformer: similar queries share a bucket.
 
 Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], R [Dh, n / 2] normal, gives one of n
-buckets; positions sorted by (bucket, position) are cut into chunks of c, and one attends to its own and the previous
+buckets; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and the previous
 chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where oneself counts only
-if nothing else does. A key met in several rounds counts once: in each, log(number of rounds) is taken off its score.
-`scale` is `none`, 1: with keys of length 1 a score is no longer than its query. The authors' code divides keys by their
-root mean square, |q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
+if nothing else does. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its
+score. `scale` is `none`, 1: with keys of length 1 a score is no longer than its query. The authors' code divides keys
+by their root mean square, |q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
 O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
-A hash jumps: where rounding changes the bucket of one position, all that sort behind it move by a place, some of them
-into another chunk. Under bf16 this makes the gradient differ from that of fp32 by 3 to 40 %, the more the smaller the
-chunks are; with the same hashes it differs by .5 %.
+A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place,
+some into another chunk. Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %, the more the smaller
+the chunks; with the same hashes by 0.5 %.
+
+Source:
+    Kitaev et al. 2020, section 2 and appendix A.
 """
 
 import numpy as np
@@ -26,15 +29,20 @@ from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import ScaleOrNone, card_of, scale_of
 
 ONESELF = -1e5  # added to the score of oneself (appendix A)
-PADDED = -2  # the place of padding: neither that of a real token, nor one before or after it
+PADDED = -2  # place of padding: not equal or adjacent to that of a real token
 
 
 class Reformer(Mixer):
-    """`chunk`: c; `hashes`: rounds; `within_bucket`: leave out keys of other buckets (eq. 3), as the authors' settings
-    do not; `redraw_every`: training steps between new R.
+    """Attention within hash buckets.
 
-    Padding sorts behind everything real. The first chunk has none before it. There is no causal form: a mask j <= i
+    Padding sorts behind all real positions. The first chunk has no previous one. There is no causal form: a mask j <= i
     would leave the choice of chunks to later positions.
+
+    Args:
+        chunk: c.
+        hashes: rounds.
+        within_bucket: leave out keys of other buckets (eq. 3), unlike the authors' settings.
+        redraw_every: training steps per draw of R.
     """
 
     card = Card(
@@ -98,7 +106,7 @@ class Reformer(Mixer):
             mass = scores.logsumexp(dim=-1).flatten(3)[..., :length].gather(3, rank)  # [B, H, rounds, L]
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()
-        weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # every round of a head by itself
+        weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # each round of a head separately
         y = weights.to(v.dtype) @ look_back(v)
         return take(y.flatten(3, 4)[:, :, :, :length], rank).sum(dim=2)
 
@@ -115,7 +123,7 @@ class Reformer(Mixer):
 
     @torch.no_grad()
     def bias(self, buckets: Tensor, order: Tensor, rank: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores [B, H, rounds, C, c, 2c] of a chunk with the previous one and itself."""
+        """Bias of the scores [B, H, rounds, C, c, 2c] of a chunk with the previous one and itself."""
         place = rank // self.chunk
         if self.within_bucket:
             place = place + buckets * (buckets.shape[-1] + 2)  # chunks of different buckets are never neighbours
@@ -124,7 +132,7 @@ class Reformer(Mixer):
         place = place.int()
         here = meet(place, order, self.chunk)
         times = here.byte()
-        for shift in range(1, place.shape[2]):  # in how many of the other rounds the same pair meets
+        for shift in range(1, place.shape[2]):  # number of other rounds in which the pair meets
             times += meet(place.roll(-shift, dims=2), order, self.chunk)
         bias = times.to(dtype).log_().neg_().masked_fill_(~here, -torch.inf)
         bias.diagonal(self.chunk, -2, -1).fill_(ONESELF)
@@ -132,14 +140,14 @@ class Reformer(Mixer):
 
 
 def meet(place: Tensor, order: Tensor, chunk: int) -> Tensor:
-    """Whether the pairs of every sorted chunk with the previous one and itself share a `place` or follow each other."""
+    """True where pairs of a sorted chunk with the previous one and itself have equal or adjacent `place`."""
     queries = cut(place.gather(-1, order).unsqueeze(-1), chunk, PADDED)
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)
     return (steps >> 1) == 0  # 0 or 1
 
 
 def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions sorted by (bucket, position), and the rank of every position: its inverse."""
+    """Return positions sorted by (bucket, position), and the rank of every position: the inverse."""
     order = buckets.sort(dim=-1, stable=True).indices
     places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     return order, torch.empty_like(order).scatter_(-1, order, places)
@@ -152,11 +160,11 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def cut(x: Tensor, chunk: int, fill: int = 0) -> Tensor:
-    """[..., L, D] -> [..., C, c, D], filled up."""
+    """[..., L, D] -> [..., C, c, D], padded with `fill`."""
     return pad(x, (0, 0, 0, -x.shape[-2] % chunk), value=fill).unflatten(-2, (-1, chunk))
 
 
 def look_back(x: Tensor, fill: int = 0) -> Tensor:
-    """[..., C, c, D] -> [..., C, 2c, D]: the previous chunk before each one, `fill` before the first."""
+    """[..., C, c, D] -> [..., C, 2c, D]: each chunk behind the previous one, `fill` before the first."""
     before = pad(x, (0, 0, 0, 0, 1, -1), value=fill)
     return torch.cat([before, x], dim=-2)

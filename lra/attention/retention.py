@@ -1,13 +1,16 @@
-"""Retention (RetNet, Sun et al. 2023): attention without softmax, whose weights decay with the distance.
+"""Retention (RetNet): attention without softmax, with weights that decay with the distance.
 
-y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., q and k turned
-by angles that grow with the position (rotary), and y normalised per head and position; then swish(x W_g) * y goes to
-the output projection. O(L D Dh) time: in chunks, through the summed states of what lies before.
+y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., q and k rotated
+by angles that grow with the position, and y normalised per head and position; swish(x W_g) * y is the input of the
+output projection. O(L D Dh) time, in chunks with summed states.
 
 The causal form is the paper's, j <= i. The two-sided form is ours: a forward and a backward pass, the diagonal once.
 The norm divides by the root mean square and has no weights, as in the authors' code; the paper writes group norm. Not
 included: values and gate of double width, and the scaling of the weights by their sums, which the norm undoes. There
 is no dropout of weights.
+
+Source:
+    Sun et al. 2023, Retentive Network.
 """
 
 import math
@@ -26,8 +29,14 @@ from lra.ops.scan import causal_product
 
 
 class Retention(Attention):
-    """`gate`: swish(x W_g), which has parameters; `rotary`: turn q and k; `norm_eps`: of the heads' norm;
-    `backend`: see `lra.ops.backend`."""
+    """Attention with exponential decay.
+
+    Args:
+        gate: use swish(x W_g), which has parameters.
+        rotary: rotate q and k.
+        norm_eps: epsilon of the heads' norm.
+        backend: see `lra.ops.backend`.
+    """
 
     card = Card(
         paper="Sun et al. 2023, Retentive Network",
@@ -56,7 +65,7 @@ class Retention(Attention):
         deviations = (*self.card.deviations, *backwards)
         self.card = replace(self.card, formula=formula, scale=shape.head_dim**-0.5, deviations=deviations)
         log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
-        # Not kept with the weights, since it follows from the number of heads.
+        # Not saved: it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 
     @property
@@ -86,9 +95,9 @@ class Retention(Attention):
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Turns the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
+    """Rotate the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
 
-    The product of two turned vectors depends on their positions through the distance alone. An odd last column stays.
+    The product of two rotated vectors depends on their distance alone. An odd last column is unchanged.
     """
     half = x.shape[-1] // 2
     speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)

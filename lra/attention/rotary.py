@@ -1,8 +1,10 @@
-"""Softmax attention with rotary positions (RoFormer, Su et al. 2021, eq. 34): softmax(R_i q_i . R_j k_j scale) v.
+"""Softmax attention with rotary positions: softmax(R_i q_i . R_j k_j scale) v (eq. 34).
 
-R_i turns pairs of columns by angles that grow with the position i, so a product depends on the distance alone.
-O(L^2 D) time. The pairs are (m, m + Dh / 2), as in the codes of today, not (2 m, 2 m + 1): the same but for the order
-of the weights' columns.
+R_i rotates pairs of columns by angles that grow with the position i, so that a product depends on the distance alone.
+O(L^2 D) time. The pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
+
+Source:
+    Su et al. 2021, RoFormer.
 """
 
 import torch
@@ -14,7 +16,12 @@ from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
 
 
 class Rotary(Attention):
-    """`base`: the angle of pair m at position i is i / base^(2 m / Dh). `scale`: as that of softmax."""
+    """Softmax attention with rotary positions.
+
+    Args:
+        base: pair m at position i is rotated by i / base^(2 m / Dh).
+        scale: see `scale_of`.
+    """
 
     card = Card(
         paper="Su et al. 2021, RoFormer",
@@ -47,8 +54,12 @@ class Rotary(Attention):
 
 
 def turn(x: Tensor, speed: Tensor) -> Tensor:
-    """Turns the pairs (x_m, x_{m + w}) at position i by the angle i speed_m; speed [w] in float64, x [..., L, 2 w], or
-    2 w + 1, whose last column stays."""
+    """Rotate the pairs (x_m, x_{m + w}) at position i by the angle i speed_m.
+
+    Args:
+        x: [..., L, 2 w], or 2 w + 1 columns, the last of which is unchanged.
+        speed: [w], in float64.
+    """
     half = len(speed)
     angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

@@ -1,9 +1,12 @@
-"""RWKV-7 (Peng et al. 2025, RWKV-7 "Goose"): a state that decays by channels and replaces what a key held.
+"""RWKV-7: a state that decays by channels and replaces the old value of a key.
 
 S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 16-18) for every head, with decay w,
-rate a and gate g from low-rank nets; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
+rate a and gate g from low-rank networks; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
 projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added, and g times
-that goes to the output projection. O(L D (C + Dh)) time, C the chunk.
+that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+
+Source:
+    Peng et al. 2025, RWKV-7 "Goose".
 """
 
 import math
@@ -22,7 +25,7 @@ from lra.ops.first_weights import draw_linear, orthogonal
 from lra.ops.recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
-LEAST = -math.exp(-0.5)  # no decay is below its exponential (section 3.2)
+LEAST = -math.exp(-0.5)  # lower bound of log decays (section 3.2)
 UNRELEASED = (
     "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ at 0.85, α "
     "at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code, and with attention.init=released, "
@@ -32,9 +35,16 @@ UNRELEASED = (
 
 
 class Rwkv7(Recurrent):
-    """`decay_rank`, `rate_rank`, `gate_rank`: of the low-rank nets of w, a and g. `init`: "released": weights begin as
-    in the authors' code (BlinkDL/RWKV-LM, RWKV-v7/train_temp); None: as the card says. `backend`: see
-    `lra.ops.backend`."""
+    """Generalised delta rule with decay per channel.
+
+    Args:
+        decay_rank: of the low-rank network of w.
+        rate_rank: of that of a.
+        gate_rank: of that of g.
+        init: `released` initialises weights as the authors' code (BlinkDL/RWKV-LM, RWKV-v7/train_temp); None as the
+            card says.
+        backend: see `lra.ops.backend`.
+    """
 
     card = Card(
         paper="Peng et al. 2025, RWKV-7 Goose",
@@ -89,7 +99,7 @@ class Rwkv7(Recurrent):
 
     @torch.no_grad()
     def draw_as_released(self) -> None:
-        """Formulas of a channel's place in the model and in its head, and of the layer's place in the model."""
+        """Initialise as the authors' code, by formulas of the indices of channel and layer."""
         dim, width, layer, layers = self.shape.dim, self.shape.qkv_dim, self.shape.layer, self.shape.layers
         place, in_head = torch.linspace(0, 1, width), torch.linspace(-1, 1, self.shape.head_dim)
         in_head = (in_head * in_head.abs()).repeat(self.shape.heads)
@@ -130,12 +140,12 @@ class Rwkv7(Recurrent):
         return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
 
     def by_head(self, y: Tensor) -> Tensor:
-        """The layer norm of every head by itself."""
+        """Layer norm of every head."""
         heads = y.unflatten(-1, (self.shape.heads, -1))
         return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """The gate is in the recurrence."""
+        """Return y: the gate is part of the recurrence."""
         return merge_heads(y)
 
     @property

@@ -1,16 +1,18 @@
-"""S4D, diagonal state spaces (Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space
-Models): per channel y = K * x + skip x, with K_l = 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(l dt A_n).
+"""S4D, diagonal state spaces: y = K * x + skip x, K_l = 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(l dt A_n).
 
-That is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N, which come in conjugate pairs. B
-is one, since only its product with C counts, or trained, too: then C_n stands for B_n C_n. Re A = -exp(.) < 0, so that
-every mode decays. Where later positions count too, a second kernel with modes in common and a C of its own reads them;
-lag 0 belongs to the first.
+This is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N in conjugate pairs. B is one,
+since only its product with C counts, or trained, and C_n then stands for B_n C_n. Re A = -exp(.) < 0, so that every
+mode decays. Without causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to
+the first.
 
 GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
 
-Against the authors' code (state-spaces/s4): a GLU on the output only where `output` says so, since the block's
-feed-forward net follows; dropout falls on whole channels only where `model.dropout_over` says so; A, B and dt have a
-learning rate and a decay of their own only where `train.groups` gives them one; dt is an exponential, not a softplus.
+Unlike in the authors' code (state-spaces/s4): a GLU on the output only by `output`, since the block's feed-forward
+network follows; dropout of whole channels only by `model.dropout_over`; a learning rate and weight decay of their own
+for A, B and dt only by `train.groups`; dt is an exponential, not a softplus.
+
+Source:
+    Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space Models.
 """
 
 import math
@@ -30,10 +32,17 @@ from lra.ops.precision import at_least_float32, full_precision
 
 
 class S4D(Mixer):
-    """`state`: N, even. `init`: imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones
-    are -1/2. `dt_min`, `dt_max`: the steps begin log-uniform between them. `b`: how trained B begins, as ones or
-    normal; None: it stays one. `copies`: of A and B, each for as many channels side by side; None: one a channel.
-    `output`: "glu": the projection is to twice the width, half of which gates the other; None: it is to the width."""
+    """Diagonal state space per channel.
+
+    Args:
+        state: N, even.
+        init: imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
+        dt_min: steps start log-uniform between dt_min and dt_max.
+        dt_max: see dt_min.
+        b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
+        copies: of A and B, each for as many adjacent channels; None for one per channel.
+        output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
+    """
 
     card = Card(
         paper="Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space Models",
@@ -105,7 +114,7 @@ class S4D(Mixer):
         return glu(y) if self.gated else y
 
     def modes(self) -> tuple[Tensor, Tensor]:
-        """dt A [D, N/2] and C B-bar [directions, D, N/2], complex."""
+        """Return dt A [D, N/2] and C B-bar [directions, D, N/2], complex."""
         a = self._of_channels(torch.complex(-self.log_decay.exp(), self.frequency))
         rate = self.log_dt.exp().unsqueeze(-1) * a
         c = torch.view_as_complex(self.c)
@@ -118,18 +127,17 @@ class S4D(Mixer):
         return copies.unsqueeze(1).expand(-1, self.shape.dim // self.copies, -1).flatten(0, 1)
 
     def kernel(self, length: int) -> Tensor:
-        """K [directions, D, length]; its step does not depend on the length asked for."""
+        """K [directions, D, length]; its step does not depend on `length`."""
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.shape.max_positions - 1) + 1)
 
     def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
-        """Both kernels at once, by FFT; a few outputs one by one."""
+        """Apply both kernels by FFT; a few outputs directly."""
         kernels = self.kernel(x.shape[1])
         return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)
 
     def convolve_causally(self, x: Tensor) -> Tensor:
-        """Convolve by a recurrence from chunk to chunk, since the FFT's rounding would carry traces of later
-        positions."""
+        """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""
         rate, c = self.modes()
         return convolve_modes(x, rate, c[0])
 

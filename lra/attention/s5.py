@@ -1,9 +1,12 @@
-"""S5, simplified state space layers (Smith, Warrington, Linderman 2023), a diagonal state space of many inputs.
+"""S5, simplified state space layers: a diagonal state space with many inputs.
 
 h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i: the zero-order hold (eq. 6), with a
-step dt for every mode. A begins as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate
-pairs, one of which is kept. O(L D N) time. Where later positions count, the same states run backward and have a C of
-their own, as in the authors' code. Re A = -exp(.) < 0, so that every mode decays.
+step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate pairs,
+one of which is kept. O(L D N) time. Without causality the same states also run backward, with a C of their own, as in
+the authors' code. Re A = -exp(.) < 0, so that every mode decays.
+
+Source:
+    Smith, Warrington, Linderman 2023.
 """
 
 import math
@@ -26,10 +29,17 @@ UNRELEASED = (
 
 
 class S5(StateSpace):
-    """`state`: the real size P of the state, for P / 2 modes; `dt_min`, `dt_max`: the steps begin log-uniform. `init`:
-    of B and C, before they are turned to modes, by the names of the authors' --C_init; None: as the card says. B is
-    truncated normal of variance 1 / P, and C is complex: in each part truncated normal, of variance 1 / P
-    ("trunc_standard_normal") or 1 / (P D) ("lecun_normal"), or normal of variance 1/2, not turned ("complex_normal").
+    """Diagonal state space with shared states.
+
+    Args:
+        state: real size P of the state, for P / 2 modes.
+        blocks: HiPPO-N matrices on the diagonal.
+        dt_min: steps start log-uniform between dt_min and dt_max.
+        dt_max: see dt_min.
+        init: of B and C before they are transformed to modes, by the names of the authors' --C_init; None as the card
+            says. B is truncated normal of variance 1 / P, and C complex, with each part truncated normal of variance 1
+            / P (`trunc_standard_normal`) or 1 / (P D) (`lecun_normal`), or normal of variance 1/2 and not transformed
+            (`complex_normal`).
     """
 
     card = Card(
@@ -81,7 +91,7 @@ class S5(StateSpace):
         return b, torch.randn(dim, self.directions, blocks, state // blocks) * state**-0.5
 
     def released_maps(self, blocks: int, init: str) -> tuple[Tensor, Tensor]:
-        """The same as in the authors' code."""
+        """`real_maps` as in the authors' code."""
         b, c = self.real_maps(blocks)
         state = 2 * self.modes
         inputs = state * self.shape.dim if init == "lecun_normal" else state
@@ -96,8 +106,13 @@ class S5(StateSpace):
 
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues [size / 2] with positive imaginary parts and eigenvectors [size, size / 2] of the normal part of the
-    HiPPO-LegS matrix: -1/2 on the diagonal, +-sqrt((2 n + 1) (2 m + 1)) / 2 off it."""
+    """Eigenvalues and eigenvectors of the normal part of the HiPPO-LegS matrix.
+
+    Its entries are -1/2 on the diagonal and +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.
+
+    Returns:
+        Eigenvalues [size / 2] with positive imaginary parts, and eigenvectors [size, size / 2].
+    """
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2
     skew = np.triu(skew, 1) - np.tril(skew, -1)

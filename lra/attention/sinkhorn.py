@@ -1,9 +1,12 @@
-"""Sparse Sinkhorn attention (Tay et al. 2020, section 3): blocks of keys are sorted by a learned soft permutation.
+"""Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation.
 
 Of N = L / b blocks of b tokens, s_n sums the keys of block n (of real tokens), R = s W_s (W_s [H, Dh, N]) and
 P = Sinkhorn(exp((R + noise) / tau)). With k~_n = sum_m P_nm k_m, and the same for v, a query of block n attends to its
 own block and to the sorted one: softmax(q_n [k_n; k~_n]^T scale) [v_n; v~_n].
 O(L b D + L N D) time, O(H (L b + N^2)) memory; the sum over keys is the paper's over x, projected.
+
+Source:
+    Tay et al. 2020, section 3.
 """
 
 from dataclasses import replace
@@ -18,14 +21,19 @@ from lra.ops.dropout import Gumbel
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
-LINEAR_FROM = 32  # smaller blocks leave more to N^2 than to the attention at Long Range Arena's lengths
+LINEAR_FROM = 32  # with smaller blocks the N^2 part dominates at Long Range Arena's lengths
 
 
 class Sinkhorn(Attention):
-    """`block`: tokens in a block (b); `iterations`: of normalising rows, then columns; `temperature`: tau;
-    `gumbel`: noise on the logits in training.
+    """Block attention with sorted keys.
 
     Blocks without a real token take no part. A sorted position that no real token reaches is masked.
+
+    Args:
+        block: b.
+        iterations: of normalising rows, then columns.
+        temperature: tau.
+        gumbel: add noise to the logits in training.
     """
 
     card = Card(
@@ -71,7 +79,7 @@ class Sinkhorn(Attention):
         length = q.shape[2]
         if key_mask is None:
             key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
-        else:  # padding must add nothing to the sum of its block, nor to what is sorted to another
+        else:  # padding adds nothing to the sum of its block or to sorted blocks
             k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
         fill = -length % self.block
         q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B, H, N, b, Dh]
@@ -93,7 +101,7 @@ class Sinkhorn(Attention):
 
 
 def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """exp(logits [..., N, N]), its rows and columns of `valid` [..., N] normalised in turn; zero in all others."""
+    """exp(logits [..., N, N]) with rows and columns of `valid` [..., N] normalised in turn; zero in all others."""
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):

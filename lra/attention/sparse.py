@@ -1,10 +1,13 @@
-"""Sparse Transformer (Child et al. 2019, section 4): two sparse patterns whose union a query reads.
+"""Sparse Transformer: two sparse patterns whose union a query reads.
 
 With stride s and c summary columns, position i reads j where
   fixed:    i // s == j // s (its block), or j % s >= s - c (the last c positions of every block);
   strided:  |i - j| < s, or (i - j) % s == 0.
-The paper is causal and adds j <= i; the two-sided form here drops that test and nothing else. A query reads s + c L / s
-or 2 s + L / s keys, so time is O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
+The paper is causal and adds j <= i; the two-sided form here only drops that condition. A query reads s + c L / s or
+2 s + L / s keys, so time is O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
+
+Source:
+    Child et al. 2019, section 4.
 """
 
 from typing import Literal
@@ -19,8 +22,14 @@ from lra.ops.softmax import Scale
 
 
 class Sparse(PatternAttention):
-    """`pattern`: `fixed` or `strided`; `stride`: s; `summary`: c, of `fixed` alone; `cls_global`: position 0 is read
-    by all and reads all, as Long Range Arena does for the CLS."""
+    """Fixed or strided sparse attention.
+
+    Args:
+        pattern: `fixed` or `strided`.
+        stride: s.
+        summary: c, of `fixed` alone.
+        cls_global: position 0 reads all and is read by all, as in Long Range Arena for the CLS.
+    """
 
     card = Card(
         paper="Child et al. 2019, Sparse Transformers",

@@ -1,4 +1,4 @@
-"""Synthesizer (Tay et al. 2021, section 3): softmax(S) V, where S is learned or comes from each token alone.
+"""Synthesizer: softmax(S) V, where S is learned or computed from each token alone.
 
 factorized   S_h = A_h B_h^T, A and B [Lmax, k]
 random       S_h = R_h, a table [Lmax, Lmax]
@@ -6,6 +6,9 @@ dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
 With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
 O(L^2 D) time, O(L^2 H) memory in training.
+
+Source:
+    Tay et al. 2021, section 3.
 """
 
 from dataclasses import replace
@@ -22,7 +25,13 @@ from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh
 
 
 class Synthesizer(Mixer):
-    """`kind` as above; `rank`: k of the factorized kind; `dot_product`: the mixture, else there is no query or key."""
+    """Attention with synthetic scores.
+
+    Args:
+        kind: `factorized`, `random` or `dense`.
+        rank: k of the factorized kind.
+        dot_product: the mixture; without it there are no queries and keys.
+    """
 
     card = Card(
         paper="Tay et al. 2021, Synthesizer",
@@ -75,7 +84,7 @@ class Synthesizer(Mixer):
         return self.out(merge_heads(attend(x, v, mask)))
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """S = q k^T, factors side by side, so that fused kernels apply; these want one width for q, k and v."""
+        """Compute scores as one product of concatenated factors, for fused kernels; q, k and v get one width."""
         q, k = self._tables(x) if self.kind == "factorized" else self._dense(x)
         if self.dot_product:
             query, key = self._query_key(x)
@@ -94,12 +103,12 @@ class Synthesizer(Mixer):
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """A and B, [B, H, L, k]."""
+        """A and B [B, H, L, k]."""
         rows, columns = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
         return rows, columns
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """relu(W1 x) and W2, [B, H, L, Dh]; the bias of W2 is a further column against ones."""
+        """relu(W1 x) and W2 [B, H, L, Dh]; the bias of W2 is a further column against ones."""
         q = split_heads(self.hidden(x), self.shape.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
         if self.synthesise.bias is not None:
@@ -108,7 +117,7 @@ class Synthesizer(Mixer):
         return q, k.expand(*q.shape[:2], -1, -1)
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled queries, and keys, [B, H, L, Dh]."""
+        """Scaled queries, and keys [B, H, L, Dh]."""
         query, key = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key))
         return query * self.scale, key
 

@@ -1,32 +1,25 @@
-"""What a configuration of `lra-bench` means."""
+"""The configuration of `lra-bench`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from omegaconf import DictConfig
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.config import configure
 from lra.config.settings import Precision
 from lra.core.errors import UserError
-from lra.training.recipe import AUTO
-
-What = Literal["layer", "model", "step", "epoch", "profile", "accuracy", "host"]
-Direction = Literal["forward", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
     """The checked configuration; the fields are the keys of `conf/bench.yaml`."""
 
-    what: What
+    what: Literal["step", "layer", "model"]
     subjects: Annotated[list[str], Field(min_length=1)]
     lengths: Annotated[list[PositiveInt], Field(min_length=1)]
-    directions: Annotated[list[Direction], Field(min_length=1)]
     batch: PositiveInt
-    data: Literal["random", "real"]
     rounds: PositiveInt
-    memory_limit: PositiveFloat | None
     out: str | None
     task: dict[str, Any]
     attention: dict[str, Any]
@@ -49,10 +42,8 @@ def settings_of(cfg: DictConfig) -> BenchSettings:
     """Check names and types of a composed configuration."""
     values = configure.plain(cfg)
     configure.check(BenchSettings, values, "")
-    for key in ("micro_batch", "eval_batch"):
-        if values["train"].get(key) == AUTO:
-            raise UserError(f"train.{key}=auto: what is measured shall not depend on the machine; say a number")
-    twice = next((length for length in values["lengths"] if values["lengths"].count(length) > 1), None)
-    if twice is not None:
-        raise UserError(f"lengths={values['lengths']}: {twice} stands there twice")
+    for key in ("lengths", "subjects"):
+        repeated = next((value for value in values[key] if values[key].count(value) > 1), None)
+        if repeated is not None:
+            raise UserError(f"{key}={values[key]}: {repeated} is listed twice")
     return BenchSettings(**values)

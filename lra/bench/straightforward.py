@@ -1,51 +1,57 @@
-"""The yardstick: SimpleTRON and its Transformer as one writes them with the building blocks of PyTorch, no thought
-given to speed.
+"""SimpleTRON and its Transformer in plain PyTorch, the reference of `lra-bench what=step` and of the tests.
 
-Every example is padded to the full length, three projections and two products make the attention, the last block
-computes every position, dropout is `nn.Dropout`, the optimiser is `torch.optim.AdamW` as it comes. The names of the
-parameters are those of `lra.model.model.Model`, so both can hold the same weights.
+Every example is padded to the full length, the last block computes every position, dropout is `nn.Dropout`, and the
+optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.model.model.Model`, so both can load the same weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lra.core.errors import UserError
+from lra.data import TaskSpec
 
-class PlainAttention(nn.Module):
-    """Projections and heads around `attend`."""
+Values = Mapping[str, Any]
+MODEL = {  # the values of conf/variant and conf/protocol under which this model is the configured one
+    "norm": "pre", "attention_bias": True, "bias": True, "feed_forward_activation": "gelu", "dropout_over": "values",
+    "short_conv": None, "mixer_dropout": False, "embedding_dropout": False, "feed_forward_output_gelu": False,
+    "positions": "learned", "position_std": 0.0, "cls_position": False, "pooling": "cls", "head_activation": "gelu",
+    "pair_features": "concat",
+}  # fmt: skip
 
-    def __init__(self, dim: int, heads: int, dropout: float, out_proj: bool, scale: float) -> None:
+
+class Attention(nn.Module):
+    """Multi-head projections around `attend`."""
+
+    def __init__(self, model: Values, scale: float) -> None:
         super().__init__()
-        self.heads = heads
-        self.scale = scale
+        dim, self.heads, self.scale = model["dim"], model["heads"], scale
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
-        self.out = nn.Linear(dim, dim) if out_proj else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(dim, dim) if model["out_proj"] else nn.Identity()
+        self.dropout = nn.Dropout(model["dropout"])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        batch, length, dim = x.shape
-        q, k, v = (
-            project(x).view(batch, length, self.heads, -1).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )
-        return self.out(self.attend(q, k, v, mask).transpose(1, 2).reshape(batch, length, dim))
+        """x [B, N, D], mask [B, N], True at real tokens -> [B, N, D]."""
+        q, k, v = (f(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))
 
 
-class PlainSimple(PlainAttention):
-    """Q (K^T V), where padding is masked divided by the root of the number of real positions."""
+class Simple(Attention):
+    """Q (K^T V) * scale; where padding is masked, the scale is 1 / sqrt(number of real positions)."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        scale = self.scale
+        scale: Tensor | float = self.scale
         if mask is not None:
             k = k * mask[:, None, :, None]
             scale = mask.sum(dim=1).to(q.dtype)[:, None, None, None] ** -0.5
         return q @ self.dropout(k.transpose(2, 3) @ v * scale)
 
 
-class PlainSoftmax(PlainAttention):
-    """softmax(Q K^T) V, with the weights formed."""
+class Softmax(Attention):
+    """softmax(Q K^T * scale) V, with explicit weights."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         scores = q @ k.transpose(2, 3) * self.scale
@@ -54,32 +60,27 @@ class PlainSoftmax(PlainAttention):
         return self.dropout(scores.softmax(dim=-1)) @ v
 
 
-ATTENTIONS = {"simple": PlainSimple, "softmax": PlainSoftmax}
-
-
-class PlainBlock(nn.Module):
-    def __init__(self, mixer: PlainAttention, dim: int, hidden: int, dropout: float, skip: bool, eps: float) -> None:
+class Block(nn.Module):
+    def __init__(self, mixer: Attention, model: Values) -> None:
         super().__init__()
-        self.skip = skip
-        self.mixer_norm = nn.LayerNorm(dim, eps)
-        self.mixer = mixer
-        self.feed_forward_norm = nn.LayerNorm(dim, eps)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
-        )
+        dim, hidden, drop = model["dim"], model["mlp_dim"], model["dropout"]
+        self.extra_skip, self.mixer = model["extra_skip"], mixer
+        self.mixer_norm, self.feed_forward_norm = (nn.LayerNorm(dim, model["norm_eps"]) for _ in range(2))
+        layers = [nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(drop), nn.Linear(hidden, dim), nn.Dropout(drop)]
+        self.feed_forward = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         h = x + self.mixer(self.mixer_norm(x), mask)
         y = h + self.feed_forward(self.feed_forward_norm(h))
-        return y + x if self.skip else y
+        return y + x if self.extra_skip else y
 
 
-class PlainEmbedding(nn.Module):
-    def __init__(self, vocabulary: int, dim: int, max_len: int) -> None:
+class Embedding(nn.Module):
+    def __init__(self, dim: int, facts: TaskSpec) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=0)
         self.cls = nn.Parameter(torch.zeros(dim))
-        self.positions = nn.Parameter(torch.zeros(max_len, dim))
+        self.positions = nn.Parameter(torch.zeros(facts.max_len, dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions
@@ -87,44 +88,30 @@ class PlainEmbedding(nn.Module):
 
 
 class Straightforward(nn.Module):
-    """forward(tokens [B * P, max_len]) -> logits [B, classes], with the paper's model and CLS pooling.
+    """The paper's model with CLS pooling: tokens [B * P, max_len] -> logits [B, classes].
 
-    `mixer` makes the attention of a block.
+    Raises UserError where the configured model is another one.
     """
 
-    def __init__(
-        self,
-        mixer: Callable[[], PlainAttention],
-        *,
-        vocabulary: int,
-        max_len: int,
-        classes: int,
-        documents: int,
-        dim: int,
-        depth: int,
-        hidden: int,
-        dropout: float,
-        extra_skip: bool,
-        norm_eps: float,
-        final_norm: bool,
-        mask: bool,
-    ) -> None:
+    def __init__(self, attention: Values, model: Values, facts: TaskSpec) -> None:
         super().__init__()
-        self.documents, self.mask = documents, mask
-        self.embedding = PlainEmbedding(vocabulary, dim, max_len)
-        self.blocks = nn.ModuleList(
-            PlainBlock(mixer(), dim, hidden, dropout, extra_skip, norm_eps) for _ in range(depth)
-        )
-        self.final_norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
-        if documents == 1:
-            self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, classes))
+        if facts.objective != "classify":
+            raise UserError(f"{facts.name}: the straightforward model is for classification only")
+        expect("model", model, MODEL)
+        dim, hidden = model["dim"], model["mlp_dim"]
+        self.documents, self.key_mask = facts.documents, model["key_mask"]
+        self.embedding = Embedding(dim, facts)
+        mixers = (straightforward_attention(attention, model, facts.max_len + 1) for _ in range(model["depth"]))
+        self.blocks = nn.ModuleList(Block(mixer, model) for mixer in mixers)
+        self.final_norm = nn.LayerNorm(dim, model["norm_eps"]) if model["final_norm"] else nn.Identity()
+        if facts.documents == 1:
+            self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, facts.classes))
         else:
-            half = hidden // 2
-            layers = [nn.Linear(2 * dim, hidden), nn.ReLU(), nn.Linear(hidden, half), nn.ReLU()]
-            self.head = nn.Sequential(*layers, nn.Linear(half, classes))
+            layers = [nn.Linear(2 * dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU()]
+            self.head = nn.Sequential(*layers, nn.Linear(hidden // 2, facts.classes))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        mask = nn.functional.pad(tokens != 0, (1, 0), value=True) if self.mask else None
+        mask = nn.functional.pad(tokens != 0, (1, 0), value=True) if self.key_mask else None
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, mask)
@@ -132,25 +119,38 @@ class Straightforward(nn.Module):
         return self.head(pooled.reshape(-1, self.documents * pooled.shape[-1]))
 
 
+def straightforward_attention(attention: Values, model: Values, positions: int) -> Attention:
+    """The plain form of a configured attention. Raises UserError where there is none."""
+    expect("model", model, {"qkv_dim": model["dim"], "attention_bias": True})
+    if attention["_target_"] == "lra.attention.simple.Simple":
+        expect("attention", attention, {"scale": "valid" if model["key_mask"] else "length", "dropout_on": "state"})
+        return Simple(model, positions**-0.5)
+    if attention["_target_"] == "lra.attention.softmax.Softmax":
+        whole = attention["scale"] == "qkv_dim"
+        return Softmax(model, (model["dim"] if whole else model["dim"] // model["heads"]) ** -0.5)
+    raise UserError("attention: straightforward forms exist of simple and softmax only")
+
+
+def expect(group: str, values: Values, expected: Values) -> None:
+    """Raise UserError where a value is not the expected one."""
+    for key, value in expected.items():
+        if values[key] != value:
+            raise UserError(
+                f"{group}.{key}={values[key]}: the straightforward step has {value}; use protocol=paper or strict"
+            )
+
+
 def update(
-    model: Straightforward,
-    optimizer: torch.optim.Optimizer,
-    tokens: Tensor,
-    labels: Tensor,
-    micro_batch: int,
-    *,
-    bf16: bool,
+    model: Straightforward, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, size: int, *, bf16: bool
 ) -> float:
-    """One training step on tokens [B * P, max_len] and labels [B], cut into micro-batches; returns its loss."""
+    """Train one step on tokens [B * P, max_len] and labels [B] in micro-batches of `size`; return the loss."""
     model.train()
     optimizer.zero_grad()
     total = 0.0
-    for start in range(0, len(labels), micro_batch):
-        part = slice(start, start + micro_batch)
-        rows = slice(start * model.documents, (start + micro_batch) * model.documents)
+    for part, targets in zip(tokens.split(size * model.documents), labels.split(size), strict=True):
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=bf16):
-            logits = model(tokens[rows])
-        loss = cross_entropy(logits, labels[part], reduction="sum") / len(labels)
+            logits = model(part)
+        loss = cross_entropy(logits, targets, reduction="sum") / len(labels)
         loss.backward()
         total += loss.item()
     optimizer.step()

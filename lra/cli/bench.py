@@ -1,9 +1,10 @@
-"""lra-bench: time, memory, operations and errors, always side by side in one run; from a configuration to a record."""
+"""lra-bench: time and memory of training steps, layers and models, side by side in one run."""
 
+import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,69 +19,49 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.records import provenance
 
-if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.bench.layers import Again
-
 CHOICES = ("task", "protocol", "attention", "variant")
 PLACES = ("out", "cache", "data_dir", "workers")  # decide no number
 
 
 def job(cfg: DictConfig) -> None:
-    """Hydra's task function: measure, then write the record and its page."""
-    from lra.bench import page
+    """Measure, then write bench.json and its page."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both when it is imported
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from lra.bench import compare
 
     settings = settings_of(cfg)
     hydra = HydraConfig.get()
     choices = {key: str(hydra.runtime.choices[key]) for key in CHOICES}
     folder = Path(settings.out or f"runs/bench/{settings.what}_{choices['task']}_{choices['protocol']}")
-    if (folder / page.NAME).exists():
-        raise UserError(f"{folder / page.NAME}: measured before; choose another folder by out=...")
+    if (folder / compare.NAME).exists():
+        raise UserError(f"{folder / compare.NAME}: already exists; choose another folder with out=...")
     overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in PLACES]
-    record = {
-        "schema": page.SCHEMA,
-        "what": settings.what,
-        "command": shlex.join(["lra-bench", *overrides]),
-        **choices,
-        **measure(settings, lambda *words: settings_of(_again(words))),
-    }
-    say(f"wrote {page.write(folder, record)}")
+    line = shlex.join(["lra-bench", *overrides])
+    record = {"what": settings.what, "command": line, **choices, **measure(settings)}
+    say(f"wrote {compare.write(folder, record)}")
 
 
-def measure(settings: BenchSettings, again: "Again") -> dict[str, Any]:
-    """The part of the record that only measuring can fill."""
+def measure(settings: BenchSettings) -> dict[str, Any]:
+    """Measure all subjects, with PyTorch set up as in a training run."""
     import torch
 
-    from lra.bench import accuracy, host, layers, models, steps
-    from lra.bench.worker import BenchPlace
-    from lra.runs.device import device_of
+    from lra.bench import compare, subjects
+    from lra.runs.device import device_of, reproducible, restore_torch_state
 
     started = provenance.now()
-    torch.set_num_threads(settings.threads)
-    device = "cpu" if settings.what == "host" else device_of(settings.device)
-    place = BenchPlace(device, settings.threads, settings.memory_limit)
-    data, digest = None, None
-    if settings.what in ("step", "epoch", "profile", "host"):
-        data, digest = steps.prepare(settings)
-    results = {
-        "layer": lambda: layers.run(settings, place, again),
-        "model": lambda: models.run(settings, place, again),
-        "step": lambda: steps.run(settings, place),
-        "epoch": lambda: steps.run(settings, place),
-        "profile": lambda: steps.profiles(settings, place),
-        "accuracy": lambda: accuracy.run(settings, place.device),
-        "host": lambda: host.run(settings),
-    }[settings.what]
-    identity = {key: value for key, value in asdict(settings).items() if key not in PLACES}
-    return {
-        "data": data,
-        "config": identity,
-        "results": list(results()),
-        "provenance": provenance.provenance(identity, digest, place.device, settings.precision, started),
-    }
+    device = device_of(settings.device)
+    compared = subjects.subjects_of(settings, lambda *words: settings_of(_again(words)))
+    with restore_torch_state():
+        torch.set_num_threads(settings.threads)
+        reproducible()
+        results = list(compare.compare(settings, compared, device))
+        config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
+        where = provenance.provenance(config, None, device, settings.precision, started)
+    return {"config": config, "results": results, "provenance": where}
 
 
 def _again(words: tuple[str, ...]) -> DictConfig:
-    """This command's configuration with more overrides."""
+    """Compose this command's configuration with more overrides."""
     hydra = HydraConfig.get()
     loader = GlobalHydra.instance().config_loader()
     try:

@@ -1,4 +1,4 @@
-"""What there is, on one page: the commands, the tasks, the attentions, the experiments, and where to start."""
+"""The page that `lra` prints: commands, tasks, attentions, experiments, and where to start."""
 
 import re
 import shutil
@@ -9,47 +9,64 @@ from lra.core.paths import conf_dir
 
 WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its description
 
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")
+FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
+"""The experiments that are listed without `--all`."""
 START = {
-    "lra train experiment=smoke": "does everything run? seconds",
+    "lra train experiment=smoke": "check that everything runs: seconds",
     "lra train experiment=small_listops train.steps=800": "one small run, twenty seconds",
     "lra train experiment=demo": "a sweep with its report, 10 minutes",
-    "lra train describe=true attention=softmax": "facts, time and memory; trains nothing",
-    "lra new attention mine": "an attention of your own, ready to run",
-    "lra train --help": "variants, protocols and all else",
+    "lra train describe=true attention=softmax": "parameters, FLOPs and bytes of a run",
+    "lra new attention mine": "write your own attention, ready to run",
+    "lra train --help": "all groups, options and flags",
 }
 
 
-def contents(commands: dict[str, str]) -> str:
-    """The page, as wide as the terminal but no wider than 100 columns. `commands`: what each of them does."""
+def contents(commands: dict[str, str], every: bool = False) -> str:
+    """Return the page, as wide as the terminal but at most 100 columns.
+
+    Args:
+        commands: descriptions by name.
+        every: list all experiments instead of the first eight.
+    """
+    experiments = _experiments()
+    if not every:
+        own = [name for name in experiments if not (conf_dir() / "experiment" / f"{name}.yaml").exists()]
+        experiments = {name: experiments[name] for name in [*FIRST, *own]}
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    title = "Experiments (experiment=...)" + ("" if every else "; lra --all lists the rest")
     parts = {
         "Commands (lra train is lra-train and python -m lra train; each has --help)": _lines(commands, width),
         "Tasks (task=...)": _lines(_options("task"), width, NAMES),
         "Attentions (attention=...)": _lines(_options("attention"), width, NAMES),
-        "Experiments (experiment=...), by what they are for": _lines(_by_purpose(), width, NAMES),
+        title: _lines(experiments, width, NAMES),
         "Where to start": _lines(START, width),
     }
     return "\n\n".join("\n".join([title, *lines]) for title, lines in parts.items())
 
 
 def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
-    """Each row in one line, its description from `column` on: behind the longest name, if nothing is said. A longer
-    name stands whole and moves its description."""
+    """One line per row, with the description at `column`, by default after the longest name."""
     column = column or max(map(len, rows))
     room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
     return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]
 
 
 def _options(group: str) -> dict[str, str]:
-    """What each option's file says first; a user's own come last."""
+    """The first sentence of every option file, a user's own last."""
     folders = [folder for folder in (conf_dir(), user_options_folder()) if folder is not None]
     paths = [path for folder in folders for path in sorted((folder / group).glob("*.yaml"))]
     return {path.stem: first_sentence(path.read_text()) for path in paths}
 
 
-def _by_purpose() -> dict[str, str]:
-    """The experiments, each with its purpose and its question, those of a purpose together."""
-    return dict(sorted(_options("experiment").items(), key=lambda option: (option[1].partition(":")[0], option[0])))
+def _experiments() -> dict[str, str]:
+    """The experiments with purpose and question, by purpose; a user's own last."""
+
+    def place(option: tuple[str, str]) -> tuple[int, str]:
+        purpose = re.split("[:,]", option[1])[0]
+        return (PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES), option[0])
+
+    return dict(sorted(_options("experiment").items(), key=place))
 
 
 def first_sentence(text: str) -> str:

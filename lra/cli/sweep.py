@@ -1,50 +1,42 @@
 """Sweeps: planned, launched, and what is said at the end."""
 
-import os
 from collections import Counter
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hydra._internal.callbacks import Callbacks
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
 from lra.cli.command import FAILED
-from lra.cli.workers import saved_first
+from lra.cli.workers import Forwarding
 from lra.config.configure import first_line
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.signals import PAUSED
-from lra.core.subprocesses import die_with_parent
 from lra.records.names import LOCK, SWEEP
-from lra.records.run_files import RunFiles
-from lra.report import show, write_report
-from lra.report.read.published import Published, files
-from lra.report.read.records import declared_cells, key_of
-from lra.runs.budget import ELSEWHERE, check_cost
-from lra.runs.build import check_attention, check_memory
+from lra.records.record import read_declared
+from lra.runs.budget import ELSEWHERE, training_tokens
+from lra.runs.build import check_attention
 from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
 from lra.runs.status import outcome
 
 _current: list[Plan] = []
 
 
-def run(config: DictConfig, task: TaskFunction) -> None:
-    """The sweep of a composed configuration, which has Hydra's own part; `task` is Hydra's function for each run.
+def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
+    """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
-    All cells are declared and checked; then the runs that are to be done are given to the launcher. The outcomes are
-    read from the runs' folders, so it does not matter which launcher started them, and where. Raises UserError before
-    the first run where anything is wrong, and SystemExit at the end where not all runs are finished.
+    All cells are checked and declared; then the launcher gets the runs that are not finished. The outcomes are read
+    from the runs' folders, so they do not depend on the launcher. Raises UserError before the first run for any
+    mistake, and SystemExit at the end where not all runs are finished.
     """
     _check_launch(config)
-    plan = planned(config)
+    plan = planned(config, context.config_loader)
     full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
     if full:
         say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
@@ -52,22 +44,20 @@ def run(config: DictConfig, task: TaskFunction) -> None:
         with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
             config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes
             runs = [run for row in plan.rows for run in row.runs]
-            _launch(config, task, plan, runs, f"hydra.sweep.dir={elsewhere}")
+            _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
-    for row in plan.rows:
-        check_memory(row.system)
     check_folders(plan)
     _check_reference(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
         for row in [row for row, runs in to_do if runs]:
             check_attention(row.settings, row.system)
-    check_cost(_launcher(config), [(row.settings, row.system, [run.folder for run in runs]) for row, runs in to_do])
     declare(plan.out, [row.declared for row in plan.rows])
-    if option := locks.of_one_host(plan.out):
-        say(f"{plan.out}: other machines do not see its locks (mount option {option}); give it to one at a time")
     _current[:] = [plan]
-    broken = _launch_all(config, task, plan, [run for _, runs in to_do for run in runs])
+    tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    broken = _launch_all(
+        context, task, config, plan, [run for _, runs in to_do for run in runs], f"sweep.tokens={tokens}"
+    )
     conclude(broken=broken)
 
 
@@ -76,16 +66,20 @@ def _check_reference(plan: Plan) -> None:
     name = plan.rows[0].settings.sweep["reference"]
     if name is None:
         return
+    from lra.report.frame import settings_text
+    from lra.report.published import Published, files
+
     published = Published(*files(plan.out, ()))
-    rows = []
+    cells = [row.declared for row in plan.rows]
     for row in plan.rows:
-        rows.append(key_of(row.declared, row.declared["task_name"]))
-        published.add(rows[-1], row.system.row)
-    earlier = RunFiles(plan.out) if plan.out.exists() else None
-    if earlier is not None and earlier.exists(SWEEP):
-        with suppress(ValueError):  # `declare` says what is wrong with it
-            rows += [key_of(cell, cell["task_name"]) for cell in declared_cells(earlier, SWEEP)]
-    known = {published.name(replace(key, settings=settings)) for key in rows for settings in (key.settings, "")}
+        published.add(row.declared["attention"], row.declared["variant"], row.system.row)
+    with suppress(ValueError):  # `declare` reports what is wrong with it
+        cells += read_declared(plan.out / SWEEP) if (plan.out / SWEEP).exists() else []
+    known = {
+        published.name(cell["attention"], cell["variant"], settings)
+        for cell in cells
+        for settings in (settings_text(cell["settings"]), "")
+    }
     if name not in known:
         raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
 
@@ -94,7 +88,9 @@ def _launcher(config: DictConfig) -> str:
     return config.hydra.runtime.choices["hydra/launcher"]
 
 
-def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun]) -> str:
+def _launch_all(
+    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
+) -> str:
     """Launch the runs; why the launcher gave up, if it did.
 
     joblib gives up, and kills its other workers, when one is killed: what none of them had begun is launched again.
@@ -107,7 +103,7 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     while runs:
         before = states()
         try:
-            _launch(config, task, plan, runs)
+            _launch(context, task, config, plan, runs, *overrides)
             break
         except Exception as error:
             broken = f"{type(error).__name__}: {error}"
@@ -119,22 +115,20 @@ def _launch_all(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[P
     return broken
 
 
-def _launch(config: DictConfig, task: TaskFunction, plan: Plan, runs: list[PlannedRun], *overrides: str) -> None:
+def _launch(
+    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
+) -> None:
     """Let the launcher do the runs, with these overrides besides their own: all at once, or one by one where it works
     in this process."""
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [f"sweep.varied=[{','.join(plan.varied)}]", f"sweep.jobs={len(runs)}", *overrides]
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
-    workers = nullcontext()
-    if _launcher(config) == "joblib":
-        workers = saved_first([run.folder for run in runs], LOCK)
-        # also before a worker has a run
-        launcher.joblib |= {"initializer": die_with_parent, "initargs": (os.getpid(),)}
-    with workers:
+    with Forwarding() if _launcher(config) == "joblib" else nullcontext() as flag:
         results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
+    if flag is not None and (pause := flag.signalled()):
+        raise pause
     for result in results:
         _ = result.return_value  # raises what broke the job
 
@@ -179,6 +173,8 @@ def conclude(broken: str = "", code: int = 0) -> None:
 
 def _report(out: Path) -> Counter[str]:
     """Write and print the report; returns how often it went wrong, and in what way."""
+    from lra.report import show, write_report  # imports pandas and statsmodels
+
     wrong: Counter[str] = Counter()
     faults: list[str] = []
     try:
@@ -213,7 +209,7 @@ def _check_launch(config: DictConfig) -> None:
     if processes > 1:
         raise UserError(
             f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
-            f"without torchrun or srun, with train.processes={processes}"
+            "without torchrun"
         )
     space, plugin, *_ = config.hydra.launcher._target_.split(".")
     if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:

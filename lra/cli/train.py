@@ -12,21 +12,20 @@ from omegaconf import DictConfig
 
 from lra.cli import sweep, workers
 from lra.cli.command import FAILED, command
-from lra.config.cell import Cell, cell_of
+from lra.config.cell import Cell, cell_of, varied_keys
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
-from lra.core.signals import PAUSED, Paused, Requests
-from lra.runs.budget import ask_for_a_choice, check_cost_of_one
-from lra.runs.build import Job, assemble, run_folder
+from lra.core.signals import PAUSED, Paused
+from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
-from lra.runs.status import resume_step
-from lra.tools.rerun import find_kept_run, rerun
+from lra.tools.rerun import rerun
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """What may be said beside `rerun=...`: nothing that decides a number."""
 OF_A_REPORT = ("sweep.reference", "sweep.margin")
+QUICK = "lra-train experiment=small_listops train.steps=800"
 RERUNS = "reruns"  # where kept runs are trained again, if out=... does not say
 
 
@@ -44,10 +43,11 @@ def train(cfg: DictConfig) -> str:
         without_bars()
         if worker and workers.told():
             return "waiting"
-    cell = cell_of(cfg, HydraConfig.get(), cfg.sweep.varied)
+    cell = cell_of(cfg, HydraConfig.get(), varied_keys(cfg, HydraConfig.get()))
     title = f"{cell} seed {cfg.seed}"
     if not alone:
-        title = f"[{number + 1}/{cfg.sweep.jobs}] {title}"
+        of_all = f"/{cfg.sweep.jobs}" if cfg.sweep.jobs > number else ""  # other sweepers do not set it
+        title = f"[{number + 1}{of_all}] {title}"
     try:
         with workers.stoppable() if worker and not in_driver else nullcontext():
             outcome = _run_one_configuration(cfg, cell, title, number, alone=alone)
@@ -63,8 +63,6 @@ def train(cfg: DictConfig) -> str:
         return "refused"
     except Paused as pause:
         pause.title = title
-        # something to go on from, which a pretraining leaves elsewhere
-        pause.saved = cfg.pretrain is not None or resume_step(run_folder(settings_of(cfg), cell)) > 0
         if alone or (in_driver and not pause.alone):
             raise
         say(pause.line)
@@ -82,14 +80,12 @@ def _run_one_configuration(cfg: DictConfig, cell: Cell, title: str, number: int,
     if alone:
         _refuse_idle(job)
     if settings.describe:
-        from lra.runs.step_timing import tell
+        from lra.runs.describe import print_facts
 
-        tell(job, alone)
+        print_facts(job, measured=alone)
         return "described"
     if alone and not HydraConfig.get().overrides.task:
-        ask_for_a_choice(job)
-    if alone:
-        check_cost_of_one(job)
+        raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
     return run(job)
 
 
@@ -118,7 +114,7 @@ def _rerun(cfg: DictConfig) -> str:
     if not any(override.key_or_group == "out" for override in parsed):
         settings = replace(settings, out=RERUNS)
     try:
-        verdict = rerun(find_kept_run(Path(settings.rerun)), settings)
+        verdict = rerun(Path(settings.rerun), settings)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if verdict.numbers and verdict.noise:
@@ -132,14 +128,13 @@ def _rerun(cfg: DictConfig) -> str:
     return "finished"
 
 
-_command = command("train", train, sweep.run)
+_command = command("train", train)
 
 
 def main() -> None:
     """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
     try:
-        with Requests(None, None, one_of_many=False):
-            _command()
+        _command()
     except Paused as pause:
         say(pause.line)
         sweep.conclude(code=pause.code)

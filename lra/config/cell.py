@@ -8,9 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 import yaml
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255, some of them 143 of encrypted ones
+SWEEPER = "lra"  # the option of hydra/sweeper
+DECIDING = ("task.", "attention.", "protocol.", "model.", "train.", "init.", "pretrain.")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
 
 
@@ -45,6 +48,15 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
     return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)
+
+
+def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
+    """The keys that name a run's cell: those of lra's own sweeper, or every override of another sweeper's job that
+    decides numbers."""
+    if hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER or hydra_cfg.mode == RunMode.RUN:
+        return list(cfg.sweep.varied)
+    keys = [override.partition("=")[0].lstrip("+") for override in hydra_cfg.overrides.task]
+    return [key for key in keys if key == "precision" or key.startswith(DECIDING)]
 
 
 def _named(value: Any) -> Any:

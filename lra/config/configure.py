@@ -19,17 +19,20 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from lra.config.compose import compose, groups
+from lra.config.compose import compose, groups, options
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir
 
 LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
 LAUNCHER = "hydra.launcher."
+NO_OPTION = "Config group override must be a string"  # Hydra's message for task=null, a ValueError
+NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -41,7 +44,32 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {first_line(error)}") from None
+        raise UserError(f"{error.full_key}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """The message of a resolver of ours, without OmegaConf's preface."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UserError):
+        cause = cause.__cause__ or cause.__context__
+    return str(cause) if cause is not None else first_line(error)
+
+
+def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
+    """Raise UserError where an option file sets `packages`: only the command line says whose code is trusted."""
+    chosen = OmegaConf.select(config, "packages")
+    parsed = OverridesParser.create().parse_overrides(list(overrides)) if chosen else []
+    if chosen and "packages" not in [override.key_or_group for override in parsed]:
+        raise UserError(
+            f"packages=[{','.join(map(str, chosen))}] is set in an option file; give it on the command line, which "
+            "alone says whose code is trusted"
+        )
+
+
+def is_mistake(error: BaseException) -> bool:
+    """True for errors in the command line or in option files, as Hydra, OmegaConf and we raise them."""
+    known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+    return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
@@ -205,9 +233,15 @@ def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
 
 
 def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
-    """One line for a mistake that Hydra or OmegaConf found in a configuration with these overrides."""
+    """Return one line for a mistake (`is_mistake`) in a configuration with these overrides."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
+    if str(error).startswith(NO_OPTION):
+        nothing = next(text for text in overrides if text.endswith("=null") and options(text[:-5]))
+        return f"{nothing}: expected an option; known: {', '.join(options(nothing[:-5]))}"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
@@ -221,6 +255,11 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"{error.override}: expected key=value, as in task=listops"
     message = first_line(error)
     if message.startswith("Ambiguous value"):
+        # Hydra also takes a preset that is a sweep for a single run where another override is wrong
+        keys = [text.partition("=")[0] for text in overrides if text[:1].isalpha() and not text.startswith("hydra")]
+        known = _known_keys(config_name, overrides)
+        if wrong := next((key for key in keys if key not in known), None):
+            return _unknown(wrong, config_name, overrides)
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"
     return message
 

@@ -47,7 +47,6 @@ class Settings:
     also: list[str] | str
     sweep_minutes: PositiveFloat | None
     max_hours: PositiveFloat | None
-    isolate: bool
     resume: Literal["exact", "inexact"]
     retry: Literal["none", "failed", "all"]
     checkpoint: dict[str, Any]
@@ -68,7 +67,7 @@ class Settings:
         """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
         file of first weights is missing, since its digest is part of it."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
-        chosen["train"] = {key: value for key, value in self.train.items() if key not in ("minutes", "processes")}
+        chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
         if self.start is not None:
             options = {key: value for key, value in (self.init or {}).items() if key not in ("folder", "_partial_")}
             chosen["init"] = {**options, "sha256": self.start.sha256}
@@ -105,6 +104,7 @@ class Siblings:
 
     varied: list[str]
     jobs: PositiveInt
+    tokens: Annotated[int, Field(gt=0, le=2**53)] | None
     reference: Annotated[str, Field(min_length=1)] | None
     margin: PositiveFloat
 

@@ -1,4 +1,4 @@
-"""What lies in the working folder: options of one's own in `lra_options`, and beside it the modules that they name."""
+"""Options of the working directory in `lra_options`, and the modules that they name."""
 
 from pathlib import Path
 
@@ -8,15 +8,15 @@ CODE_CHOOSING_KEYS = (*GROUPS, "also")
 
 
 def user_options_folder() -> Path | None:
-    """The folder of options in the working folder, where there is one."""
+    """The folder of options in the working directory, if there is one."""
     return Path(FOLDER) if Path(FOLDER).is_dir() else None
 
 
 def with_packages(overrides: list[str]) -> list[str]:
-    """The overrides, and `packages=[...]` with the modules of the working folder that they choose by name.
+    """Add `packages=[...]` with the modules of the working directory that the overrides choose by name.
 
-    `attention=mine` on the command line says whose code is trusted: `mine.py`, or the folder `mine`, where the option
-    of that name lies in `lra_options`. Nothing is added where packages=... stands there already.
+    `attention=mine` on the command line trusts `mine.py`, or the package `mine`, where `lra_options` has an option of
+    that name. Nothing is added where `packages=...` is given.
     """
     if user_options_folder() is None or any(override.lstrip("+").startswith("packages=") for override in overrides):
         return overrides

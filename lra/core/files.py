@@ -1,5 +1,4 @@
-"""Files that are either whole or absent: temporary name, flush, fsync, rename. And strict reading: only regular files,
-of a limited size."""
+"""Atomic writes (temporary name, fsync, rename), and reads of regular files of a limited size."""
 
 import errno
 import hashlib
@@ -7,33 +6,36 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from lra.core import fault_points
 from lra.core.errors import UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
-NO_LINK = {errno.ELOOP, errno.EMLINK}  # what open(2) says of a symbolic link with O_NOFOLLOW
 JSON_BYTES, JSON_DEPTH = 2**26, 64  # the most that a JSON file may have
-_guards: dict[Path, Callable[[], None]] = {}  # by lock: raises where its folder may not be written any longer
 
 
-def open_regular(path: Path, follow: bool = False) -> BinaryIO:
-    """Open a regular file to read it; a symbolic link only where `follow` says so.
+def open_regular(path: Path, flags: int = os.O_RDONLY, follow: bool = False) -> BinaryIO:
+    """Open a regular file without waiting, as `open` does for a FIFO; follow a symbolic link only if `follow`.
 
-    Raises OSError as `open` does, and ValueError, without the path, where something else than a regular file is there.
-    It never waits, as `open` does for a FIFO.
+    Raises OSError as `open` does, and ValueError, without the path, for anything that is not a regular file.
     """
-    descriptor = _descriptor(path, os.O_RDONLY | os.O_NONBLOCK, follow)
-    return os.fdopen(descriptor, "rb")
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW), 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+            raise ValueError(f"expected a regular file ({os.strerror(error.errno).lower()})") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("expected a regular file")
+    return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "a+b")
 
 
 def opened(path: Path) -> BinaryIO:
-    """A regular file, or the one that a link leads to, to be read. Raises UserError for anything else."""
+    """Open a regular file, or the one that a link leads to, for reading. Raises UserError."""
     try:
         return open_regular(path, follow=True)
     except OSError as error:
@@ -43,43 +45,14 @@ def opened(path: Path) -> BinaryIO:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a whole file that `opened` opens, in hexadecimal. Raises UserError."""
+    """Return the SHA-256 of a file in hexadecimal. Raises UserError if it cannot be read."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_to_write(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, which is made if it is not there; never of what a symbolic link leads to.
-
-    `flags`: those of os.open besides O_CREAT. Raises as `open_regular` does.
-    """
-    return _descriptor(path, flags | os.O_CREAT | os.O_NONBLOCK, follow=False)
-
-
-def _descriptor(path: Path, flags: int, follow: bool) -> int:
-    try:
-        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW), 0o666)
-    except OSError as error:
-        if error.errno in NO_LINK and path.is_symlink():
-            raise ValueError("expected a regular file, found a symbolic link") from None
-        if error.errno in (errno.EISDIR, errno.ENXIO):
-            raise ValueError(f"expected a regular file, found {_kind(path.stat().st_mode)}") from None
-        raise
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise ValueError(f"expected a regular file, found {_kind(mode)}")
-    return descriptor
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
-
-
 def read_regular(path: Path, most: int, follow: bool = False) -> bytes:
-    """The bytes of a regular file of at most `most` bytes. Raises OSError, and ValueError without the path."""
-    with open_regular(path, follow) as file:
+    """Read a regular file of at most `most` bytes. Raises OSError, and ValueError without the path."""
+    with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"expected at most {most:,} bytes, found {size:,}")
@@ -87,15 +60,15 @@ def read_regular(path: Path, most: int, follow: bool = False) -> bytes:
 
 
 def read_json(path: Path, most: int = JSON_BYTES) -> Any:
-    """The value in a JSON file that `read_regular` reads. Raises OSError, and ValueError without the path."""
+    """Read the value of a JSON file. Raises OSError, and ValueError without the path."""
     return parse_json(read_regular(path, most))
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text without NaN and infinities, not nested deeper than `JSON_DEPTH`. Raises ValueError."""
+    """Parse JSON without NaN and infinities, nested at most `JSON_DEPTH` levels deep. Raises ValueError."""
     too_deep = f"nested deeper than {JSON_DEPTH} levels"
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError(too_deep) from None
     level = [value]
@@ -107,46 +80,19 @@ def parse_json(text: bytes | str) -> Any:
     raise ValueError(too_deep)
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-@contextmanager
-def guarded(lock: Path, check: Callable[[], None]) -> Iterator[None]:
-    """From here on this process calls `check` before it writes a file in the folder of a lock."""
-    _guards[lock.absolute()] = check
-    try:
-        yield
-    finally:
-        del _guards[lock.absolute()]
-
-
-def check_guard(folder: Path) -> None:
-    """Raises UserError where this process may not write in a folder any longer."""
-    place = folder.absolute()
-    for lock, check in _guards.items():
-        if lock.parent == place:
-            check()
-
-
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; a reader sees the old bytes or the new ones, never a part.
-
-    A symbolic link is replaced, and what it leads to stays. Raises UserError where there is no room, or where nothing
-    may be written.
-    """
-    check_guard(path.parent)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # no other process has it, on any machine
+    """Replace `path` by `data`; readers see the old bytes or the new ones, never a part. Raises UserError."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique on every machine
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
-            fault_points.point("file opened")
-            for half in (memoryview(data)[: len(data) // 2], memoryview(data)[len(data) // 2 :]):
-                file.write(half)
-                fault_points.point("file half written")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        fault_points.point("file written")
         os.replace(partial, path)
         _sync_folder(path.parent)
     except OSError as error:
@@ -157,34 +103,27 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def explained(error: OSError, path: Path, needed: int | None) -> UserError:
-    """What an error of the system means for a person. `needed`: the bytes of a write that failed; None: it may have
-    been no write, and `path` is told where the error names no file."""
+    """Return the message for people of a failed read or write. `needed`: bytes of a write; None: perhaps a read."""
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if needed is None and error.errno not in FULL:
         return UserError(f"{error.filename or path}: {reason}")
     if error.errno in FULL:
-        existing = next(folder for folder in path.absolute().parents if folder.exists())
-        disk = os.statvfs(existing)
-        if disk.f_files and not disk.f_favail:
-            reason = f"{reason}: no further file fits, whatever its size"
-        else:
-            reason = f"{reason}: {needed or 0:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
-    return UserError(f"{path} cannot be written: {reason}; what was there before is intact")
+        disk = os.statvfs(next(folder for folder in path.absolute().parents if folder.exists()))
+        reason = f"{reason}: {needed or 0:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
+    return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
 
 
 def make_results_folder(folder: Path) -> None:
-    """Make a folder at or below `out`, and those above it. Raises UserError."""
+    """Make a folder at or below `out`, and its parents. Raises UserError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in FULL:
-            raise explained(error, folder, None) from error
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         raise UserError(f"{folder}: this folder cannot be made: {reason}; choose another out=...") from None
 
 
 def sweep_partials(folder: Path) -> None:
-    """Remove what killed processes left half written in `folder`, to which only the caller writes: it holds a lock."""
+    """Remove temporary files of killed processes from a folder whose lock the caller holds."""
     for path in folder.glob(PARTIALS):
         if not path.is_dir():
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The shape every task has.
+"""Base classes of tasks and of their splits.
 
-A task is ragged, flat and memory-mapped: the tokens of all documents in one array and the offsets between
-them. Padding is made per batch and never stored; token id 0 is padding everywhere.
+The documents of a split are ragged and memory-mapped: the tokens of all documents in one array, and the offsets between
+them. Padding is added per batch and never stored; token id 0 is padding in all tasks.
 
 Legend: n examples, P documents per example (1; matching 2), m stored documents, L tokens.
 """
@@ -29,20 +29,27 @@ Progress = Callable[[int, int], None]
 
 
 def no_op_progress(done: int, total: int) -> None:
-    """The progress that nobody hears."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """What a model has to know of a task, and the name under which its results stand.
+    """Facts of a task that a model depends on, and its name in results.
 
-    `classify`: one of `classes` for each example. `next_token`: the following token at every position, so that
-    `classes` is the vocabulary and `max_len` the context; such tasks are measured by perplexity. `positions`: one of
-    `classes` at each position that is scored; `reconstruct`: the same, from what the last position holds alone.
-    `tokens` and `values`: what the inputs of a task that classifies hold at the positions that are scored, one of
-    `classes` or a number (`lra.data.self_pretraining`). `causal`: a prediction may depend on no later position.
-    `pictures`: examples are pictures of `max_len` pixels. `fixed_length`: every document has `max_len` tokens, so that
-    there is no padding to mask. `documents`: P.
+    Args:
+        name: in results; differences from the published data are noted in parentheses.
+        version: of the data.
+        vocab_size: token ids, padding included.
+        max_len: tokens of the longest document; the context of a language model.
+        classes: of labels or answers; the vocabulary for `next_token`.
+        documents: P.
+        objective: `classify` predicts one of `classes` per example; `next_token` the following token at every position,
+            measured by perplexity; `positions` one of `classes` at each scored position; `reconstruct` the same from
+            the state at the last position alone; `tokens` and `values` the inputs of a classification task at scored
+            positions, as classes or numbers (`lra.data.self_pretraining`).
+        causal: predictions depend on no later position.
+        pictures: examples are pictures of `max_len` pixels.
+        fixed_length: every document has `max_len` tokens, so that there is no padding to mask.
     """
 
     name: str
@@ -58,7 +65,7 @@ class TaskSpec:
 
     @property
     def metric(self) -> str:
-        """What a table shows: accuracy in percent, or perplexity."""
+        """Metric of tables: accuracy in percent, or perplexity."""
         return "perplexity" if self.objective in ("next_token", *OF_INPUTS) else "accuracy"
 
 
@@ -66,9 +73,11 @@ class TaskSpec:
 class Split:
     """n examples of P documents each.
 
-    tokens [total] uint8 | uint16 and offsets [m + 1] int64 hold the m stored documents, each once;
-    index [n * P] int32 says which document stands at each place, labels [n] what the examples are. A token is what is
-    stored + `shift`.
+    Args:
+        tokens: stored tokens of all documents [total], uint8 or uint16; a token is the stored number + `shift`.
+        offsets: between the m stored documents, each of which is stored once [m + 1] int64.
+        index: stored document of each document of each example [n * P] int32.
+        labels: [n].
     """
 
     shift: ClassVar[int] = 0
@@ -86,30 +95,30 @@ class Split:
         return len(self.index) // len(self.labels)
 
     def document(self, example: int, place: int = 0) -> np.ndarray:
-        """The tokens of one document [its length]."""
+        """Return the tokens of one document [its length]."""
         row = self.index[example * self.documents + place]
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
-        """The tokens of these stored documents, one by one, without keeping in memory what was read of a map."""
-        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # whose items are had faster
+        """Yield the tokens of these stored documents, releasing the memory of a mapped file from time to time."""
+        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # faster than items of a memmap
         for number, row in enumerate(rows):
             yield tokens[offsets[row] : offsets[row + 1]]
             if number % READ_BEFORE_RELEASE == 0:
                 self.release()
 
     def release(self) -> None:
-        """Give back the memory of mapped tokens; they are read again when they are needed."""
+        """Release the memory of mapped tokens; they are read again when they are needed."""
         if isinstance(self.tokens, np.memmap):
             self.tokens._mmap.madvise(mmap.MADV_DONTNEED)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
-        """Lengths [len(examples), P] of the documents of these examples."""
+        """Return the lengths [len(examples), P] of the documents of these examples."""
         rows = self._rows(examples)
         return (self.offsets[rows + 1] - self.offsets[rows]).reshape(len(examples), self.documents)
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        """Tokens [len(examples) * P, length], the documents of one example side by side, padded with 0 on the right."""
+        """Return tokens [len(examples) * P, length], an example's documents in a row, padded with 0 on the right."""
         rows = self._rows(examples)
         batch = np.full((len(rows), length), PADDING, dtype=self.tokens.dtype)
         for line, row in zip(batch, rows, strict=True):
@@ -118,23 +127,23 @@ class Split:
         return batch
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Which of all predictions of the split are those of these examples: one for each."""
+        """Return the indices of these examples' predictions among all predictions of the split: one per example."""
         return np.asarray(examples)
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """What is to be predicted: labels [len(examples)]."""
+        """Return the targets: labels [len(examples)]."""
         return self.labels[examples].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
-        """The places of the predictions in the padded batch, row after row; None where all of them are, or none is."""
+        """Return the flat positions of the predictions in the padded batch; None if they are all positions, or none."""
         return None
 
     def of_step(self, step: int) -> Self:
-        """What a training step reads: the split itself, where steps draw nothing of their own."""
+        """Return the split for a training step: itself, unless steps draw noise."""
         return self
 
     def verdicts(self) -> list:
-        """What is to be predicted of each stored example, to be compared with that of others."""
+        """Return the targets of each stored example, for comparison between examples."""
         return self.labels.tolist()
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
@@ -144,7 +153,15 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskSpec):
-    """A prepared task: its facts, its splits, what a model must beat, and where it came from and lies."""
+    """A prepared task: facts, splits, baselines that a model must beat, and origin.
+
+    Args:
+        train: training split; likewise val and test.
+        baselines: test scores by name.
+        digest: SHA-256 of the arrays.
+        folder: in the cache.
+        source: facts of the raw data, for the record.
+    """
 
     train: Split
     val: Split
@@ -156,15 +173,20 @@ class Task(TaskSpec):
 
     @property
     def validates_on_test(self) -> bool:
-        """True where the protocol validates on the test split (LRA's and the papers' way on text)."""
+        """True if the protocol validates on the test split (as LRA and the papers do on text)."""
         return self.val is self.test
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where prepared data are kept, where raw data may lie, and who hears how far the preparation is.
+    """Folders of prepared and raw data, and settings of the preparation.
 
-    `verify`: raw data are read whatever is remembered of them.
+    Args:
+        cache: folder of prepared data.
+        data_dir: folder of raw data, or None.
+        workers: processes.
+        progress: called with (rows done, rows in all).
+        verify: read raw data again instead of using stored digests.
     """
 
     cache: Path
@@ -175,15 +197,16 @@ class Place:
 
     @classmethod
     def of(cls, settings: Any, progress: Progress = no_op_progress) -> "Place":
-        """From the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
+        """Construct from the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
 
-        Raises UserError where `data_dir` is named, but is no folder.
+        Raises:
+            UserError: `data_dir` is not a folder.
         """
         data_dir = None if settings.data_dir is None else Path(settings.data_dir).expanduser()
         if data_dir is not None and not (settings.data_dir and data_dir.is_dir()):
             raise UserError(
-                f"data_dir={settings.data_dir}: no such folder; name the one where the raw data lie (data_dir=... or "
-                "LRA_DATA=...), or take data_dir=null for what is cached and what can be fetched"
+                f"data_dir={settings.data_dir}: no such folder; set data_dir=... or LRA_DATA=... to the folder of raw "
+                "data, or data_dir=null to use cached data and what can be fetched"
             )
         return cls(
             cache=Path(settings.cache).expanduser(),
@@ -194,12 +217,12 @@ class Place:
 
 
 class TaskBuilder(ABC):
-    """Makes one task. Its constructor's keywords are the task's options in `conf/task/`."""
+    """Builder of one task. Its constructor's keywords are the task's options in `conf/task/`."""
 
     place: Place | None = None
 
     def at(self, place: Place) -> Self:
-        """A copy whose facts are those of the task that `build` makes of the data of this place."""
+        """Return a copy whose `facts` are those of the data of this place."""
         builder = copy(self)
         builder.place = place
         return builder
@@ -207,35 +230,35 @@ class TaskBuilder(ABC):
     @property
     @abstractmethod
     def facts(self) -> TaskSpec:
-        """The facts of the data at `place`; without a place those of the published data. No data are parsed."""
+        """Facts of the data at `place`, or of the published data without a place. No data are parsed."""
 
     @abstractmethod
     def build(self, place: Place) -> Task:
-        """Open the prepared task, preparing it first where it is not there yet."""
+        """Open the prepared task, preparing it first if it is not in the cache."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """What is known of the examples of a split, for tasks that classify."""
+        """Return groups of the examples of a split, for tasks that classify."""
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 
     def guesses(self, task: Task) -> np.ndarray | None:
-        """A trivial baseline's answers on test [n], for tasks where one is worth comparing group by group."""
+        """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
         return None
 
     def export(self, task: Task, folder: Path) -> list[Path]:
-        """Write the task's official files, for tasks that have such a layout."""
+        """Write the task's official files, if it has such a layout, and return their paths."""
         raise UserError(f"export={folder}: {task.name} has no official layout to write")
 
     def show(self, task: Task, number: int) -> bytes:
-        """A PNG of so many examples of train, for tasks of pictures."""
-        raise UserError(f"show={number}: {task.name} has no pictures; the card says what it holds")
+        """Return a PNG of the first `number` training examples, for tasks with pictures."""
+        raise UserError(f"show={number}: {task.name} has no pictures; the card describes it")
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:
-    """The published name of a task and, in parentheses, the notes that hold: how it differs from what was published."""
+    """Return the published name of a task and, in parentheses, the notes that hold."""
     differences = [note for note, holds in notes.items() if holds]
     return f"{name} ({', '.join(differences)})" if differences else name
 
 
 def default_workers() -> int:
-    """The processors this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,4 @@
-"""Answers that need no reading or little: what a model must beat. Fitted on train.
-
-Test accuracies in percent; of language models, test perplexities.
-"""
+"""Baselines that need little or no reading, fitted on train: test accuracies in percent, or test perplexities."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,12 +15,16 @@ BIGRAM_WEIGHTS = np.arange(1, 20) / 20
 
 
 def majority(train: Split, test: Split) -> float:
-    """Always the most frequent class of train."""
+    """Return the accuracy of the most frequent class of train."""
     return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
 
 
 def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[str], test_labels: np.ndarray) -> float:
-    """TF-IDF of words, logistic regression. Raises UserError where one class or no word occurs often enough."""
+    """Return the accuracy of logistic regression on TF-IDF of words.
+
+    Raises:
+        UserError: there is one class, or no word occurs often enough.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -37,7 +38,7 @@ def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[
 
 
 def pair_cosine(train: Split, test: Split) -> float:
-    """Are two documents of bytes alike? Their `Overlap` as known from train, above the threshold that is best there."""
+    """Return the accuracy of thresholding the `Overlap` of two documents; overlap and threshold are fitted on train."""
     overlap = Overlap(train)
     threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
     right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
@@ -45,11 +46,11 @@ def pair_cosine(train: Split, test: Split) -> float:
 
 
 class Overlap:
-    """How alike the two documents of a pair are: cosine of their TF-IDF of words, 0 to 1.
+    """Similarity of the two documents of a pair: cosine of their TF-IDF of words, 0 to 1.
 
-    Only words that at least two and at most a fifth of the known documents have, hashed into 2^20 buckets. Known are
-    those of at most COSINE_PAIRS pairs `rows` of a split, evenly spaced. Pairs are read in blocks of as many: memory
-    does not grow with the data.
+    Only words that at least two and at most a fifth of the fitted documents contain count, hashed into 2^20 buckets.
+    Fitted on at most COSINE_PAIRS evenly spaced pairs `rows` of a split. Pairs are read in blocks of this size, so that
+    memory does not grow with the data.
     """
 
     def __init__(self, split: Split) -> None:
@@ -63,7 +64,7 @@ class Overlap:
         self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
 
     def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
-        """The values of these examples [n]."""
+        """Return the similarities of these examples [n]."""
         blocks = range(0, len(examples), COSINE_PAIRS)
         return np.concatenate([self._cosines(split, examples[start : start + COSINE_PAIRS]) for start in blocks])
 
@@ -77,13 +78,13 @@ class Overlap:
         return np.asarray(bags[places[:, 0]].multiply(bags[places[:, 1]]).sum(axis=1)).ravel()
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Word counts of the documents of these pairs, each once, and where those of each pair stand."""
+        """Word counts of the distinct documents of these pairs, and their row for each document of each pair."""
         documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
         return self._words.transform(texts_of(split, documents)), places.reshape(-1, 2)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The score from which on class 1 is the answer, so that most of `labels` [n] are right; the least of the best."""
+    """Return the smallest score threshold for class 1 that classifies most of `labels` [n] correctly."""
     candidates = np.append(np.unique(scores), np.inf)
     ones, zeros = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     correct = len(ones) - np.searchsorted(ones, candidates) + np.searchsorted(zeros, candidates)
@@ -91,21 +92,21 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
-    """Stored documents of bytes, one by one."""
+    """Yield stored documents of bytes as text."""
     for document in split.stored(documents):
         yield text_of(document).decode("utf-8", errors="replace")
 
 
 def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Perplexity of the shares of the tokens in train, each counted once more than it occurs."""
+    """Return the perplexity of the token frequencies in train, with add-one smoothing."""
     _, targets = _predictions(test)
     return perplexity(_shares(train, vocabulary)[targets])
 
 
 def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b); w is the best of BIGRAM_WEIGHTS on val.
+    """Return the perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b).
 
-    Where a never precedes anything in train, the unigram answers alone.
+    w is the best of BIGRAM_WEIGHTS on val. If a never precedes a token in train, the unigram is used alone.
     """
     stream = train.tokens.astype(np.int64)
     pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
@@ -130,7 +131,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
 
 
 def perplexity(probabilities: np.ndarray) -> float:
-    """exp of the mean surprise."""
+    """exp of the mean negative log probability."""
     return float(np.exp(-np.log(probabilities).mean()))
 
 
@@ -140,6 +141,6 @@ def _shares(train: LMWindows, vocabulary: int) -> np.ndarray:
 
 
 def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
-    """Every token that a model is given and the one that it has to predict, over all windows."""
+    """Input token and target of every prediction over all windows."""
     rows = np.arange(len(split))
     return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -1,12 +1,10 @@
-"""The cache of prepared tasks: built once, in a staging folder, under a lock, then renamed.
+"""Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
 
-A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and
-SHA-256, and one of itself; all are compared whenever the task is opened. The folder's name is a hash of its identity:
-everything that decides its content, the SHA-256 of raw data included. So neither two configurations nor two data sets
-share one, and the identity in the manifest is compared, too.
+A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
+which are compared whenever the task is opened. The folder is named after a hash of its identity: all that decides its
+content, the SHA-256 of raw data included.
 """
 
-import platform
 import secrets
 import shutil
 from collections.abc import Callable
@@ -15,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
-from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
@@ -27,13 +25,13 @@ from lra.data.pictures import Pictures
 from lra.data.splits import LMWindows, PositionLabels
 from lra.data.writer import ARRAY, Writer
 
-LAYOUT = 2  # of the arrays; a part of the folder's name
-SCHEMA = 3  # of the manifest; 2 had no SHA-256 of its own, nor of other files than arrays
+LAYOUT = 2  # of the arrays; part of the folder's name
+SCHEMA = 3  # of the manifest
 MANIFEST = "manifest.json"
 DTYPES = ("|u1", "<u2", "<i4", "<i8")
 SPLITS = ("train", "val", "test")
-LARGEST = 2**16  # numbers of tokens, and of classes, that can be stored
-LOCK_PATIENCE_SECONDS = 3600
+MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
+LOCK_TIMEOUT_SECONDS = 3600
 
 NUL = "texts with a NUL byte"  # a key of the source, with their number
 
@@ -41,9 +39,8 @@ Splits = dict[str, Split]
 Manifest = dict[str, Any]
 Identity = dict[str, Any]
 
-
 Make = Callable[[dict[str, Writer], Path], Any]
-"""Fills the writers, may put other files (a tokenizer) into the staging folder, returns the source."""
+"""Fills the writers, may add files (a tokenizer) to the staging folder, and returns the source for the record."""
 
 
 def prepared(
@@ -55,78 +52,64 @@ def prepared(
     *,
     validates_on_test: bool = False,
 ) -> Task:
-    """The task that `facts` and `identity` (with its `task` folder) describe, made where the cache has it not yet.
+    """Open a prepared task, building it first if the cache does not have it.
 
-    `baselines` is computed once, from the stored splits. With `validates_on_test` there is no split `val` to fill.
-    An identity with `raw: None` is that of data from the hub. Where nobody named a data folder, the only cache with the
-    same options serves instead, and its raw data are said.
-    Parallel jobs build once: the others wait for the lock, which dies with the process that holds it.
+    Parallel processes build once: the others wait for the lock, which the system releases when its holder ends.
+
+    Args:
+        place: cache folder and data folder.
+        facts: the facts that the examples are checked against.
+        identity: all that decides the content, as JSON; `task` names the folder. With `raw: None` (no files at hand)
+            and without a data folder, the only cache that differs in `raw` alone is used instead.
+        make: writes the examples.
+        baselines: computed once, from the stored splits.
+        validates_on_test: there is no split `val` to write; the test split serves as validation.
+
+    Raises:
+        UserError: the data are missing, do not fit the facts, or the cached files were changed.
     """
+    identity = _identity_at_hand(place, identity)
     folder = _folder(place, identity)
-    if place.data_dir is None and identity.get("raw", ...) is None and not (folder / MANIFEST).exists():
-        folder, identity = _without_raw_data(folder, identity)
     if not (folder / MANIFEST).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with locks.hold(folder.parent / f".{folder.name}.lock", LOCK_PATIENCE_SECONDS):
+            with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
                 if not (folder / MANIFEST).exists():
-                    if folder.exists() or folder.is_symlink():
-                        raise UserError(f"{folder}: found no {MANIFEST} in this prepared task; delete it")
                     _build(folder, facts, identity, make, baselines, validates_on_test)
-        except locks.Held as other:
-            raise UserError(f"{folder}: {other} has been preparing this task for an hour") from None
+        except Timeout:
+            raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts, identity)
 
 
 def described(place: Place, identity: Identity) -> Any:
-    """What the cache says of the source of the data that `prepared` would open without raw data; None where it would
-    have to fetch them, and where caches of different data have these options."""
-    folder = _folder(place, identity)
-    if (folder / MANIFEST).exists():
-        return _manifest(folder)["source"]
-    without_raw_data = place.data_dir is None and identity.get("raw", ...) is None
-    manifests = list(_same_options(folder, identity).values()) if without_raw_data else []
-    return manifests[0]["source"] if len({manifest["digest"] for manifest in manifests}) == 1 else None
+    """Return the source of the cached data that `prepared` would open; None if it would have to build them."""
+    folder = _folder(place, _identity_at_hand(place, identity))
+    return _manifest(folder)["source"] if (folder / MANIFEST).exists() else None
 
 
 def _folder(place: Place, identity: Identity) -> Path:
     return place.cache / identity["task"] / digest({"schema": LAYOUT, **identity})[:12]
 
 
-def _same_options(folder: Path, identity: Identity) -> dict[Path, Manifest]:
-    """The caches beside `folder` that have these options and any raw data, with their manifests."""
-    manifests = {path.parent: _manifest(path.parent) for path in sorted(folder.parent.glob(f"[!.]*/{MANIFEST}"))}
-    return {path: manifest for path, manifest in manifests.items() if {**manifest["identity"], "raw": None} == identity}
-
-
-def _without_raw_data(folder: Path, identity: Identity) -> tuple[Path, Identity]:
-    """The cache of the same options and any raw data, and its identity; those given where there is none.
-
-    Raises UserError where caches of different data have these options: only the raw data could tell which is meant.
-    """
-    same = _same_options(folder, identity)
-    if not same:
-        return folder, identity
-    said = [f"{path} from {_flat(manifest['identity']['raw'])}" for path, manifest in same.items()]
-    if len({manifest["digest"] for manifest in same.values()}) > 1:
+def _identity_at_hand(place: Place, identity: Identity) -> Identity:
+    """Identity of the only cache with the same options and any raw data, where no raw data are at hand."""
+    if place.data_dir is not None or identity.get("raw", ...) is not None:
+        return identity
+    if (_folder(place, identity) / MANIFEST).exists():
+        return identity
+    manifests = [_manifest(path.parent) for path in sorted((place.cache / identity["task"]).glob(f"[!.]*/{MANIFEST}"))]
+    same = [manifest for manifest in manifests if {**manifest["identity"], "raw": None} == identity]
+    if len({manifest["digest"] for manifest in same}) > 1:
         raise UserError(
-            f"{identity['task']}: no raw data are at hand (data_dir=null), and {len(same)} caches of different data "
-            f"have these options: {'; '.join(said)}; name the data folder (data_dir=...), or delete the others"
+            f"{identity['task']}: data_dir=null, and {len(same)} caches of different data in "
+            f"{place.cache / identity['task']} have these options; name the data folder with data_dir=..."
         )
-    _say_once(f"{identity['task']}: no raw data are at hand (data_dir=null); what is cached serves: {said[0]}")
-    chosen, manifest = next(iter(same.items()))
-    return chosen, manifest["identity"]
-
-
-def _flat(raw: Any) -> str:
-    """Names and first digits of the SHA-256 of raw data in one line."""
-    if isinstance(raw, dict):
-        if {"name", "sha256"} <= set(raw):
-            return f"{raw['name']} ({str(raw['sha256'])[:12]})"
-        return ", ".join(_flat(item) for item in raw.values() if item)
-    return ", ".join(map(_flat, raw)) if isinstance(raw, list) else str(raw)
+    if not same:
+        return identity
+    _say_once(f"{identity['task']}: data_dir=null; using the cached data {_folder(place, same[0]['identity'])}")
+    return same[0]["identity"]
 
 
 @cache
@@ -142,72 +125,70 @@ def _build(
     baselines: Callable[[Splits], dict[str, float]],
     validates_on_test: bool,
 ) -> None:
-    for what, count in (("kinds of tokens", facts.vocab_size), ("classes", facts.classes)):
-        if count > LARGEST:
-            raise UserError(f"{identity['task']}: {count:,} {what}, expected at most {LARGEST:,}: 16 bits are stored")
-    host = platform.node()
-    others = "*" if locks.of_one_host(folder.parent) is None else f"{host}.*"  # whose end this host can know of
-    for left_over in folder.parent.glob(f".{folder.name}.{others}.tmp"):
+    """Write all files into a staging folder and rename it to `folder`; the caller holds the lock."""
+    task = identity["task"]
+    if folder.exists() or folder.is_symlink():
+        raise UserError(f"{folder}: found no {MANIFEST} in this prepared task; delete it")
+    if max(facts.vocab_size, facts.classes) > MAX_CLASSES:
+        raise UserError(f"{task}: {facts.vocab_size:,} tokens, {facts.classes:,} classes; at most {MAX_CLASSES:,}")
+    for left_over in folder.parent.glob(f".{folder.name}.*.tmp"):
         shutil.rmtree(left_over)
-    staging = folder.parent / f".{folder.name}.{host}.{secrets.token_hex(8)}.tmp"
+    staging = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.tmp"
     staging.mkdir()
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
         source = make(writers, staging)
-        beside = [path for path in staging.iterdir() if path.suffix != ARRAY]
+        files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
         for split, writer in writers.items():
             arrays |= writer.close()
             if len(writer) == 0:
-                raise UserError(f"{identity['task']}: the {split} split is empty; expected at least one example")
+                raise UserError(f"{task}: the {split} split is empty; expected at least one example")
         manifest = {
             "schema": SCHEMA,
             "identity": identity,
             "digest": digest({name: entry["sha256"] for name, entry in arrays.items()}),
             "arrays": arrays,
-            "files": {path.name: sha256(path) for path in sorted(beside)},
+            "files": files,
             "source": source,
             "created_by": f"lra {__version__}",
         }
-        made = _splits(staging, manifest, facts)
-        manifest["baselines"] = baselines(made)
-        manifest["doubts"] = contradictions({split: made[split] for split in splits})
+        mapped = _splits(staging, manifest, facts)
+        manifest["baselines"] = baselines(mapped)
+        manifest["doubts"] = contradictions({split: mapped[split] for split in splits})
         write_json(staging / MANIFEST, {"sha256": digest(manifest), **manifest})
-        verify(staging)
-        _put(staging, folder)
-        _say_doubts(identity["task"], manifest)
+        staging.rename(folder)
+        _say_doubts(task, manifest)
     finally:
         for writer in writers.values():
             writer.discard()
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _put(staging: Path, folder: Path) -> None:
-    """Give a finished cache its name, unless a process on a host that shares no locks with this one was first."""
-    try:
-        staging.rename(folder)
-    except OSError:
-        if not (folder / MANIFEST).exists():
-            raise
-
-
 def _say_doubts(task: str, manifest: Manifest) -> None:
-    """What a person should know of data that were just prepared, in one line."""
+    """Report doubtful examples of freshly prepared data in one line."""
     doubts = [f"{number:,} {what}" for what, number in manifest["doubts"].items() if number]
     if isinstance(manifest["source"], dict) and manifest["source"].get(NUL):
         doubts.append(f"{manifest['source'][NUL]:,} {NUL}")
     if doubts:
-        say(f"{task}: doubtful data are kept as they are: {', '.join(doubts)}")
+        say(f"{task}: doubtful data are kept: {', '.join(doubts)}")
 
 
 def open_cache(folder: Path, facts: TaskSpec, identity: Identity) -> Task:
-    """Map a prepared task, whose files are compared with their SHA-256.
+    """Map a prepared task into memory.
 
-    Raises UserError where one was changed, and where the cache is of another identity than its place says.
+    Raises:
+        UserError: a file is missing or was changed, or the folder holds a task of another identity.
     """
     manifest = _manifest(folder)
-    _compare(folder, manifest, identity)
+    stored = manifest["identity"]
+    if digest(stored) != digest(identity):
+        keys = sorted(key for key in {*stored, *identity} if stored.get(key, ...) != identity.get(key, ...))
+        raise UserError(
+            f"{folder / MANIFEST}: prepared from other data or options than the folder is named after (they differ in "
+            f"{', '.join(keys)}); delete {folder} and prepare again"
+        )
     try:
         splits = _splits(folder, manifest, facts)
         verify(folder)
@@ -220,48 +201,50 @@ def open_cache(folder: Path, facts: TaskSpec, identity: Identity) -> Task:
             source=manifest["source"],
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / MANIFEST}: not that of a prepared task: {error}; delete {folder}") from None
+        raise UserError(f"{folder / MANIFEST}: not the manifest of a task: {error}; delete {folder}") from None
 
 
-def _compare(folder: Path, manifest: Manifest, identity: Identity) -> None:
-    stored = manifest["identity"]
-    if digest(stored) != digest(identity):
-        keys = sorted(key for key in {*stored, *identity} if stored.get(key, ...) != identity.get(key, ...))
-        raise UserError(
-            f"{folder / MANIFEST}: prepared from other data or options than its folder is named for (they differ in "
-            f"{', '.join(keys)}): folders were exchanged or renamed; delete {folder} and prepare again"
-        )
+def verify(folder: Path) -> None:
+    """Compare every file of a prepared task with the SHA-256 in its manifest.
+
+    Raises:
+        UserError: a file is missing or differs.
+    """
+    manifest = _manifest(folder)
+    expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
+    for name, sha in expected.items():
+        actual = sha256(folder / name)
+        if actual != sha:
+            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {sha}; delete {folder}")
 
 
 def _manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         manifest = read_json(path)
-        if manifest["schema"] not in (2, SCHEMA):
+        if manifest["schema"] != SCHEMA:
             raise UserError(f"{folder}: cache of schema {manifest['schema']}, this version reads {SCHEMA}; delete it")
-        sha = manifest.pop("sha256", None)
-        if sha != (digest(manifest) if manifest["schema"] == SCHEMA else None):
-            raise ValueError("its content is not what its SHA-256 says")
-        if not isinstance(manifest["identity"], dict):
-            raise TypeError("its identity is no mapping")
+        if manifest.pop("sha256") != digest(manifest):
+            raise ValueError("its content does not match its SHA-256")
         return manifest
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: damaged: {error}; delete {folder} and prepare again") from None
 
 
 def _splits(folder: Path, manifest: Manifest, facts: TaskSpec) -> Splits:
-    maps: dict[str, dict[str, np.ndarray]] = {}
+    """Map the arrays of all splits; without a split `val` the test split takes its place."""
+    arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, entry in manifest["arrays"].items():
-        split, array_name = name.split(".")
-        maps.setdefault(split, {})[array_name] = _map(folder / f"{name}{ARRAY}", entry)
-    splits = {name: _split(name, arrays, facts) for name, arrays in maps.items()}
+        split, array = name.split(".")
+        arrays.setdefault(split, {})[array] = _map(folder / f"{name}{ARRAY}", entry)
+    splits = {name: _split(name, arrays[name], facts) for name in arrays}
     if facts.fixed_length:
-        _compare_lengths(manifest["identity"]["task"], splits, facts.max_len)
+        _check_lengths(manifest["identity"]["task"], splits, facts.max_len)
     return {"val": splits["test"], **splits}
 
 
 def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
-    """A split of the class that the facts ask for; windows overlap in training alone."""
+    """Construct a split of the class that the facts ask for; only training windows overlap."""
     if facts.objective == "next_token":
         return LMWindows(**arrays, context=facts.max_len, stride=1 if name == "train" else facts.max_len)
     if facts.objective in ("positions", "reconstruct"):
@@ -269,15 +252,15 @@ def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
     return Pictures(**arrays) if facts.pictures else Split(**arrays)
 
 
-def _compare_lengths(task: str, splits: Splits, length: int) -> None:
-    """What has no padding by its facts would be read without a mask."""
+def _check_lengths(task: str, splits: Splits, length: int) -> None:
+    """Refuse documents of other lengths: with fixed_length no padding mask is made."""
     for name, split in splits.items():
         lengths = np.diff(split.offsets)
         others = np.flatnonzero(lengths != length)
         if len(others):
             raise UserError(
-                f"{task}: fixed_length=True, so every document shall have {length:,} tokens; {name} document "
-                f"{others[0]:,} has {lengths[others[0]]:,}, {len(others):,} of {len(lengths):,} differ"
+                f"{task}: fixed_length=True expects documents of {length:,} tokens; {name} document {others[0]:,} has "
+                f"{lengths[others[0]]:,}, {len(others):,} of {len(lengths):,} differ"
             )
 
 
@@ -289,13 +272,3 @@ def _map(path: Path, entry: dict[str, Any]) -> np.ndarray:
     if size != expected:
         raise UserError(f"{path}: {size} bytes, expected {expected}; delete {path.parent} and prepare again")
     return np.memmap(path, dtype=entry["dtype"], mode="r", shape=(entry["size"],))
-
-
-def verify(folder: Path) -> None:
-    """Compare every file with the SHA-256 it was written with."""
-    manifest = _manifest(folder)
-    arrays = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()}
-    for name, expected in {**arrays, **manifest.get("files", {})}.items():
-        actual = sha256(folder / name)
-        if actual != expected:
-            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {expected}; delete {folder}")

@@ -1,4 +1,4 @@
-"""The card of a prepared task: where it came from, what it holds, what is doubtful, what must be beaten."""
+"""Card of a prepared task: origin, sizes, doubtful examples, baselines."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ HEAD = "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
 
 
 def summary(task: Task, seconds: float) -> dict[str, Any]:
-    """The facts of a prepared task as one JSON object."""
+    """Return the facts of a prepared task as a JSON object."""
     return {
         "task": task.name,
         "task_version": task.version,
@@ -35,7 +35,7 @@ def summary(task: Task, seconds: float) -> dict[str, Any]:
 
 
 def card(task: Task) -> str:
-    """A section of Markdown, a function of the prepared data alone."""
+    """Return a section of Markdown, a function of the prepared data alone."""
     lines = [f"## {task.name}", "", f"Version {task.version}, digest `{task.digest}`.", ""]
     lines += _source(task.source)
     lines += [f"- baseline, {name}: {value:.2f}" for name, value in task.baselines.items()]
@@ -49,7 +49,7 @@ def card(task: Task) -> str:
 
 
 def update(path: Path, task: Task) -> None:
-    """Put the task's card into a file of cards, in the place of its earlier one."""
+    """Insert the task's card into a file of cards, replacing an earlier one."""
     try:
         text = read_regular(path, MOST_BYTES, follow=True).decode()
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def update(path: Path, task: Task) -> None:
 
 
 def _source(source: Any) -> list[str]:
-    """A line for each thing that is known of the source."""
+    """Lines for each fact of the source."""
     if not isinstance(source, dict):
         return [f"- source: {source}"]
     return [f"- {'source' if key == 'from' else key}: {_flat(value)}" for key, value in source.items()]
@@ -96,16 +96,14 @@ def _row(task: Task, name: str) -> str:
 
 
 def histogram(lengths: np.ndarray) -> str:
-    """The distribution from the shortest to the longest in one line of bars."""
+    """Return the distribution from the shortest to the longest as a line of bars."""
     counts, _ = np.histogram(lengths, bins=BINS)
     heights = np.ceil(counts / counts.max() * (len(BARS) - 1)).astype(int)
     return "".join(BARS[height] for height in heights)
 
 
 def _doubts(task: Task) -> list[str]:
-    """Equal examples within each split and shared between splits (whole examples, all their documents), and what they
-    contradict.
-    """
+    """Lines on equal examples within and between splits (all documents of an example), and on contradictions."""
     splits = {split: getattr(task, split) for split in _own_splits(task)}
     lines = repeats(splits) + [f"{number:,} {what}" for what, number in contradictions(splits).items()]
     return [f"- {line}" for line in lines]

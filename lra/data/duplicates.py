@@ -1,6 +1,6 @@
-"""What is doubtful in prepared data: examples that are equal, in one split or in several, and what contradicts itself.
+"""Duplicate and contradictory examples in prepared data.
 
-Examples are compared whole: all documents of each, as they are stored, which is after they were cut.
+Examples are compared by all their documents as they are stored, that is, after they were cut.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from lra.data import Split
 
 
 def contradictions(splits: dict[str, Split]) -> dict[str, int]:
-    """How many different examples stand in two splits or have two labels, and how many pairs are of one document."""
+    """Count different examples in two splits or with two labels, and pairs of a document with itself."""
     examples = {name: _examples(split) for name, split in splits.items()}
     labels: dict[bytes, set[int]] = {}
     for name, split in splits.items():
@@ -32,7 +32,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
 
 
 def repeats(splits: dict[str, Split]) -> list[str]:
-    """In words, how many examples of each split equal an earlier one, and how many two splits share."""
+    """Describe how many examples of each split equal an earlier one, and how many two splits share."""
     names = {name: _examples(split) for name, split in splits.items()}
     lines = [
         f"{name}: {len(examples) - len(set(examples)):,} examples equal an earlier one"
@@ -46,13 +46,13 @@ def repeats(splits: dict[str, Split]) -> list[str]:
 
 
 def seen(train: Split, test: Split) -> float:
-    """Percent of the test examples that stand in the training split, too, whatever their labels."""
+    """Return the percentage of test examples that are also in train, whatever their labels."""
     of_train, of_test = set(_examples(train)), _examples(test)
     return 100 * sum(example in of_train for example in of_test) / len(of_test)
 
 
 def _examples(split: Split) -> list[bytes]:
-    """A digest of each example."""
+    """Digest of each example."""
     documents = split.stored(range(len(split.offsets) - 1))
     stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
     rows = split.index.reshape(-1, split.documents).tolist()

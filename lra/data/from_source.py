@@ -1,4 +1,4 @@
-"""How tasks of raw data are made: the data are found, the facts follow, and the task is prepared with these facts."""
+"""Base class of tasks made from raw data: find the data, derive the facts, prepare the task with these facts."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
@@ -14,17 +14,20 @@ from lra.data.fingerprints import Stamp
 from lra.data.writer import Writer
 
 Content = dict[str, Any]
-"""What the name of a task depends on besides its options, under the keys that a prepared task's `source` has."""
+"""Facts about the data that decide a task's name besides its options, by the keys of a prepared task's `source`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Raw data that were found: published files, a layout of the hub, files of a folder, or none.
+    """Raw data at hand: files, a folder, a data set of the hub, or a generator.
 
-    `name` says where the data come from. `paths` are the files; a folder stands for its files that match one of the
-    patterns `inside`. There are none where data are generated, on the hub or absent. `read` gives all of the data,
-    in the form that the task expects. `content` says what is in the files; it counts rows but does not parse them, and
-    published data, which are complete or refused, need no counting.
+    Args:
+        name: origin of the data, for the record.
+        read: returns all data in the form that the task's `fill` expects.
+        paths: the files; empty for generated data, the hub, and missing data. A folder stands for its files that match
+            one of the patterns `inside`.
+        inside: patterns relative to a folder.
+        content: returns the facts that decide the name, such as the number of rows, without parsing the data.
     """
 
     name: str
@@ -43,21 +46,21 @@ def of_splits(
     beside: Iterable[Path] = (),
     count: Callable[[Path], int] = readers.count,
 ) -> Source:
-    """A source of files of each split, whose rows are counted; those `beside` them belong to all splits."""
+    """Return a source of files by split, whose rows are counted; the files `beside` them belong to all splits."""
 
-    def counted(paths: list[Path]) -> int:
+    def rows(paths: list[Path]) -> int:
         return sum(fingerprints.counted(place, path, count) for path in paths)
 
     return Source(
         name=name,
         paths=[*beside, *chain(*files.values())],
         read=read,
-        content=lambda: {"rows": {split: counted(paths) for split, paths in files.items()}},
+        content=lambda: {"rows": {split: rows(paths) for split, paths in files.items()}},
     )
 
 
 def missing_source(place: Place, what: str, *, size: str, wants: str, reason: str) -> Source:
-    """Data that are not at hand and that nobody could fetch: whoever reads them is told what is wanted."""
+    """Return a source whose `read` raises `hub.missing_data_error`."""
 
     def read() -> NoReturn:
         raise hub.missing_data_error(place, what, size=size, wants=wants, reason=reason)
@@ -66,16 +69,31 @@ def missing_source(place: Place, what: str, *, size: str, wants: str, reason: st
 
 
 def first(place: Place, *patterns: str) -> Path | None:
-    """The first path below the data folder that one of these patterns matches; None where none does."""
+    """Return the first path below the data folder that matches one of the patterns, or None."""
     if place.data_dir is None:
         return None
     return next((path for pattern in patterns for path in sorted(place.data_dir.glob(pattern))), None)
 
 
-def together(place: Place, layouts: Iterable[tuple[str, ...]]) -> list[list[Path]]:
-    """The files of the first of the layouts that is there, for each of its patterns; none where no layout is.
+def located(place: Place, name: str, key: str) -> Path:
+    """Return a path as it was typed, or else below the data folder.
 
-    Raises UserError where only a part of a layout is there.
+    Raises:
+        UserError: there is none; the message names the option `key`.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if place.data_dir is not None and (place.data_dir / path).exists():
+        return place.data_dir / path
+    raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
+
+
+def together(place: Place, layouts: Iterable[tuple[str, ...]]) -> list[list[Path]]:
+    """Return the files of the first layout found below the data folder, by pattern; an empty list if there is none.
+
+    Raises:
+        UserError: only a part of a layout is there.
     """
     for layout in layouts if place.data_dir else ():
         matches = [sorted(place.data_dir.glob(pattern)) for pattern in layout]
@@ -89,10 +107,10 @@ def together(place: Place, layouts: Iterable[tuple[str, ...]]) -> list[list[Path
 
 
 class FromSource(TaskBuilder):
-    """A task that is made of one source. Its name follows from the options and the source alone, by `facts_of`.
+    """Builder of a task that is made from one source.
 
-    `name`: of its folder in the cache, unless `identity` says another. `BESIDE`: the options that do not decide what an
-    example is.
+    A subclass defines `find`, `facts_of`, `fill` and `baselines`; `name` is that of its folder in the cache. `BESIDE`
+    lists the options that do not change what an example is.
     """
 
     name: str
@@ -101,29 +119,29 @@ class FromSource(TaskBuilder):
 
     @abstractmethod
     def find(self, place: Place) -> Source:
-        """The source of the data, which are not read yet."""
+        """Return the source of the data without reading it."""
 
     @abstractmethod
     def facts_of(self, content: Content) -> TaskSpec:
-        """The facts for data of this content; an empty one is that of the published data."""
+        """Return the facts for data of this content; for an empty one those of the published data."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides an example, of a task whose options are fields of a dataclass."""
+        """Options that decide an example: the fields of a dataclass without those in `BESIDE`."""
         names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]
         return {name: getattr(self, name) for name in names}
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        """Everything that decides the content of the cache, with the stamps of the source's files."""
+        """Return all that decides the content of the cache, with the stamps of the raw files."""
         return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": stamps or None}
 
     @abstractmethod
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        """Read the source and write all examples; what is to be said of the data besides name and SHA-256."""
+        """Write all examples and return further facts of the source for the record."""
 
     @abstractmethod
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """What a model must beat, by name."""
+        """Return the test scores of baselines by name."""
 
     @property
     def facts(self) -> TaskSpec:
@@ -135,20 +153,20 @@ class FromSource(TaskBuilder):
         return self.facts_of(described(self.place, self.identity(self.place, [])) or {})
 
     def build(self, place: Place) -> Task:
-        here = self.at(place)
-        source = here.find(place)
+        builder = self.at(place)
+        source = builder.find(place)
         stamps = fingerprints.stamps(place, source.paths, source.inside)
 
         def make(writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-            more = here.fill(place, source, writers, staging)
+            more = builder.fill(place, source, writers, staging)
             digests = fingerprints.confirmed(place, source.paths, stamps, source.inside)
             return {"from": source.name, **({"sha256": digests} if digests else {}), **more}
 
         return prepared(
             place,
-            here.facts,
-            here.identity(place, stamps),
+            builder.facts,
+            builder.identity(place, stamps),
             make,
-            here.baselines,
+            builder.baselines,
             validates_on_test=self.validates_on_test,
         )

@@ -1,4 +1,4 @@
-"""What generated tasks share: sizes and a seed, and how examples are made in several processes, in one order."""
+"""Base class of generated tasks, and ordered generation in several processes."""
 
 from abc import abstractmethod
 from collections import deque
@@ -24,7 +24,14 @@ GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
 @dataclass(kw_only=True)
 class Generated(FromSource):
-    """A task that is made here. Its fields are its options."""
+    """A generated task; the fields of the dataclass are its options.
+
+    Args:
+        train_size: examples of train.
+        val_size: examples of val.
+        test_size: examples of test.
+        seed: of the data.
+    """
 
     BESIDE = frozenset({"train_size", "val_size", "test_size", "seed", "causal"})
 
@@ -35,7 +42,7 @@ class Generated(FromSource):
 
     @abstractmethod
     def generated(self, place: Place) -> Any:
-        """All examples, in the form that `fill` expects."""
+        """Return all examples, in the form that `fill` expects."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -46,15 +53,17 @@ class Generated(FromSource):
         return {"task": self.name, "version": version, "sizes": self.sizes, **self.options, "seed": self.seed}
 
     def find(self, place: Place) -> Source:
-        """The generator."""
+        """Return the generator as a source."""
         return Source(name="generated", read=partial(self.generated, place))
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
-    """`make(*arguments)` of each call, in their order, whatever the number of processes.
+    """Yield `make(*arguments)` of each call in order, for any number of processes.
 
-    The first is made here, since small data need no more; a process holds few results that are not asked for yet.
-    Raises UserError where a process ends before its work.
+    The first call is made in this process, which is all that small data need. At most two results per worker wait.
+
+    Raises:
+        UserError: a worker process ended early.
     """
     calls = iter(calls)
     for arguments in calls if workers == 1 else islice(calls, 1):

@@ -1,6 +1,6 @@
-"""Groups of examples: what is known of each besides its tokens, so that accuracy can be read group by group.
+"""Groups of examples by a property, for accuracy by group.
 
-Legend: n examples; a group sorts them by the values of one property, {value: examples [k]}, each in exactly one.
+A group maps values of one property to the examples [k] that have it; each of n examples is in exactly one value.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ PARTS = 5
 
 
 def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
-    """One value for each different number of `values` [n], ascending."""
+    """Group by each distinct number of `values` [n], ascending."""
     return {name(int(value)): np.flatnonzero(values == value) for value in np.unique(values)}
 
 
 def by_size(sizes: np.ndarray) -> Group:
-    """Ranges `least-most` of the whole numbers `sizes` [n], ascending: fifths, where equal sizes allow it."""
+    """Group whole numbers `sizes` [n] into ranges `min-max`, ascending: fifths, up to ties."""
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 

@@ -1,4 +1,4 @@
-"""Fetching raw data from the Hugging Face hub: what is fetched is said before, and what cannot be is one line."""
+"""Downloads from the Hugging Face hub, announced before they start; a failure is one line."""
 
 import os
 import urllib.request
@@ -12,9 +12,10 @@ from lra.data import Place
 
 
 def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> Any:
-    """The rows of a split of a data set on the hub, through `datasets`; says what it fetches before it does.
+    """Return the rows of a split of a data set on the hub, through `datasets`.
 
-    Raises UserError with `missing_data_error`'s message where the hub cannot be reached.
+    Raises:
+        UserError: `missing_data_error`, if the hub cannot be reached.
     """
 
     def load() -> Any:
@@ -26,7 +27,11 @@ def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> An
 
 
 def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> Path:
-    """A file of a repository on the hub; says so, and fails, as `rows` does."""
+    """Return a file of a repository on the hub.
+
+    Raises:
+        UserError: `missing_data_error`, if the hub cannot be reached.
+    """
 
     def load() -> Path:
         from huggingface_hub import hf_hub_download
@@ -37,11 +42,15 @@ def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> 
 
 
 class NotFetched(Exception):
-    """The hub did not give what it was asked for; the message says why, in one line."""
+    """The hub could not be reached or has no such data; the message is one line."""
 
 
 def from_hub(what: str, load: Callable[[], Any]) -> Any:
-    """What `load` fetches from the hub; says so before it does. Raises NotFetched."""
+    """Announce `what`, and return the result of `load`.
+
+    Raises:
+        NotFetched: loading failed.
+    """
     say(f"fetching {what} from the Hugging Face hub")
     try:
         _refuse_unless_reachable()
@@ -58,7 +67,7 @@ def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wan
 
 
 def _refuse_unless_reachable() -> None:
-    """Ask the hub once, briefly; its own client would try again for half a minute."""
+    """Ask the hub once, briefly; its own client would retry for half a minute."""
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
@@ -68,7 +77,7 @@ def _refuse_unless_reachable() -> None:
 
 
 def missing_data_error(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
-    """The message for data that are neither in the data folder nor on the network."""
+    """Return the error for data that are neither in the data folder nor on the network."""
     if place.data_dir:
         looked, where = f"not in {place.data_dir}", "Put there"
     else:

@@ -1,4 +1,4 @@
-"""What answers a task of pictures without following anything in them; fitted on train, test accuracy in percent.
+"""Baselines of picture tasks, fitted on train; test accuracy in percent.
 
 Legend: n pictures, W pixels of a side.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def picture_baselines(train: Split, test: Split) -> dict[str, float]:
-    """Test accuracies in percent by the name of the baseline."""
+    """Return test accuracies in percent by the name of the baseline."""
     return {
         "nearest centroid": nearest_centroid(train, test),
         f"small convolution, {sample_size(train):,} pictures": small_convolution(train, test),
@@ -28,7 +28,7 @@ def picture_baselines(train: Split, test: Split) -> dict[str, float]:
 
 
 def nearest_centroid(train: Split, test: Split) -> float:
-    """The class whose mean picture is the nearest."""
+    """Return the accuracy of the class with the nearest mean picture."""
     classes = np.unique(train.labels)
     sums, counts = 0, np.bincount(train.labels)[classes, None]
     for rows in _parts(len(train)):
@@ -43,7 +43,7 @@ def nearest_centroid(train: Split, test: Split) -> float:
 
 
 def _grey(split: Split, rows: np.ndarray) -> np.ndarray:
-    """Values [len(rows), pixels] uint8 of pictures, whose tokens are these values + 1."""
+    """Grey values [len(rows), pixels] uint8 of pictures, whose tokens are these values + 1."""
     return (split.pad(rows, int(split.lengths(rows[:1])[0, 0])) - 1).astype(np.uint8)
 
 
@@ -52,12 +52,15 @@ def _parts(n: int) -> list[np.ndarray]:
 
 
 def sample_size(train: Split) -> int:
+    """Number of pictures that the convolution is trained on."""
     return min(len(train), SAMPLE, SAMPLE_PIXELS // _grey(train, np.array([0])).shape[1])
 
 
 def small_convolution(train: Split, test: Split) -> float:
-    """Three small convolutions and their largest values, trained in two dimensions on the first pictures of train. By
-    one thread: the numbers do not depend on the machine's cores, and two threads take several times as long."""
+    """Return the accuracy of three small convolutions with a global maximum, trained on the first pictures of train.
+
+    One thread is used, so that the numbers do not depend on the number of cores; two threads are several times slower.
+    """
     import torch
 
     net, threads = _net(int(train.labels.max()) + 1), torch.get_num_threads()

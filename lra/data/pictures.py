@@ -1,4 +1,4 @@
-"""Pictures of one size as examples, and some of them on one sheet."""
+"""Splits of pictures of one size, and contact sheets."""
 
 import io
 import math
@@ -10,16 +10,17 @@ from PIL import Image, ImageDraw
 
 from lra.data import Split
 
-SHORTEST = 96  # pixels of a picture's side on the sheet, at least
+SHORTEST = 96  # minimum pixels of a picture's side on the sheet
 CAPTION = 14  # pixels
 GAP = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures(Split):
-    """Pictures of one size, stored as grey values [n * pixels] uint8; a token is a value + 1, so that none is padding.
+    """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
 
-    known [n * p] int32: p numbers that are known of each picture besides, where it was drawn here.
+    Args:
+        known: p attributes of each picture that was generated [n * p] int32, or None.
     """
 
     shift: ClassVar[int] = 1
@@ -29,16 +30,21 @@ class Pictures(Split):
         return self.pad(np.array([example]), 0)[0]
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        """Tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
+        """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
         return self.grey(examples).astype(np.uint16) + self.shift
 
     def grey(self, examples: np.ndarray) -> np.ndarray:
-        """Grey values [len(examples), pixels] uint8."""
+        """Return grey values [len(examples), pixels] uint8."""
         return self.tokens.reshape(len(self.offsets) - 1, -1)[self._rows(examples)]
 
 
 def sheet(grey: np.ndarray, labels: np.ndarray) -> bytes:
-    """Grey values [n, pixels] of square pictures, with their labels [n], as a PNG, in a square as far as it goes."""
+    """Draw square pictures with their labels on one sheet, as a PNG.
+
+    Args:
+        grey: grey values [n, pixels].
+        labels: [n].
+    """
     number = len(grey)
     side = math.isqrt(grey.shape[1])
     scale = math.ceil(SHORTEST / side)

@@ -1,8 +1,8 @@
-"""Probes: generated sequences with answers at some of their positions, each of which asks one thing of a mixer.
+"""Base class of probes: generated sequences with answers at some positions, each testing one ability of a mixer.
 
-Examples are made in blocks. A block is a function of (seed, split, block) alone, drawn from raw Philox bits: a seed
-gives the same bytes on every machine, and more examples leave the earlier ones as they are. Accuracy is that of scored
-positions, all examples together, and the loss is the mean over those of a batch.
+Examples are generated in blocks. A block is a function of (seed, split, block) alone, drawn from raw Philox bits: a
+seed gives the same bytes on every machine, and more examples do not change the earlier ones. Accuracy is over the
+scored positions of all examples together, and the loss is the mean over those of a batch.
 """
 
 from abc import abstractmethod
@@ -33,23 +33,23 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 
 class Draws:
-    """Numbers at random from the stream "data" of a seed at `index`."""
+    """Random numbers from the stream "data" of a seed at `index`."""
 
     def __init__(self, seed: int, *index: int) -> None:
         self._bits = streams.philox(seed, "data", *index)
 
     def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
-        """Whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
+        """Draw whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def shares(self, *shape: int) -> np.ndarray:
-        """Numbers between 0 and 1, both exclusive."""
+        """Draw numbers between 0 and 1, both exclusive."""
         words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
     def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:
-        """Draw for each row `count` different numbers from 0 to bound - 1, in an order at random [rows, count]."""
+        """Draw `count` different numbers from 0 to bound - 1 for each row, in random order [rows, count]."""
         table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
         row = np.arange(rows)
         for place in range(count):
@@ -60,11 +60,13 @@ class Draws:
 
 @dataclass(kw_only=True)
 class Probe(Generated):
-    """A generated task with answers at positions.
+    """Base class of generated tasks with answers at positions.
 
-    The options that decide an example stand in the name of the task where they are not those of `published`. A probe
-    has a `length` and a `vocabulary`, which is how many tokens there are; they are numbered from 1, since 0 is padding.
-    `causal`: a model may not look ahead.
+    Options that decide an example are part of the task's name unless they are those of `published`. A probe has a
+    `length` and a `vocabulary`, the number of tokens, which are numbered from 1, since 0 is padding.
+
+    Args:
+        causal: models may not look ahead.
     """
 
     published: ClassVar[dict[str, Any]]
@@ -74,10 +76,10 @@ class Probe(Generated):
 
     @abstractmethod
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        """`rows` examples, of the training split or of another."""
+        """Generate `rows` examples of the training split or of another."""
 
     def at_least(self, because: str = "", **least: int) -> None:
-        """Raises UserError for the first option that is less than this, `because` of another one, if named."""
+        """Raise UserError for an option below its minimum, `because` of another one, if named."""
         for key, number in least.items():
             value = getattr(self, key)
             if value < number:
@@ -85,12 +87,12 @@ class Probe(Generated):
 
     @property
     def positions(self) -> int:
-        """How many positions of an example a model reads."""
+        """Number of positions of an example that a model reads."""
         return self.length
 
     @property
     def classes(self) -> int:
-        """How many answers there are; they are tokens where nothing else is said."""
+        """Number of answers; by default answers are tokens."""
         return self.vocabulary + 1
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -112,7 +114,7 @@ class Probe(Generated):
         )
 
     def generated(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Blocks of examples: the split, tokens and answers."""
+        """Yield blocks of examples: the split, tokens and answers."""
         done, total = 0, sum(self.sizes.values())
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
@@ -131,22 +133,22 @@ class Probe(Generated):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent); also of what `tricks` does."""
+        """Return test accuracies (percent) of the most frequent answer and of `tricks`."""
         train, test = splits["train"], splits["test"]
         tricks = self.tricks(train, test)
         return {"most frequent answer": majority(train, test), **{name: float(value) for name, value in tricks.items()}}
 
     def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Test accuracy (percent) of answers that need little reading."""
+        """Return test accuracies (percent) of answers that need little reading."""
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """The groups of predictions, by the position that is scored."""
+        """Return groups of predictions by the scored position."""
         return {"position": by_size(np.asarray(split.places))}
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens [n, L] of a split whose documents are of one length, and the example of each prediction [m]."""
+    """Return all tokens [n, L] of a split with documents of one length, and the example of each prediction [m]."""
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 

@@ -1,6 +1,6 @@
-"""Seeded choices among the examples of a task: a held-out part, and a few of them for quick checks.
+"""Seeded choices among the examples of a task: held-out parts and samples for quick checks.
 
-The seed is a part of the task's version, not of a run's: all runs see the same examples.
+The seed is part of the task's version, not of a run's: all runs see the same examples.
 """
 
 import heapq
@@ -18,7 +18,7 @@ HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # indices in the stream "d
 
 
 def held_out(labels: np.ndarray, share: float = 0.1, split: str = "val") -> np.ndarray:
-    """A share of each class, at random: True where an example of `labels` [n] is held out for `split` [n]."""
+    """Return a mask [n] of a random share of each class of `labels` [n], held out for `split`."""
     index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
@@ -28,7 +28,7 @@ def held_out(labels: np.ndarray, share: float = 0.1, split: str = "val") -> np.n
 
 
 def limited(count: int, limit: int | None, split: str) -> np.ndarray:
-    """Rows of at most `limit` of `count` examples, at random, ascending; all of them where there is no limit."""
+    """Return the indices of at most `limit` of `count` examples, at random, ascending; all without a limit."""
     if limit is None or limit >= count:
         return np.arange(count)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
@@ -36,7 +36,7 @@ def limited(count: int, limit: int | None, split: str) -> np.ndarray:
 
 
 def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]:
-    """`limited` for a stream whose length is not known: at most `limit` rows, which are all that memory holds."""
+    """Choose at most `limit` rows of a stream of unknown length, keeping no more in memory."""
     if limit is None:
         return iter(rows)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
@@ -45,5 +45,5 @@ def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]
 
 
 def shuffled(count: int) -> np.ndarray:
-    """The rows of `count` examples in an order at random."""
+    """Return the indices of `count` examples in random order."""
     return streams.generator(SEED, "data", SHUFFLE).permutation(count)

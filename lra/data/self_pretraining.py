@@ -1,7 +1,9 @@
-"""The inputs of a task without their labels, for self-pretraining (Amos et al. 2024): each document predicts a part of
-itself.
+"""Self-pretraining: prediction of the inputs of a task, without labels.
 
-Legend: n documents, L tokens, V the task's vocabulary; V itself is the token that stands where one is hidden.
+Legend: n documents, L tokens, V the task's vocabulary; V itself is the mask token.
+
+Source:
+    Amos et al. 2024.
 """
 
 from abc import abstractmethod
@@ -17,36 +19,41 @@ from lra.core.errors import UserError
 from lra.data import Split, Task, TaskSpec
 from lra.data.sampling import held_out
 
-SHORTEST = 2  # tokens of a document in which something can be predicted from something else
+SHORTEST = 2  # tokens of a document with something to predict
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Split):
-    """n documents, each an example. `vocab_size`: V; with `values` a token is the number (id - 1) / (V - 2), as a grey
-    value is, and else a class. `shift`: of the documents' own task; where it is not 0 they have one length."""
+    """n documents, each an example.
+
+    Args:
+        shift: of the documents' own task; if it is not 0 all documents have one length.
+        vocab_size: V.
+        values: predict the number (id - 1) / (V - 2), such as a grey value, instead of a class.
+    """
 
     shift: int
     vocab_size: int
     values: bool
     documents = 1
-    ahead: ClassVar[int]  # how far behind a scored position the token lies that it predicts
+    ahead: ClassVar[int]  # distance from a scored position to the token it predicts
 
     def __len__(self) -> int:
         return len(self.index)
 
     @abstractmethod
     def places(self, row: int, length: int) -> np.ndarray:
-        """The positions of the stored document `row` of this length that are scored, ascending."""
+        """Return the scored positions of the stored document `row` of this length, ascending."""
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         return super().pad(examples, length).astype(np.int32) + self.shift
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """The numbers of the predicted tokens among all stored ones."""
+        """Return the indices of the predicted tokens among all stored ones."""
         return np.concatenate([start + places + self.ahead for start, places in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Classes [m], or with `values` numbers from 0 to 1 [m]."""
+        """Return classes [m], or with `values` numbers from 0 to 1 [m]."""
         ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 
@@ -54,17 +61,21 @@ class Inputs(Split):
         return np.concatenate([line * length + places for line, (_, places) in enumerate(self._scored(examples))])
 
     def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Where each document starts among all stored tokens, and its scored positions."""
+        """Start among all stored tokens, and scored positions, of each document."""
         bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
         return [(start, self.places(row, int(stop - start))) for row, start, stop in bounds]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Inputs):
-    """A `share` of the tokens is hidden, each by a draw of its own, and predicted where it stood; one at least.
+    """Masked prediction of a random share of the tokens, at least one.
 
-    What is hidden is a function of (seed, draw, document): every training step has a draw of its own, an evaluation
-    has always the same.
+    The mask is a function of (seed, draw, document): every training step has its own draw, evaluations always the same.
+
+    Args:
+        share: probability of masking a token.
+        seed: of the masks.
+        draw: 0 in evaluation, else 1 + the step.
     """
 
     share: float
@@ -88,7 +99,7 @@ class Masked(Inputs):
 
 @dataclass(frozen=True, kw_only=True)
 class Following(Inputs):
-    """Every token but the first is predicted from those before it."""
+    """Prediction of every token but the first from those before it."""
 
     ahead = 1
 
@@ -100,8 +111,11 @@ Objective = Literal["masked", "next"]
 
 
 def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """The facts of the task that a model for `facts` is pretrained with. Raises UserError where it does not
-    classify."""
+    """Return the facts of the pretraining task of a task with these facts.
+
+    Raises:
+        UserError: the task does not classify.
+    """
     if facts.objective != "classify":
         raise UserError(
             f"pretrain: {facts.name} predicts at positions; expected a task that classifies, or pretrain=none"
@@ -129,8 +143,18 @@ def inputs_of(
     holdout: float,
     seed: int,
 ) -> Task:
-    """The task of predicting the documents of `train`, of a task with these facts; a seeded `holdout` of them is for
-    validation. No other split is seen, and no label."""
+    """Return the task of predicting the training documents; no other split and no label is used.
+
+    Args:
+        train: training split of the task.
+        facts: facts of the task.
+        digest: of the task's data.
+        objective: `masked` or `next`.
+        values: predict numbers instead of classes.
+        share: of masked tokens.
+        holdout: seeded share of the documents for validation.
+        seed: of the masks.
+    """
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)
     if not held.any() or held.all():

@@ -1,4 +1,4 @@
-"""Splits whose predictions are not one for each example: next tokens of windows, answers at marked positions.
+"""Splits with other predictions than one per example: next tokens of windows, answers at marked positions.
 
 Legend: n examples, m predictions.
 """
@@ -28,15 +28,15 @@ class LMWindows(Split):
         return np.full((len(examples), 1), self.context)
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """One for every token of every window."""
+        """Return one index for every token of every window."""
         return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        """Tokens [len(examples), context]; `length` must be the context."""
+        """Return tokens [len(examples), context]; `length` must be the context."""
         return self.tokens[self._places(examples)]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """The next tokens [len(examples), context]."""
+        """Return the next tokens [len(examples), context]."""
         return self.tokens[self._places(examples) + 1].astype(np.int64)
 
     def _places(self, examples: np.ndarray) -> np.ndarray:
@@ -45,10 +45,12 @@ class LMWindows(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionLabels(Split):
-    """Examples of one document each, with answers at some of its positions: predictions are scored there alone.
+    """Examples of one document each, with answers at some of its positions, which alone are scored.
 
-    ends [n + 1] int64 cuts the m predictions of the split into those of each example; places [m] are their positions
-    in the document, ascending, and labels [m] the answers.
+    Args:
+        ends: boundaries between the predictions of the examples [n + 1] int64.
+        places: positions of the predictions in their documents [m], ascending.
+        labels: answers [m].
     """
 
     ends: np.ndarray
@@ -64,12 +66,12 @@ class PositionLabels(Split):
         return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
 
     def counts(self, examples: np.ndarray) -> np.ndarray:
-        """How many predictions each of these examples has [len(examples)]."""
+        """Return the number of predictions of each of these examples [len(examples)]."""
         examples = np.asarray(examples)
         return self.ends[examples + 1] - self.ends[examples]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """The answers of these examples, one example after the other."""
+        """Return the answers of these examples, one example after the other."""
         return self.labels[self.predictions(examples)].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:

@@ -1,8 +1,10 @@
-"""What a small convolution finds in seconds: a baseline between the words of a text and a model that reads it.
+"""Convolutional text baseline that trains in seconds.
 
-Kim 2014, Convolutional Neural Networks for Sentence Classification, with windows of one width: embedded tokens, a
-convolution, ReLU, the maximum over positions, a linear map. Of a pair, both texts and their product go into that map.
-Legend: N texts, C channels.
+Embedded tokens, a convolution of one width, ReLU, the maximum over positions, a linear map; for pairs, both feature
+vectors and their product. Legend: N texts, C channels.
+
+Source:
+    Kim 2014, Convolutional Neural Networks for Sentence Classification.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ EPOCHS, BATCH, RATE = 4, 25, 0.01
 
 
 def convolution(train: Split, test: Split, vocabulary: int, classes: int) -> float:
-    """Test accuracy in percent, after `EPOCHS` passes over `EXAMPLES` examples."""
+    """Return the test accuracy in percent after `EPOCHS` passes over `EXAMPLES` examples."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -44,7 +46,7 @@ def convolution(train: Split, test: Split, vocabulary: int, classes: int) -> flo
 
 
 def _first(vocabulary: int, classes: int, documents: int) -> list[np.ndarray]:
-    """The weights of embedding, convolution and linear map, and the latter's bias, before training."""
+    """Initial weights of embedding, convolution and linear map, and the latter's bias."""
     rng = streams.generator(SEED, "init")
     features = CHANNELS * (1 if documents == 1 else 3)
     shapes = (vocabulary, WIDTH), (CHANNELS, WIDTH, WINDOW), (classes, features)
@@ -58,7 +60,7 @@ def _batches(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def _logits(split: Split, rows: np.ndarray, weights: Sequence["Tensor"]) -> "Tensor":
-    """[len(rows), classes]."""
+    """Logits [len(rows), classes]."""
     import torch
     from torch.nn.functional import conv1d, embedding, linear
 

@@ -1,4 +1,4 @@
-"""From text to token ids. Id 0 is padding; bytes are 1 to 256."""
+"""Tokenisation. Id 0 is padding; bytes are 1 to 256."""
 
 import json
 from collections.abc import Iterable
@@ -25,24 +25,24 @@ TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
 
 
 def byte_ids(text: bytes, length: int) -> np.ndarray:
-    """The first `length` bytes, each plus one [<= length] uint16."""
+    """Return the first `length` bytes, each plus one [<= length] uint16."""
     return np.frombuffer(text[:length], dtype=np.uint8).astype(np.uint16) + 1
 
 
 def text_of(ids: np.ndarray) -> bytes:
-    """The bytes that `byte_ids` was given."""
+    """Return the bytes of `byte_ids`."""
     return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
 
 
 def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
-    """The first `head` and the last `tail` ids of a document that is longer than both together."""
+    """Return the first `head` and the last `tail` ids of a document longer than both together."""
     return ids if len(ids) <= head + tail else np.concatenate([ids[:head], ids[len(ids) - tail :]])
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
-    """A byte-level BPE of `vocabulary` tokens, padding included; the same texts give the same file `path`.
+    """Train a byte-level BPE of `vocabulary` tokens, padding included, and save it as `path`; deterministic.
 
-    Text that spells [PAD] is text: its tokens are those of its characters, never padding.
+    Text that spells [PAD] is ordinary text: its tokens are those of its characters, never padding.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -62,7 +62,11 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
 
 
 def vocabulary_of(path: Path) -> list[str]:
-    """The tokens of BERT's vocabulary file, one a line, all different; [PAD] must be the first."""
+    """Read BERT's vocabulary file, one distinct token a line; [PAD] must be the first.
+
+    Raises:
+        UserError: it is not such a file.
+    """
     try:
         data = read_regular(path, MAX_VOCABULARY_BYTES, follow=True)
         tokens = data.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
@@ -80,12 +84,12 @@ def vocabulary_of(path: Path) -> list[str]:
     rows: dict[str, int] = {}
     for row, token in enumerate(tokens, start=1):
         if rows.setdefault(token, row) != row:
-            raise UserError(f"{path}:{row}: token {token!r} stands in line {rows[token]} already")
+            raise UserError(f"{path}:{row}: token {token!r} is also in line {rows[token]}")
     return tokens
 
 
 def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
-    """BERT's WordPiece from its vocabulary file."""
+    """Return BERT's WordPiece tokenizer of a vocabulary file."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     rows = {token: row for row, token in enumerate(vocabulary_of(vocabulary))}
@@ -97,15 +101,19 @@ def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
 
 
 def load(path: Path) -> "Tokenizer":
-    """A tokenizer that was saved as JSON. Raises UserError."""
+    """Load a tokenizer that was saved as JSON.
+
+    Raises:
+        UserError: it is not one.
+    """
     from tokenizers import Tokenizer
 
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library knows no narrower one
+    except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> list[np.ndarray]:
-    """Token ids of each text, without special tokens."""
+    """Return the token ids of each text, without special tokens."""
     return [np.array(item.ids, dtype=np.uint16) for item in tokenizer.encode_batch(texts, add_special_tokens=False)]

@@ -1,4 +1,4 @@
-"""Writing the arrays of a task while its examples are read."""
+"""Writer of the arrays of a split while its examples are read."""
 
 import hashlib
 import os
@@ -19,8 +19,8 @@ ARRAY = ".bin"  # the end of a file's name
 class Writer:
     """Streams the examples of one split to disk; memory holds offsets, labels and a digest per document.
 
-    A document that was seen before in the split is stored once and referred to. Raises UserError for tokens, labels and
-    lengths that the task's facts do not allow.
+    A document that occurs again in the split is stored once and referenced. Methods raise UserError for tokens, labels
+    and lengths outside of the task's facts.
     """
 
     def __init__(self, folder: Path, split: str, facts: TaskSpec) -> None:
@@ -40,7 +40,7 @@ class Writer:
         return len(self._labels)
 
     def add(self, label: int, *documents: np.ndarray) -> None:
-        """One example: its label and its documents' token ids."""
+        """Write one example: its label and its documents' token ids."""
         if self._facts.objective == "classify":
             self._check_within("label", np.array([label]), 0, self._facts.classes - 1)
         for document in documents:
@@ -55,7 +55,14 @@ class Writer:
     def extend(
         self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None = None
     ) -> None:
-        """Many examples of one document each, not compared with others; `attributes` [n, p]: numbers about each."""
+        """Write many examples of one document each, without looking for duplicates.
+
+        Args:
+            tokens: of all documents, one after the other.
+            lengths: [n].
+            labels: [n].
+            attributes: [n, p], or None.
+        """
         self._check_within("label", labels, 0, self._facts.classes - 1)
         first = len(self._offsets) - 1
         self._append(self._bytes(tokens, lengths), lengths)
@@ -65,8 +72,12 @@ class Writer:
             self._known.frombytes(attributes.astype(np.int32).tobytes())
 
     def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Examples of one document each, all of one length: tokens [n, L] and answers [n, L], negative where there is
-        none."""
+        """Write examples of one document and one length each.
+
+        Args:
+            tokens: [n, L].
+            answers: [n, L]; negative where there is none.
+        """
         rows, places = np.nonzero(answers >= 0)
         self._check_within("answer", answers, -1, self._facts.classes - 1)
         self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
@@ -77,7 +88,7 @@ class Writer:
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
 
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
-        """The bytes of tokens as the file holds them."""
+        """Check tokens, and return them as they are stored."""
         self._check_within("token", tokens, *self._tokens)
         if self._facts.objective != "next_token":
             self._check_within("length", lengths, 0, self._facts.max_len)
@@ -99,12 +110,12 @@ class Writer:
         self._offsets.extend((self._offsets[-1] + np.cumsum(lengths)).tolist())
 
     def discard(self) -> None:
-        """Let go of the file; after `close` there is nothing to do."""
+        """Close the file without finishing it; a no-op after `close`."""
         with suppress(OSError):  # what is still to be written does not fit, or is not wanted
             self._file.close()
 
     def close(self) -> dict[str, dict[str, Any]]:
-        """Finish the files; returns their entries for the manifest."""
+        """Finish the files, and return their entries for the manifest."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,4 +1,4 @@
-"""Where the first weights of a run come from, when they are not drawn: the contract, and the matching by name."""
+"""First weights of a run from a file: base class, and matching by name."""
 
 import re
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from lra.core.files import sha256
 from lra.model.groups import Group, belongs
 from lra.records import record
 
-if TYPE_CHECKING:  # what a finished run started from is known without torch
+if TYPE_CHECKING:  # the identity of a finished run needs no torch
     from torch import Tensor
 
     from lra.data import Task
@@ -23,9 +23,11 @@ NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
 
 
 class Start(ABC):
-    """Weights in a folder; the constructor's keywords are the options in `conf/init/`.
+    """Source of first weights; the constructor's keywords are the options in `conf/init/`.
 
-    `take`: groups of weights of which every one must be there with the right shape; null: whatever is.
+    Args:
+        folder: contains the file of weights.
+        take: groups of weights that must all be there with the right shape, or None to take those that fit.
     """
 
     file: ClassVar[str]
@@ -42,20 +44,24 @@ class Start(ABC):
 
     @cached_property
     def sha256(self) -> str:
-        """The SHA-256 of the file, which is part of a run's identity."""
+        """SHA-256 of the file, which is part of a run's identity."""
         if not self.path.is_file():
             raise UserError(f"init.folder: {self.path}: no such file; {self.hint}")
         return sha256(self.path)
 
     @abstractmethod
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
-        """All weights of the file under this model's names."""
+        """Return all weights of the file under this model's names."""
 
     def load(self, model: "Model", task: "Task") -> dict[str, Any]:
-        """Put the weights into the model; returns what was taken, and what was not and why.
+        """Load the weights into the model.
 
-        Raises UserError where weights of `take` are not there or have another shape, where a frozen weight would
-        stay as it was drawn, and where nothing fits.
+        Returns:
+            Digest, and the numbers of weights that were taken, left with a reason, and unused.
+
+        Raises:
+            UserError: weights of `take` are missing or have another shape, a frozen weight would not be loaded, or
+                nothing fits.
         """
         stored, wanted = self.tensors(model, task), model.state_dict()
         left = {name: reason for name, value in wanted.items() if (reason := self._why_not(name, value, stored))}
@@ -66,7 +72,7 @@ class Start(ABC):
         frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
         for name in frozen:
             if name in left:
-                raise UserError(f"train.freeze: {name} would stay as it was drawn: {self.path}: {left[name]}")
+                raise UserError(f"train.freeze: {name} would keep its random values: {self.path}: {left[name]}")
         if not taken:
             raise UserError(f"init: {self.path} has no weight that fits the model, by name and shape")
         model.load_state_dict(taken, strict=False)
@@ -88,7 +94,11 @@ class Start(ABC):
 
 
 def read(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file. Raises UserError where it is damaged or holds a number that is not finite."""
+    """Return the tensors of a safetensors file.
+
+    Raises:
+        UserError: it is damaged, or holds a number that is not finite.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -107,13 +117,17 @@ def read(path: Path) -> "dict[str, Tensor]":
 
 
 def read_of_run(path: Path) -> "dict[str, Tensor]":
-    """The weights that a run left; where its record lies beside them, they must be those that it names."""
+    """Return the weights of a run.
+
+    Raises:
+        UserError: a record beside them names another SHA-256.
+    """
     beside = path.with_name(record.NAME)
     if beside.exists():
         try:
             files = record.read(beside).get("files")
         except ValueError as error:
-            raise UserError(f"{error}; whether {path} belongs to it cannot be told") from None
+            raise UserError(f"{error}; cannot tell if {path} belongs to it") from None
         expected, digest = files.get(path.name) if isinstance(files, dict) else None, sha256(path)
         if expected != digest:
             raise UserError(
@@ -124,5 +138,5 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:
-    """How many, the number of the block left out of the name."""
+    """Count names without the number of the block."""
     return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))

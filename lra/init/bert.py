@@ -1,7 +1,10 @@
-"""BERT's weights (Devlin et al. 2019) in our post-norm blocks.
+"""BERT's weights in our post-norm blocks.
 
-The embedding of BERT is that of [CLS] and the tokens, plus positions, plus the first segment's vector, normed: ours is
-the same with the [CLS] as the CLS vector, and the segment's vector added to every position.
+BERT embeds [CLS] and the tokens, plus positions, plus the first segment's vector, normed; here [CLS] is the CLS vector,
+and the segment's vector is added to every position.
+
+Source:
+    Devlin et al. 2019.
 """
 
 import json
@@ -26,8 +29,8 @@ CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.jso
 HUB = "hub:"
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")
-FORMER_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # as TensorFlow has them
-BLOCKS = {  # what is in the model of BERT, whatever its sizes
+FORMER_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's names
+BLOCKS = {  # settings of BERT, independent of its sizes
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_output_gelu": False,
@@ -46,10 +49,15 @@ PARTS = {
 
 
 class Bert(Start):
-    """`folder`: model.safetensors, config.json and vocab.txt, as the library transformers lays them out; or where they
-    are on the Hugging Face hub, hub:OWNER/NAME.
+    """Weights of a BERT model.
 
-    Raises UserError where widths, heads or norms are others, and where the task's tokens are of another vocabulary.
+    Args:
+        folder: with model.safetensors, config.json and vocab.txt in the layout of transformers, or hub:OWNER/NAME for a
+            model on the Hugging Face hub.
+        take: see `Start`.
+
+    Raises:
+        UserError: widths, heads or norms differ, or the task's tokens are of another vocabulary.
     """
 
     file = "model.safetensors"
@@ -60,7 +68,7 @@ class Bert(Start):
         if not self.folder.startswith(HUB):
             return super().path
         if not REPOSITORY.fullmatch(self.folder):
-            raise UserError(f"init.folder={self.folder}: expected hub:OWNER/NAME, as the address of the model has it")
+            raise UserError(f"init.folder={self.folder}: expected hub:OWNER/NAME")
         return _from_hub(self.folder.removeprefix(HUB), self.file) / self.file
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
@@ -136,7 +144,7 @@ class Bert(Start):
 
 
 def _current(name: str) -> str:
-    """The name of a tensor without the model's, and with the end that transformers gives it today."""
+    """Name of a tensor without the prefix of the model, with the suffix of current transformers."""
     name = name.removeprefix("bert.")
     for former, end in FORMER_ENDS.items():
         name = name.replace(former, end)
@@ -144,7 +152,7 @@ def _current(name: str) -> str:
 
 
 def _from_hub(repository: str, weights: str) -> Path:
-    """The folder of the client's cache with a model of the hub, which is fetched if it is not there."""
+    """Folder of a model in the hub client's cache, downloaded if it is not there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

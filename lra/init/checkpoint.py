@@ -1,4 +1,4 @@
-"""The weights that another run of ours was tested with."""
+"""Weights that another run was tested with."""
 
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(Start):
-    """`folder`: of the run. Names are those of `Model`, so every model takes from every other what both have.
+    """Weights of a run; models share those with equal names and shapes.
 
-    Raises UserError where a record lies beside the weights that names others.
+    Args:
+        folder: of the run.
+        take: see `Start`.
+
+    Raises:
+        UserError: a record beside the weights names another SHA-256.
     """
 
     file = WEIGHTS
-    hint = "a finished run leaves it where it was trained with checkpoint.keep=true"
+    hint = "train that run with checkpoint.keep=true"
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         return read_of_run(self.path)

@@ -1,12 +1,14 @@
-"""The laws of mixers: what every attention keeps, tried on a few short documents.
+"""Correctness checks of mixers (laws), run on a few short documents.
 
-`lra-check` tells all of them, the tests hold ours to them, and the quick ones are tried before a run with a mixer that
-is not ours: one that breaks them trains without a word, and its numbers mean nothing.
+`lra-check` runs all of them, the tests hold the mixers of this package to them, and the quick ones run before a
+training run with a mixer of the user, since a mixer that breaks them trains silently and its scores mean nothing.
 """
 
 import copy
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,7 +18,6 @@ from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.laws.gradients import differences, graph
 from lra.laws.independence import causality, cuts, length, order, padding, rows
-from lra.laws.lines import Line, of_error
 from lra.laws.outputs import dtype, empty, finite, shape, unchanged
 from lra.laws.repeats import noise, state
 from lra.laws.trial import Broken, Trial, trained, values
@@ -24,11 +25,19 @@ from lra.laws.weights import as_declared, loaded, registered
 from lra.ops.mixer import Mixer, Shape
 
 POSITIONS = 13
+LRA = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Law:
-    """`check` returns whether the law applies, and raises Broken; `quick`: tried before runs, too."""
+    """A law of mixers.
+
+    Args:
+        name: for `lra-check`.
+        says: the law as a clause.
+        check: returns True if the law applies, and raises Broken.
+        quick: also checked before runs.
+    """
 
     name: str
     says: str
@@ -60,19 +69,18 @@ LAWS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a law; of a broken one, on which smallest inputs, what was found there, and a hint."""
+    """The verdict on a law; for a broken one the smallest inputs, the evidence and a hint."""
 
     law: Law
     verdict: Literal["kept", "broken", "silent"]
     case: str = ""
     evidence: str = ""
     hint: str = ""
-    line: Line | None = None
     crashed: bool = False
 
 
 def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
-    """What becomes of each law. Nothing is drawn from the global generators, and no mixer of the caller's changes."""
+    """Yield the verdict on each law, without drawing from global generators or changing a mixer of the caller."""
     for law in laws:
         with torch.random.fork_rng(devices=[]):
             yield _tried(law, trial)
@@ -83,21 +91,36 @@ def _tried(law: Law, trial: Trial) -> Finding:
     try:
         return Finding(law, "kept" if law.check(trial) else "silent")
     except Broken as broken:
-        return Finding(law, "broken", trial.case, str(broken), broken.hint, broken.line)
+        return Finding(law, "broken", trial.case, str(broken), broken.hint)
     except Exception as error:
-        message = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        line = of_error(error, trial.file)
-        return Finding(
-            law, "broken", trial.case, str(message).split("\n")[0], "", line, not isinstance(error, UserError)
-        )
+        crashed = not isinstance(error, UserError)
+        evidence = f"{type(error).__name__}: {first_line(error)}{_where(error)}" if crashed else str(error)
+        return Finding(law, "broken", trial.case, evidence, crashed=crashed)
+
+
+def _where(error: Exception) -> str:
+    """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _installed(Path(frame.filename))]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _installed(path: Path) -> bool:
+    return "site-packages" in path.parts or path.is_relative_to(LRA)
 
 
 def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
-    """The quick laws that a model's mixer was seen to keep; none is tried where the mixer is ours.
+    """Return the quick laws that the mixer of a model keeps; a mixer of this package is not checked.
 
-    `masked`: whether the model masks padding. The mixer does not change, and nothing is drawn. Raises UserError with
-    the law that it breaks, or with its error where it cannot compute on `device`. Laws that cannot be tried, as the
-    mixer may be made for one length or for an accelerator alone, are said, in one line for each error.
+    Laws that cannot be checked, for example because the mixer needs one length or an accelerator, are reported in one
+    line per error.
+
+    Args:
+        mixer: of the model; it is not changed.
+        masked: the model masks padding.
+        device: of the run.
+
+    Raises:
+        UserError: a law is broken, or the mixer cannot compute on `device`.
     """
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
@@ -107,24 +130,23 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     for finding in findings(trial, tuple(law for law in LAWS if law.quick)):
         if finding.crashed:
             if not crashes:
-                _refuse_what_cannot_compute(mixer, masked, device, trial.file)
+                _refuse_what_cannot_compute(mixer, masked, device)
             crashes.setdefault(finding.evidence, []).append(finding)
         elif finding.verdict == "broken":
-            where = f"; {finding.line}" if finding.line else ""
             raise UserError(
-                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}{where}); "
+                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}); "
                 "lra-check tells more"
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
     for message, (first, *others) in crashes.items():
         more = f", and {plural(len(others), 'law')} more" if others else ""
-        say(f"{name}: not tried whether {first.law.says}{more}: {message}{f' ({first.line})' if first.line else ''}")
+        say(f"{name}: not tried whether {first.law.says}{more}: {message}")
     return kept
 
 
-def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str, file: str) -> None:
-    """Raises UserError where a training step's forward pass fails on documents of the model's own length."""
+def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str) -> None:
+    """Raise UserError if a forward pass in training fails on documents of the model's own length."""
     mixer = trained(copy.deepcopy(mixer).to(device), [0])
     x = values(1, mixer.shape.max_positions, mixer.shape.dim).float().to(device)
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
@@ -134,10 +156,9 @@ def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str, file: s
     except UserError:
         return  # it is a law that says so
     except Exception as error:
-        line = of_error(error, file)
         raise UserError(
-            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}"
-            f"{f' ({line})' if line else ''}; {FULL_ERROR}"
+            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}{_where(error)}; "
+            f"{FULL_ERROR}"
         ) from error
 
 
@@ -148,5 +169,5 @@ def trial_of(
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, POSITIONS),
     tolerance: float = 1e-5,
 ) -> Trial:
-    """The trial of the mixers that `make` makes, at these lengths."""
+    """Return the trial of the mixers that `make` constructs, at these lengths."""
     return Trial(lambda: make(shape), lengths=lengths, masked=True, make=make, shape=shape, tolerance=tolerance)

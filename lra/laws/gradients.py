@@ -1,4 +1,4 @@
-"""Laws of gradients: they arrive, and they are those of finite differences."""
+"""Laws of gradients: they reach input and weights, and equal finite differences."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lra.laws.lines import Line
 from lra.laws.trial import Broken, Trial, trained, values
 from lra.ops.mixer import Mixer
 
@@ -21,28 +20,26 @@ def graph(trial: Trial) -> bool:
     weights = {name: weight for name, weight in mixer.named_parameters() if weight.requires_grad}
     wanted = {"the input": given, **weights}
     if not y.requires_grad:
-        raise Broken("outputs have no gradient", "detach, .data, no_grad or numpy", _cutting(trial, x))
+        raise Broken("outputs have no gradient", "detach, .data, no_grad or numpy")
     gradients = torch.autograd.grad((y * values(*y.shape, seed=2)).sum(), list(wanted.values()), allow_unused=True)
     lost = [name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None]
-    line = _cutting(trial, x) if lost else None
-    if "the input" in lost or line:  # else the weights are not used, which is the choice of who writes the class
-        raise Broken(f"no gradient reaches {', '.join(lost)}", "detach, .data, no_grad or numpy", line)
+    cut = [name for name in lost if name == "the input" or _matters(trial, x, y.detach(), name)]
+    if cut:
+        raise Broken(f"no gradient reaches {', '.join(cut)}", "detach, .data, no_grad or numpy")
     return True
 
 
-def _cutting(trial: Trial, x: Tensor) -> Line | None:
-    """The first line whose result needs no gradient, though an argument does."""
-
-    def seen(_func: object, arguments: list[object], result: object) -> bool:
-        needed = any(isinstance(value, Tensor) and value.requires_grad for value in arguments)
-        lost = isinstance(result, Tensor) and result.is_floating_point() and not result.requires_grad
-        return needed and lost
-
-    return trial.line_where(seen, trained(trial.mixer(), [0, 1]), x.clone().requires_grad_())
+@torch.no_grad()
+def _matters(trial: Trial, x: Tensor, y: Tensor, name: str) -> bool:
+    """Return True if the outputs y depend on this weight."""
+    mixer = trained(trial.mixer(), [0, 1])
+    weight = mixer.get_parameter(name)
+    weight += values(*weight.shape, seed=2)
+    return trial.difference(y, mixer(x.clone())) > 0
 
 
 def differences(trial: Trial) -> bool:
-    """Along one direction at random for the input and for each weight."""
+    """Compare gradients with finite differences in one random direction of the input and of each weight."""
     for x in trial.inputs(2):
         mixer = trial.mixer()
         weights = {name: weight.detach() for name, weight in mixer.named_parameters() if weight.requires_grad}
@@ -60,7 +57,7 @@ def differences(trial: Trial) -> bool:
 
 
 def _total_along(mixer: Mixer, x: Tensor, name: str, value: Tensor) -> Callable[[Tensor | float], Tensor]:
-    """A random sum of the outputs as a function of how far the input or a weight goes in a random direction."""
+    """Random weighted sum of the outputs, as a function of the step in a random direction."""
     direction, factors = values(*value.shape, seed=3), values(*x.shape, seed=4)
 
     def total(by: Tensor | float) -> Tensor:

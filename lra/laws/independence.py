@@ -1,11 +1,9 @@
-"""Laws of what an output does not depend on: other documents, cuts of a batch, padding, the future, the order."""
+"""Laws of independence: of other documents, cuts of a batch, padding, later positions, the order."""
 
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, of_method, reads
 from lra.laws.trial import SEED, Broken, Trial, trained
-from lra.ops.mixer import Mixer
 
 
 @torch.no_grad()
@@ -17,29 +15,8 @@ def rows(trial: Trial) -> bool:
             raise Broken(
                 f"the outputs of a document beside another differ by {difference:.2g} from those alone",
                 "a sum, mean or norm over the first axis",
-                _where_rows_meet(trial, mixer, x),
             )
     return True
-
-
-def _where_rows_meet(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
-    """The first line of the file whose result for the first document depends on the second one."""
-    results: list[Tensor | None] = []
-
-    def keep(_func: object, _arguments: object, result: object) -> bool:
-        results.append(result.clone() if isinstance(result, Tensor) else None)
-        return False
-
-    trial.line_where(keep, mixer, x.clone())
-    before = iter(results)
-
-    def seen(_func: object, _arguments: object, result: object) -> bool:
-        expected = next(before, None)
-        if not isinstance(result, Tensor) or expected is None or expected.shape != result.shape or not result.dim():
-            return False
-        return len(result) != len(x) or trial.difference(expected[0].double(), result[0].double()) > 0
-
-    return trial.line_where(seen, mixer, torch.cat([x[:1], 3 - x[1:]]))
 
 
 @torch.no_grad()
@@ -50,7 +27,6 @@ def cuts(trial: Trial) -> bool:
         if difference := trial.difference(in_whole, other):
             raise Broken(
                 f"the outputs of the last document differ by {difference:.2g} where it is a cut of its own",
-                line=of_method(trial.kind),
             )
     return True
 
@@ -64,9 +40,8 @@ def padding(trial: Trial) -> bool:
         other = torch.where(mask[..., None], x, 3 - x)
         first, second = (trial.mixer()(given.clone(), mask)[:, :real] for given in (x, other))
         if difference := trial.difference(first, second):
-            hint = "" if reads(trial.kind, "key_mask") else "key_mask is never used"
             message = f"other numbers in padding move the outputs of real positions by {difference:.2g}"
-            raise Broken(message, hint, of_method(trial.kind))
+            raise Broken(message, "a key_mask that is not used")
     return trial.has_neighbours
 
 
@@ -79,16 +54,15 @@ def length(trial: Trial) -> bool:
         padded, full = trial.mixer()(x.clone(), mask)[:, :real], trial.mixer()(x[:, :real].clone(), mask[:, :real])
         if difference := trial.difference(full, padded):
             message = f"without the padding the outputs of real positions differ by {difference:.2g}"
-            raise Broken(message, "a length that counts padding, or a mask that is not used", of_method(trial.kind))
+            raise Broken(message, "a length that counts padding, or a mask that is not used")
         unmasked = trial.mixer()(x[:, :real].clone())
         if difference := trial.difference(full, unmasked):
-            message = f"with a mask that hides nothing the outputs differ by {difference:.2g}"
-            raise Broken(message, line=of_method(trial.kind))
+            raise Broken(f"with a mask that hides nothing the outputs differ by {difference:.2g}")
     return trial.has_neighbours
 
 
 def _half(trial: Trial, x: Tensor) -> tuple[int, Tensor]:
-    """So many of the positions are real, and the mask [1, L] that says so."""
+    """Number of real positions in half-padded inputs, and their mask [1, L]."""
     real = x.shape[1] // 2
     trial.case += f", {x.shape[1] - real} of them padding"
     return real, (torch.arange(x.shape[1]) < real)[None]
@@ -108,7 +82,7 @@ def causality(trial: Trial) -> bool:
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := trial.difference(before[:, :later], after[:, :later]):
                 message = f"other numbers from position {later} on move earlier outputs by {difference:.2g}"
-                raise Broken(message, "self.causal says which form is wanted", of_method(trial.kind))
+                raise Broken(message, "self.causal says which form is wanted")
     return trial.has_neighbours
 
 

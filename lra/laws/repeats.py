@@ -1,4 +1,4 @@
-"""Laws of repetition: the same call gives the same, whatever was drawn or called before."""
+"""Laws of repetition: equal calls give equal outputs, whatever was drawn or called before."""
 
 import random
 from collections.abc import Callable
@@ -7,19 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lra.laws.lines import Line, of_attribute, of_method
 from lra.laws.trial import SEED, Broken, Trial, trained, values
 from lra.ops.mixer import Mixer
 
 
 def _forms(trial: Trial) -> dict[str, Callable[[], Mixer]]:
-    """A fresh mixer in evaluation, and in training on two documents."""
+    """A new mixer in evaluation, and one in training on two documents."""
     return {"in evaluation": trial.mixer, "in training": lambda: trained(trial.mixer(), [0, 1])}
 
 
 @torch.no_grad()
 def state(trial: Trial) -> bool:
-    """Between two equal calls, with the global generators set back, lies another call, of other numbers."""
+    """Compare two equal calls with a call on other numbers in between; global generators are reset."""
     for x in trial.inputs(2):
         for form, fresh in _forms(trial).items():
             mixer = fresh()
@@ -30,14 +29,13 @@ def state(trial: Trial) -> bool:
             second = _after_seed(SEED, mixer, x)
             if difference := trial.difference(first, second):
                 hint = f"a call changes self.{changed[0]}" if changed else ""
-                line = of_attribute(trial.kind, changed[0].split(".")[0]) if changed else None
-                raise Broken(f"{form} the same input gives outputs that differ by {difference:.2g}", hint, line)
+                raise Broken(f"{form} the same input gives outputs that differ by {difference:.2g}", hint)
     return True
 
 
 @torch.no_grad()
 def noise(trial: Trial) -> bool:
-    """Two equal calls after other numbers of the global generators."""
+    """Compare two equal calls after different seeds of the global generators."""
     for x in trial.inputs(2):
         for form, fresh in _forms(trial).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
@@ -45,13 +43,12 @@ def noise(trial: Trial) -> bool:
                 raise Broken(
                     f"{form} outputs of the same input differ by {difference:.2g}",
                     "draw with lra.ops.dropout.Dropout, or define draw(self, rng)",
-                    _drawing(trial, fresh(), x),
                 )
     return True
 
 
 def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
-    """The output, computed after torch, numpy and Python were seeded, which are set back."""
+    """Output computed after seeding torch, numpy and Python, which are restored."""
     kept = random.getstate(), np.random.get_state()
     devices = [x.device] if x.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -66,15 +63,8 @@ def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
             np.random.set_state(kept[1])
 
 
-def _drawing(trial: Trial, mixer: Mixer, x: Tensor) -> Line | None:
-    """The first line that moves torch's generator, else the method."""
-    before = torch.random.get_rng_state()
-    moves = trial.line_where(lambda *_: not torch.equal(torch.random.get_rng_state(), before), mixer, x.clone())
-    return moves or of_method(trial.kind)
-
-
 def _kept(mixer: Mixer) -> dict[str, object]:
-    """What the mixer holds: weights, buffers and plain attributes, by name."""
+    """Weights, buffers and plain attributes of the mixer by name."""
     plain = {name: value for name, value in vars(mixer).items() if not name.startswith("_")}
     tensors = {**plain, **mixer.state_dict(keep_vars=True), **dict(mixer.named_buffers())}
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in tensors.items()}

@@ -1,4 +1,4 @@
-"""What a law is tried on: fresh mixers, and documents of a few positions, the smallest first.
+"""Test subjects of the laws: new mixers, and documents of a few positions, the smallest first.
 
 Legend: B documents, L positions, D width.
 """
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lra.core.console import plural
 from lra.core.errors import UserError
-from lra.laws.lines import Line, Watch, file_of
 from lra.ops import dropout
 from lra.ops.mixer import Mixer, Shape
 
@@ -21,19 +20,25 @@ SEED, STEP = 1, 0
 
 
 class Broken(Exception):
-    """A law is broken; the message is what was found, `hint` what to look for, `line` where."""
+    """A law is broken; the message is what was found, `hint` what to look for."""
 
-    def __init__(self, difference: str, hint: str = "", line: Line | None = None) -> None:
+    def __init__(self, difference: str, hint: str = "") -> None:
         super().__init__(difference)
-        self.hint, self.line = hint, line
+        self.hint = hint
 
 
 @dataclass
 class Trial:
-    """`build`: the mixer, made anew; `make`: one of any shape, where the class is at hand and not one mixer alone.
+    """Mixers and inputs for a law.
 
-    `lengths`: ascending. `masked`: whether padding is masked. `tolerance`: of differences, as a part of the largest
-    output; a mixer may compute in float32. `case`: the inputs that a law tries right now, in words.
+    Args:
+        build: constructs the mixer.
+        lengths: of inputs, ascending.
+        masked: padding is masked.
+        make: constructs a mixer of any shape, or None if only one mixer is at hand.
+        shape: for `make`.
+        tolerance: of differences, relative to the largest output; a mixer may compute in float32.
+        case: description of the current inputs.
     """
 
     build: Callable[[], Mixer]
@@ -45,7 +50,7 @@ class Trial:
     case: str = ""
 
     def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
-        """In float64, for evaluation; the same at every call. Another seed or shape wants `make`."""
+        """Construct the mixer in float64, for evaluation; equal at every call. Another seed or shape needs `make`."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.shape, **shape)) if shape else self.build()
@@ -55,18 +60,13 @@ class Trial:
     def kind(self) -> type[Mixer]:
         return type(self.build())
 
-    @cached_property
-    def file(self) -> str:
-        """Where the class is defined."""
-        return file_of(self.kind)
-
     @property
     def has_neighbours(self) -> bool:
-        """Whether an input has several positions, without which a law of them says nothing."""
+        """True if an input has several positions, which laws about positions need."""
         return max(self.lengths) > 1
 
     def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
-        """x [B, L, D] of each length from `least` on."""
+        """Yield x [B, L, D] of each length from `least` on."""
         dim = self.build().shape.dim
         for length in self.lengths:
             if length >= least:
@@ -74,24 +74,19 @@ class Trial:
                 yield values(documents, length, dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
-        """The largest, 0 where it is within the tolerance; infinite where something is not finite."""
+        """Return the largest difference: 0 within the tolerance, infinite if a number is not finite."""
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
         return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
 
-    def line_where(
-        self, seen: Callable[[Any, list[Any], Any], bool], mixer: Mixer, *inputs: Tensor | None
-    ) -> Line | None:
-        """The first line of the class's file whose call of torch makes `seen` true, as for `Watch`, in this forward
-        pass."""
-        with Watch(self.file, seen) as watch:
-            mixer(*inputs)
-        return watch.line
-
 
 def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
-    """What the only layer of a configured model is told. Raises UserError for a key that is not there."""
+    """Return the shape of the only layer of a configured model.
+
+    Raises:
+        UserError: a key is missing.
+    """
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
@@ -102,7 +97,7 @@ def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
-    """The mixer in training, with the noise of these documents of a batch."""
+    """Return the mixer in training mode, with the noise of these documents of a batch."""
     mixer.train().redraw(SEED, STEP)
     dropout.set_keys(mixer, seed=SEED, step=STEP, rows=documents)
     return mixer

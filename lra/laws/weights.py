@@ -1,4 +1,4 @@
-"""Laws of weights: they are registered, counted and loaded."""
+"""Laws of weights: registered, counted and loaded."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.console import plural
-from lra.laws.lines import of_attribute, of_method
 from lra.laws.trial import SEED, Broken, Trial
 from lra.ops.dropout import Keyed
 
@@ -27,13 +26,12 @@ def registered(trial: Trial) -> bool:
                 raise Broken(
                     f"self.{name} holds a {hidden} that training, saving and devices do not see",
                     f"use {instead}",
-                    of_attribute(trial.kind, name),
                 )
     return True
 
 
 def _hidden(value: object) -> Iterator[str]:
-    """What torch does not find in an attribute."""
+    """Yield the kinds of values in an attribute that torch does not register."""
     if isinstance(value, Tensor):
         yield "tensor"
     elif isinstance(value, nn.Module):
@@ -53,8 +51,7 @@ def as_declared(trial: Trial) -> bool:
             if there != declared:
                 raise Broken(
                     f"{plural(there, 'weight')}, but {declared} declared: {mixer.shape.projections} of the "
-                    f"projections and {mixer.extra_parameters} by extra_parameters",
-                    line=of_method(trial.kind, ("extra_parameters", "__init__")),
+                    f"projections and {mixer.extra_parameters} by extra_parameters"
                 )
     return True
 

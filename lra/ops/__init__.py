@@ -1,1 +1,1 @@
-"""What attentions share: the contract of a mixer, shells that several fill, and operations on tensors."""
+"""Base classes of mixers, and tensor operations that several attentions share."""

@@ -1,7 +1,7 @@
-"""Copies between this machine and an accelerator for which neither side waits.
+"""Asynchronous copies between the host and an accelerator.
 
-A plain copy makes the host wait until the accelerator has done all that it was given before. Whatever training sends
-there, or wants to know from there, goes through this module.
+A plain copy blocks the host until the accelerator has finished all earlier work. All transfers in training go through
+this module instead.
 """
 
 import torch
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether what is computed there comes later than the call that asks for it."""
+    """Return True if computations on the device finish after the calls that start them."""
     return device.type == "cuda"
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """A tensor of this machine on `device`: from pinned memory, which PyTorch keeps until it has been read."""
+    """Copy a host tensor to the device, from pinned memory that PyTorch keeps until it has been read."""
     return host.pin_memory().to(device, non_blocking=True) if is_asynchronous(device) else host.to(device)
 
 
 class AsyncNumbers:
-    """Numbers [n] of a device, on their way here since construction."""
+    """Numbers [n] of a device, copied to the host since construction."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrived = numbers, None
@@ -30,7 +30,7 @@ class AsyncNumbers:
             self._arrived.record()
 
     def read(self) -> list[float]:
-        """Waits for them, and for nothing that was asked for later."""
+        """Wait for these numbers alone and return them."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.tolist()

@@ -1,7 +1,7 @@
-"""Recurrences over positions by one of two backends: in our chunks, or by the Triton kernels of flash-linear-attention.
+"""Backends of recurrences over positions: chunked PyTorch, or the Triton kernels of flash-linear-attention.
 
-The kernels want CUDA and float32. Both compute the same function; the kernels multiply float32 as three products of
-TF32, which round about as one of float32 does, and choose the sizes of their tiles by trying them on the device.
+The kernels need CUDA and float32. They multiply float32 as three TF32 products, which round about as one float32
+product does, and tune their tile sizes on the device.
 Legend: as in `lra.ops.scan`; B documents, H heads.
 """
 
@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 
 Backend = Literal["torch", "fla"]
 
-KERNELS = {  # by the module below fla.ops: its function, and what that calls the inputs of our form
+KERNELS = {  # by the module below fla.ops: its function, and its names of our inputs
     "simple_gla": ("chunk_simple_gla", ("q", "k", "v", "g")),
     "gla": ("chunk_gla", ("q", "k", "v", "g")),
     "gated_delta_rule": ("chunk_gated_delta_rule", ("q", "k", "v", "beta", "g")),
@@ -30,14 +30,23 @@ KERNELS = {  # by the module below fla.ops: its function, and what that calls th
 
 @dataclass(frozen=True)
 class Scan:
-    """A recurrence for which there is a kernel, one of KERNELS; `backend`: None takes the kernel wherever it can."""
+    """Recurrence with a kernel.
+
+    Args:
+        kernel: a key of KERNELS.
+        backend: the backend to use, or None for the kernel wherever it works.
+    """
 
     kernel: str
     backend: Backend | None
 
     def __call__(self, chunks: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """`chunks(*inputs)`, our form, or what the kernel makes of the inputs: [B, H, L, .], a number for each head
-        and position [B, H, L], or what expands to one of these."""
+        """Compute the recurrence.
+
+        Args:
+            chunks: the chunked form, called with `inputs`.
+            inputs: tensors [B, H, L, .], or [B, H, L] for a number for each head and position, or expandable to these.
+        """
         if self.on(inputs[0].device.type, inputs[0].dtype) == "torch":
             return chunks(*inputs)
         given = dict(zip(KERNELS[self.kernel][1], inputs, strict=True))
@@ -46,7 +55,7 @@ class Scan:
         return function(self.kernel)(**laid_out, scale=1.0)[0].transpose(1, 2)
 
     def on(self, device: str, dtype: torch.dtype = torch.float32) -> Backend:
-        """Which of the two computes there. Raises UserError where the one that is wanted cannot."""
+        """Return the backend used on this device and type; raise UserError if the chosen one does not work there."""
         if self.backend == "torch" or device == "meta":
             return "torch"
         lacks = missing(self.kernel) if device == "cuda" else ""
@@ -63,18 +72,18 @@ class Scan:
         )
 
     def told(self, device: str) -> str:
-        """The backend there, for records."""
+        """Return the backend used on this device, for the record."""
         return "torch" if self.on(device) == "torch" else f"fla {version()}"
 
 
 def scan_of(mixer: nn.Module) -> Scan | None:
-    """The scan of a mixer; None where it has none."""
+    """Return the scan of a mixer, or None."""
     scan = getattr(mixer, "scan", None)
     return scan if isinstance(scan, Scan) else None
 
 
 def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
-    """The library's function, imported when it is needed."""
+    """Import and return the library's function."""
     os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's own is tf32
     warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
     name, _ = KERNELS[kernel]
@@ -82,7 +91,7 @@ def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def missing(kernel: str) -> str:
-    """What keeps the library's kernel from giving right numbers on the CUDA device here; nothing where it does."""
+    """Return the reason why the library's kernel cannot be used on this CUDA device; empty if it can."""
     if not version():
         return "no flash-linear-attention"
     return wrong_gradient() if kernel == "gated_delta_rule" else ""
@@ -90,8 +99,7 @@ def missing(kernel: str) -> str:
 
 @cache
 def wrong_gradient() -> str:
-    """The library refuses the gradient of gated delta rules under Triton 3.4 to 3.7.0 on Hopper, where it is wrong (its
-    issue 640)."""
+    """Return where the gradient of gated delta rules is wrong: Triton 3.4 to 3.7.0 on Hopper (fla issue 640)."""
     facts = import_module("fla.utils")
     if not facts.IS_NVIDIA_HOPPER or facts.TRITON_ABOVE_3_7_1 or not facts.TRITON_ABOVE_3_4_0:
         return ""
@@ -100,7 +108,7 @@ def wrong_gradient() -> str:
 
 @cache
 def version() -> str | None:
-    """The version of the library's kernels; None where they cannot be imported."""
+    """Return the version of the library, or None if it cannot be imported."""
     try:
         import_module("fla.ops")
         return metadata.version("fla-core")

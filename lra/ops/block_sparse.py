@@ -1,9 +1,9 @@
-"""Attention in which a query reads only some of the keys: softmax over the keys of a pattern, without an L x L matrix.
+"""Sparse attention: softmax over the keys of a pattern, without an L x L matrix.
 
-Positions stand in N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a
-table, the same positions for all, or the same place of every block; a rule on positions masks inside them. The scores
-of all parts stand side by side under one softmax, so the result is that of the dense mask. Time O(L m D) and memory
-O(H L m) for m keys per query. Beside the legend of the contract: N blocks, b positions in one, m keys of a part.
+Positions form N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a table,
+the same positions for all, or the same place of every block; a rule on positions masks inside them. The scores of all
+parts share one softmax, so the result is that of the dense mask. Time O(L m D) and memory O(H L m) for m keys per
+query. Beside the legend of the mixers: N blocks, b positions in one, m keys of a part.
 """
 
 from abc import abstractmethod
@@ -36,17 +36,19 @@ class KeyPart:
 
     @abstractmethod
     def positions(self, places: Tensor) -> Tensor:
-        """The positions of the keys [1 or H, 1 or N, 1 or b, m], from all positions [N, b]; outside of these is no
-        key."""
+        """Return the positions of the keys [1 or H, 1 or N, 1 or b, m], given all positions [N, b].
+
+        Numbers that are no position stand for missing keys.
+        """
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
-        """Keys or values of the part from all of them [B, H, N, b, Dh]; [B, H, 1 or N, m, Dh] by the letters."""
+        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh], by the letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(KeyPart):
-    """The blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; a missing one is none."""
+    """Blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; other numbers are no blocks."""
 
     table: Tensor
 
@@ -76,7 +78,7 @@ class Columns(KeyPart):
 
 
 class Strides(KeyPart):
-    """The place of the query in every block."""
+    """Place of the query in every block."""
 
     letters = "bhjid"
 
@@ -88,9 +90,9 @@ class Strides(KeyPart):
 
 
 def band(places: Tensor, window: int, causal: bool) -> Tensor:
-    """A table [1, N, blocks] with all blocks that have a position at most `window` from one of the own block.
+    """Return a table [1, N, blocks] of the blocks with a position at most `window` from one of the own block.
 
-    The first rows begin with block 0 and have blocks beyond the window, which takes a rule.
+    The first rows begin with block 0 and have blocks beyond the window, which need a rule.
     """
     blocks, width = places.shape
     reach = -(-window // width)
@@ -100,7 +102,7 @@ def band(places: Tensor, window: int, causal: bool) -> Tensor:
 
 
 def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
-    """Where the queries may read the keys of a part, broadcastable to [B, H, N, b, m]; `readable` [B or 1, N b]."""
+    """Return where queries may read the keys of a part, broadcastable to [B, H, N, b, m]; readable [B or 1, N b]."""
     i, j = places.unsqueeze(-1), part.positions(places)
     seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
     if part.rule is not None:
@@ -109,10 +111,14 @@ def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Te
 
 
 class PatternAttention(Attention, abstract=True):
-    """The shell of a mechanism with a pattern: `reads` defines it, `parts` says how it is computed.
+    """Base class of attentions with a pattern: `reads` defines it, `parts` says how it is computed.
 
-    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory.
-    The dense rows have a dropout of their own.
+    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
+    dropout of their own.
+
+    Args:
+        scale: see `scale_of`.
+        keys: description of the pattern for the card.
     """
 
     can_be_causal = True
@@ -126,18 +132,18 @@ class PatternAttention(Attention, abstract=True):
 
     @abstractmethod
     def width(self, length: int) -> int:
-        """Positions in a block (b)."""
+        """Return the number of positions in a block (b)."""
 
     @abstractmethod
     def parts(self, places: Tensor) -> list[KeyPart]:
-        """What the queries of the blocks `places` [N, b] read; global positions need not be left out."""
+        """Return the keys that the blocks `places` [N, b] read; global positions need not be left out."""
 
     @abstractmethod
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether position i reads position j, broadcast; global positions and causality come on top."""
+        """Return True where position i reads position j, broadcast, apart from global positions and causality."""
 
     def global_places(self, places: Tensor) -> Tensor:
-        """Which of the positions `places` [L] are global [g]."""
+        """Return which of the positions `places` [L] are global [g]."""
         return places[:0]
 
     @property
@@ -146,7 +152,7 @@ class PatternAttention(Attention, abstract=True):
 
     @property
     def full_pattern(self) -> bool:
-        """Whether `pattern(max_positions)` leaves out nothing but what causality does."""
+        """True if `pattern(max_positions)` leaves out no pair apart from causality."""
         places = torch.arange(self.shape.max_positions, device="cpu")
         is_global = torch.isin(places, self.global_places(places))
         for i in places[~is_global]:  # row by row: a pattern with gaps has them early
@@ -156,7 +162,7 @@ class PatternAttention(Attention, abstract=True):
         return True
 
     def pattern(self, length: int) -> Tensor:
-        """Which query reads which key as a dense mask, [1 or H, L, L]; for reading and as the reference."""
+        """Return the dense mask of the pattern [1 or H, L, L], as the reference."""
         places = torch.arange(length, device=self.query.weight.device)
         i, j = places[:, None], places
         everywhere = torch.isin(places, self.global_places(places))
@@ -169,8 +175,10 @@ class PatternAttention(Attention, abstract=True):
         return self.fill_rows(mixed, rows, q.index_select(2, rows), k, v, key_mask)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q, k, v [B, H, L, Dh] -> [B, H, L, Dh] of all queries, the global ones as if they were not. All read the
-        global positions, whatever the parts say; each key counts once."""
+        """Return the outputs of all queries [B, H, L, Dh], with global ones treated as ordinary queries.
+
+        All queries read the global positions, and each key counts once.
+        """
         length = q.shape[-2]
         width = self.width(length)
         places = torch.arange(-(-length // width) * width, device=q.device)
@@ -198,7 +206,7 @@ class PatternAttention(Attention, abstract=True):
     def _weigh_parts(
         self, q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[KeyPart], columns: Tensor
     ) -> Tensor:
-        """`weigh` where keys belong to a single query, so that they cannot stand side by side, but their scores can."""
+        """`weigh` for keys that belong to a single query: scores are concatenated, keys are not."""
         q = q * self.scale
         scores = []
         for part, seen_of_part in zip(parts, seen, strict=True):
@@ -214,7 +222,7 @@ class PatternAttention(Attention, abstract=True):
     def fill_rows(
         self, mixed: Tensor, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None
     ) -> Tensor:
-        """Put what the queries q [B, H, g, Dh] of the global positions `rows` [g] read into `mixed` [B, H, L, Dh]."""
+        """Write the outputs of the queries q [B, H, g, Dh] at global positions `rows` [g] into mixed [B, H, L, Dh]."""
         if not len(rows):
             return mixed
         mask = None if key_mask is None else key_mask[:, None, None, :]

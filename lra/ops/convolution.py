@@ -1,7 +1,7 @@
-"""Convolutions over positions, and recurrences with the same decay at every position, s_i = exp(rate) s_{i-1} + u_i.
+"""Convolutions over positions, and recurrences with one decay for all positions, s_i = exp(rate) s_{i-1} + u_i.
 
-A mode is one such state, complex, with Re rate < 0. The causal forms are so to the last bit, as no Fourier transform is
-by its rounding. Legend: B batch, L positions, D channels, N modes.
+A mode is one such complex state, with Re rate < 0. The causal forms are exactly causal; a Fourier transform over all
+positions would not be, by its rounding. Legend: B batch, L positions, D channels, N modes.
 """
 
 import torch
@@ -12,12 +12,21 @@ from torch.nn.functional import conv2d, pad
 from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
-AT_ONCE = 256  # positions of a short convolution's gradient
-SHORT = 16  # positions in a chunk where every mode has a matrix of its own
+AT_ONCE = 256  # positions per piece of a short convolution's gradient
+SHORT = 16  # positions of a chunk in `diagonal_scan`
 
 
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
-    """sum_l weight[:, -1 - l] x_{i + later - l} for every channel by itself; x [B, L, C], weight [C, taps]."""
+    """Compute y_i = sum_l weight[:, -1 - l] x_{i + later - l} in each channel.
+
+    Args:
+        x: [B, L, C].
+        weight: [C, taps].
+        later: number of later positions that an output reads.
+
+    Returns:
+        y [B, L, C].
+    """
     if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel a group take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
     dtype = autocast_dtype(x)
@@ -25,7 +34,7 @@ def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
 
 
 class _ShortConvolution(torch.autograd.Function):
-    """Keeps its inputs alone. The gradient by the weights is by hand: oneDNN's takes ten times as long as the rest."""
+    """Saves its inputs alone; the gradient of the weights avoids oneDNN's, which is ten times as slow."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, later: int) -> Tensor:
@@ -45,14 +54,14 @@ class _ShortConvolution(torch.autograd.Function):
 
 
 def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
-    """[B, C, 1, L] with channels last is oneDNN's fastest layout, and no copy."""
+    """Depthwise convolution of [B, C, 1, L] with channels last, oneDNN's fastest layout, which needs no copy."""
     rows = x.contiguous().transpose(1, 2).unsqueeze(2)
     y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
     return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
 
 
 def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
-    """sum_i x_{i + shift} y_i in each channel, both [B, L, C] -> [C]; some positions at a time, which stay in cache."""
+    """Sum of x_{i + shift} y_i over documents and positions, both [B, L, C] -> [C], in pieces that stay in cache."""
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
     parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
@@ -60,7 +69,7 @@ def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
 
 
 def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
-    """sum_t weight[:, t] x_{i + t}; x [B, L + taps - 1, C], weight [C, taps] -> [B, L, C]."""
+    """Compute sum_t weight[:, t] x_{i + t}; x [B, L + taps - 1, C], weight [C, taps] -> [B, L, C]."""
     taps = weight.shape[1]
     length = x.shape[1] - taps + 1
     y = x[:, :length] * weight[:, 0]
@@ -70,16 +79,25 @@ def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
-    """y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j by FFT; x [B, L, D], both kernels [D, L]."""
+    """Compute y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j by FFT.
+
+    Args:
+        x: [B, L, D].
+        earlier: K [D, L].
+        later: K' [D, L].
+
+    Returns:
+        y [B, L, D].
+    """
     length = x.shape[1]
-    size = 1 << (2 * length - 2).bit_length()  # 2 L - 1 lags at least, so that nothing wraps around
+    size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1 lags: no wrap-around
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
 
 
 def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tensor:
-    """The first `count` outputs of `convolve_both`, each in O(L D)."""
+    """Compute the first `count` outputs of `convolve_both` directly, each in O(L D)."""
     length = x.shape[1]
     outputs = []
     for place in range(min(count, length)):
@@ -89,16 +107,23 @@ def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tenso
 
 
 def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
-    """y_i = sum_{j <= i} K_{i-j} x_j in each channel, causal to the last bit; x [B, L, D], kernel [D, L].
+    """Compute y_i = sum_{j <= i} K_{i-j} x_j in each channel, exactly causal, in time O(L D (CHUNK + log(L)^2)).
 
-    Blocks of `CHUNK` positions directly; of two neighbours of that length, and of 2, 4, ... times that length, the
-    second reads the first by FFT. Time O(L D (CHUNK + log(L)^2)).
+    Blocks of `CHUNK` positions are computed directly. Of two neighbouring blocks of 1, 2, 4, ... times that length the
+    second reads the first by FFT.
+
+    Args:
+        x: [B, L, D].
+        kernel: K [D, L].
+
+    Returns:
+        y [B, L, D].
     """
     return _CausalConvolution.apply(x.transpose(1, 2), kernel).transpose(1, 2)
 
 
 class _CausalConvolution(torch.autograd.Function):
-    """x [B, D, L], kernel [D, L] -> [B, D, L]; keeps its inputs alone."""
+    """x [B, D, L], kernel [D, L] -> [B, D, L]; saves its inputs alone."""
 
     @staticmethod
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
@@ -131,10 +156,18 @@ def _causal(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
-    """2 Re sum_n c_n exp(rate_n l) for l < length: [directions, D, length]; rate [D, N], c [directions, D, N] complex.
+    """Compute the kernels 2 Re sum_n c_n exp(rate_n l) for l < length.
 
-    Lags are l = a step + b with `step` about the root of the length, so the modes' powers are products of twice as many
-    of them, and no D x N x length numbers are formed.
+    With lags l = a step + b the powers are products of two short tables, so that no D x N x length numbers are formed.
+
+    Args:
+        rate: [D, N] complex.
+        c: [directions, D, N] complex.
+        length: number of lags.
+        step: about the root of the length.
+
+    Returns:
+        [directions, D, length].
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
@@ -143,8 +176,16 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
 
 
 def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
-    """y_i = 2 Re sum_n c_n sum_{j <= i} exp(rate_n (i - j)) x_j in each channel, as a recurrence from chunk to chunk;
-    x [B, L, D], rate and c [D, N] complex."""
+    """Compute y_i = 2 Re sum_n c_n sum_{j <= i} exp(rate_n (i - j)) x_j in each channel, as a recurrence over chunks.
+
+    Args:
+        x: [B, L, D].
+        rate: [D, N] complex.
+        c: [D, N] complex.
+
+    Returns:
+        y [B, L, D].
+    """
     batch, length, dim = x.shape
     width = min(CHUNK, length)
     chunks = _Transposed.apply(pad(x, (0, 0, 0, -length % width)).flatten(0, 1)).view(dim, -1, width)
@@ -165,10 +206,17 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
 
 
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
-    """h_i = exp(rate) h_{i-1} + u_i for every mode, and with two directions h_i = exp(rate) h_{i+1} + u_i beside it.
+    """Compute h_i = exp(rate) h_{i-1} + u_i for every mode; with two directions also h_i = exp(rate) h_{i+1} + u_i.
 
-    u [B, L, 2, N] has real and imaginary parts, rate [N] is complex, Re rate < 0 -> [B, L, directions, 2, N]. A chunk
-    and the states beside it are one real product with a matrix for each mode. Time O(L N SHORT).
+    A chunk and its boundary states are one real product with a matrix per mode, in time O(L N SHORT).
+
+    Args:
+        u: [B, L, 2, N], real and imaginary parts.
+        rate: [N] complex, Re rate < 0.
+        directions: 1 or 2.
+
+    Returns:
+        h [B, L, directions, 2, N].
     """
     batch, length, _, modes = u.shape
     rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)
@@ -195,12 +243,12 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
 
 
 def _turned(x: Tensor, way: int, *dims: int) -> Tensor:
-    """From the end to the beginning, of the second direction."""
+    """Reverse the second direction."""
     return x.flip(dims) if way else x
 
 
 class _Transposed(torch.autograd.Function):
-    """x [A, B] -> [B, A], laid out anew, as the gradient is: products of views that are not take much longer."""
+    """Contiguous transpose [A, B] -> [B, A], also of the gradient: products of strided views are much slower."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -212,7 +260,7 @@ class _Transposed(torch.autograd.Function):
 
 
 def powers(rate: Tensor, lags: Tensor) -> Tensor:
-    """exp(rate lag), [..., lags]."""
+    """exp(rate lag) [..., lags]."""
     return torch.exp(rate.unsqueeze(-1) * lags)
 
 
@@ -222,7 +270,15 @@ def real_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def accumulate(states: Tensor, rate: Tensor) -> Tensor:
-    """s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ..., by doubling; states [D, B, chunks, N], rate [D, N]."""
+    """Compute s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ... by doubling.
+
+    Args:
+        states: s [D, B, chunks, N].
+        rate: [D, N].
+
+    Returns:
+        A tensor like `states`.
+    """
     reach = 1
     while reach < states.shape[2]:
         earlier = pad(states[:, :, :-reach], (0, 0, reach, 0))

@@ -1,33 +1,55 @@
-"""y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j, with gradients by hand, tile by tile.
+"""y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j, with explicit gradients, tile by tile.
 
-Within a chunk all pairs are weighed; what lies before it comes through a state [M, N]. On a CPU a few chunks at a time
-are a tile that stays in a core's cache, since passes over memory take longer than products. Causal to the last bit;
-only products of decays are formed, which never overflow.
-Legend: q, k [..., L, M], v [..., L, N], log decays g [..., L, 1], one for all channels, or [..., L, M]; C a chunk's
+Within a chunk all pairs are weighed; earlier positions enter through a state [M, N]. On a CPU a tile of a few chunks
+fits into a core's cache. Exactly causal; only products of decays are formed, which never overflow.
+Legend: q, k [..., L, M], v [..., L, N], log decays g [..., L, 1], shared by all channels, or [..., L, M]; C a chunk's
 length, T the chunks of a tile.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-TILE = 1 << 18  # numbers of a tile's queries
-FAR = -80.0  # a sum of log decays is not below: `exp` and products are many times slower where its result is denormal
-ROOM = 0.75  # of a number's exponents, for the decays of a block; the rest is for what they multiply
+TILE = 1 << 18  # elements of a tile's queries
+FAR = -80.0  # lower bound of summed log decays: `exp` and products of denormal numbers are many times slower
+ROOM = 0.75  # share of the exponent range for the decays of a block; the rest is left for their factors
 
 
 def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
-    """y [..., L, N] in chunks of so many positions: of a power of two where every channel has its own decay."""
+    """Compute y.
+
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        log_decay: g [..., L, 1] or [..., L, M], not positive.
+        chunk: positions of a chunk; a power of two if every channel has its own decay.
+
+    Returns:
+        y [..., L, N].
+    """
     return _DecayedProduct.apply(q, k, v, log_decay, chunk)
 
 
+class _Saved(NamedTuple):
+    """Tensors of one tile for the backward pass."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor
+    states: Tensor
+    scores: Tensor | None
+
+
 class _DecayedProduct(torch.autograd.Function):
-    """Keeps its inputs, in tiles, the states between chunks and, where every channel has its own decay, the scores."""
+    """Saves its inputs in tiles, the states between chunks and, with a decay per channel, the scores."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
@@ -35,33 +57,34 @@ class _DecayedProduct(torch.autograd.Function):
         lead = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs))
         y = torch.empty_like(v) if v.shape[:-2] == lead else v.new_empty(*lead, *v.shape[-2:])
         state = v.new_zeros(lead.numel(), q.shape[-1], v.shape[-1])
-        kept: list[Tensor | None] = []
+        saved: list[Tensor | None] = []
         for place in tiles(y, q.shape[-1], chunk):
             tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
             product, states, scores = _product(*tile, state)
             write_tile(product, y[..., place, :])
             state = states[-1]
-            kept += *tile, states, scores if log_decay.shape[-1] > 1 else None
-        ctx.save_for_backward(*kept)
+            saved += _Saved(*tile, states, scores if log_decay.shape[-1] > 1 else None)
+        ctx.save_for_backward(*saved)
         ctx.like, ctx.chunk = [(x.shape, torch.empty_like(x, device="meta").stride()) for x in inputs], chunk
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        kept = ctx.saved_tensors
+        flat, fields = ctx.saved_tensors, len(_Saved._fields)
+        saved = [_Saved(*flat[start : start + fields]) for start in range(0, len(flat), fields)]
         grads = [grad.new_empty_strided(*like) for like in ctx.like]
-        places = [*tiles(grad, grads[0].shape[-1], ctx.chunk)]
-        d_state = torch.zeros_like(kept[-2][0])
-        for number, place in reversed([*enumerate(places)]):
-            *parts, d_state = _gradients(*kept[6 * number : 6 * number + 6], read_tile(grad, place, ctx.chunk), d_state)
+        places = list(tiles(grad, grads[0].shape[-1], ctx.chunk))
+        d_state = torch.zeros_like(saved[-1].states[0])
+        for of_tile, place in zip(reversed(saved), reversed(places), strict=True):
+            *parts, d_state = _gradients(*of_tile, read_tile(grad, place, ctx.chunk), d_state)
             for whole, part in zip(grads, parts, strict=True):
                 write_tile(part, whole[..., place, :], grad.shape[:-2])
         return *grads, None
 
 
 def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y of a tile, the states [T + 1, heads, M, N] before its chunks and after the last, and the scores."""
+    """Return y of a tile, the states [T + 1, heads, M, N] before its chunks and after the last, and the scores."""
     decays = _decays(g)
     scores = decays.scores(q, k)
     states = room(state, len(q))
@@ -76,10 +99,10 @@ def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, scores: Tensor | None, d_y: Tensor, d_state: Tensor
 ) -> tuple[Tensor, ...]:
-    """The gradients of q, k, v and g of a tile and of the state before it, given those of y and of the state after it.
+    """Gradients of q, k, v and g of a tile and of the state before it, given those of y and of the state after it.
 
-    A decay from j to i weighs q_i and k_j alike: its gradient is that of q times q less that of k times k, and the
-    state after a chunk holds the chunk's whole decay.
+    A decay from j to i multiplies q_i and k_j alike: its gradient is q times that of q minus k times that of k. The
+    state after a chunk contains the decay of the whole chunk.
     """
     decays = _decays(g)
     scores = decays.scores(q, k) if scores is None else scores
@@ -108,9 +131,10 @@ def _gradients(
 
 
 def by_decays(pairs: Tensor) -> Tensor:
-    """What pairs of scores [., C, C], each times its gradient, are to the log decays summed to each position: queries
-    less keys. From a position to itself there is no decay, and where decays are strong all others are less than what
-    rounding would leave of it."""
+    """Gradients of the cumulated log decays, given scores times their gradients [., C, C]: query sums minus key sums.
+
+    The diagonal, where there is no decay, is removed: under strong decays rounding would hide all other terms.
+    """
     pairs.diagonal(dim1=-2, dim2=-1).zero_()
     return pairs.sum(dim=-1, keepdim=True) - pairs.sum(dim=-2).unsqueeze(-1)
 
@@ -121,16 +145,17 @@ def from_here_on(x: Tensor) -> Tensor:
 
 
 def room(state: Tensor, chunks: int) -> Tensor:
-    """[T + 1, heads, M, N] for so many chunks of all heads together."""
+    """Uninitialised states [T + 1, heads, M, N], given the number of chunks of all heads."""
     return state.new_empty(chunks // len(state) + 1, *state.shape)
 
 
 def by_chunk(whole: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Split the decays of whole chunks [T heads, ...] by chunk."""
     return whole.unflatten(0, (len(rows) - 1, -1)).unbind()
 
 
 def tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
-    """Positions of one tile after the other, of y [..., L, N]; there is but one on an accelerator."""
+    """Yield the positions of each tile of y [..., L, N]; on an accelerator there is one tile."""
     length = y.shape[-2]
     positions = TILE // max(1, y[..., 0, 0].numel() * max(width, y.shape[-1]))
     size = max(chunk, positions // chunk * chunk)
@@ -141,7 +166,7 @@ def tiles(y: Tensor, width: int, chunk: int) -> Iterator[slice]:
 
 
 def read_tile(x: Tensor, place: slice, chunk: int) -> Tensor:
-    """[..., L, .] -> [T heads, C, .] with zeros behind, the first chunks of all heads first."""
+    """Cut [..., L, .] into chunks [T heads, C, .], zero-padded; the first chunks of all heads come first."""
     part = x[..., place, :]
     fill = -part.shape[-2] % chunk
     part = (pad(part, (0, 0, 0, fill)) if fill else part).unflatten(-2, (-1, chunk))
@@ -149,7 +174,7 @@ def read_tile(x: Tensor, place: slice, chunk: int) -> Tensor:
 
 
 def write_tile(part: Tensor, into: Tensor, lead: Sequence[int] = ()) -> None:
-    """The other way, into a view [..., positions, .]; sums where heads had it in common."""
+    """Inverse of `read_tile`, into a view [..., positions, .]; sums over broadcast heads."""
     part = part.unflatten(0, (-1, *(lead or into.shape[:-2]))).movedim(0, -3)
     part = part.sum_to_size(*into.shape[:-2], *part.shape[-3:])
     length, sizes = into.shape[-2], part.shape[-3:-1]
@@ -164,8 +189,11 @@ def _decays(g: Tensor) -> "HeadDecays | ChannelDecays":
 
 
 class HeadDecays:
-    """What log decays [., C, 1] make: `between` j <= i, exp(g_{j+1} + ... + g_i), else 0 [., C, C]; `since` the start
-    of each chunk, `until` its end, and of the `whole` chunk."""
+    """Decays of a chunk with log decays [., C, 1].
+
+    `between` [., C, C] is exp(g_{j+1} + ... + g_i) for j <= i, else 0; `since` the decay from the chunk's start to a
+    position, `until` from a position to its end, `whole` over the chunk.
+    """
 
     def __init__(self, g: Tensor) -> None:
         within = g.cumsum(dim=-2, dtype=torch.float64)  # differences behind a strong decay keep all digits of fp32
@@ -175,22 +203,26 @@ class HeadDecays:
         self.whole = self.since[..., -1:, :]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """(q_i . k_j) times the decay from j to i."""
         return (q @ k.mT).mul_(self.between)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of q and k, given that of the scores."""
+        """Gradients of q and k, given that of the scores."""
         grad = grad * self.between
         return grad @ k, grad.mT @ q
 
 
 class ChannelDecays:
-    """The same of log decays [..., C, M], C a power of two; `least`: what none of them is below.
+    """Decays of a chunk with log decays [..., C, M], C a power of two; exactly causal.
 
-    Pairs in a block are weighed by decays since its first position, which are divided by. Two positions of different
-    blocks are parted by the middle of one of 2, 4, ... blocks: the decay between them is a product of one that belongs
-    to the query and one that belongs to the key, and neither exceeds 1. Without a bound `least` a block has four
-    positions, in which one keeps at least a share of a channel that is far below what its numbers can tell from
-    nothing: exp(-22) in fp32. A row depends on no later position, to the last bit.
+    Pairs within a block use decays since its first position and their reciprocals. For positions in different blocks
+    the decay is split at the middle of one of 2, 4, ... blocks into a factor of the query and one of the key, neither
+    above 1.
+
+    Args:
+        g: log decays.
+        least: lower bound of g. Without it a block has four positions, and g is clamped so far down that the rest of a
+            channel is below rounding: exp(-22) in fp32.
     """
 
     def __init__(self, g: Tensor, least: float | None = None) -> None:
@@ -205,7 +237,7 @@ class ChannelDecays:
         self.whole = g.sum(dim=-2, keepdim=True).exp_()  # a product over all positions rounds more
 
     def parts(self) -> Iterator["_Part"]:
-        """Afterwards `since` and `until` are those of the chunk."""
+        """Yield the parts of all pairs; afterwards `since` and `until` are those of the chunk."""
         size, since = 1, torch.ones_like(self.each)
         while size < self.block:
             first, second = since.unflatten(-2, (-1, 2, size)).unbind(-3)
@@ -226,16 +258,24 @@ class ChannelDecays:
             size *= 2
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """`all_scores` of one query and one key per position."""
         return self.all_scores(q.unsqueeze(-3), k.unsqueeze(-3)).squeeze(-2).squeeze(-3)
 
     def gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of q and k, given that of the scores."""
+        """Gradients of q and k, given that of the scores."""
         d_q, d_k = self.all_gradients(grad.unsqueeze(-2).unsqueeze(-4), q.unsqueeze(-3), k.unsqueeze(-3))
         return d_q.squeeze(-3), d_k.squeeze(-3)
 
     def all_scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0, of each of P queries [..., P, C, M] with
-        each of R keys [..., R, C, M]: [..., P, C, R, C]."""
+        """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0.
+
+        Args:
+            q: P queries per position [..., P, C, M].
+            k: R keys per position [..., R, C, M].
+
+        Returns:
+            [..., P, C, R, C].
+        """
         scores = q.new_zeros(*q.shape[:-1], k.shape[-3], q.shape[-2])
         for part in self.parts():
             pairs = part.reads(q) @ part.keys(k).mT
@@ -244,7 +284,7 @@ class ChannelDecays:
         return scores
 
     def all_gradients(self, grad: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of q and k, given that of the scores."""
+        """Gradients of q and k, given that of the scores."""
         d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
         for part in self.parts():
             pairs = part.seen(part.pairs(grad).contiguous()).flatten(-2).flatten(-3, -2)
@@ -257,8 +297,10 @@ class ChannelDecays:
 
 @dataclass(frozen=True)
 class _Part:
-    """The pairs of positions whose query is in a block of `size` positions, and whose key is in the same block or, with
-    `neighbours`, in the one before it, of every second block; `since` and `until`: the decays of both."""
+    """Pairs of a query in a block of `size` positions with a key of the same block, or of the block before it.
+
+    With `neighbours` the queries are in every second block. `since` and `until` are the decays of queries and keys.
+    """
 
     since: Tensor
     until: Tensor
@@ -269,7 +311,7 @@ class _Part:
         return self.since.shape[-2]
 
     def second(self, x: Tensor) -> Tensor:
-        """[..., P, C, M] -> [..., blocks, P, size, M], of every second block or of all."""
+        """[..., P, C, M] -> [..., blocks, P, size, M] of every second block, or of all."""
         return self._blocks(x, 1)
 
     def first(self, x: Tensor) -> Tensor:
@@ -284,21 +326,22 @@ class _Part:
         return blocks.movedim(-3, -4)
 
     def reads(self, q: Tensor) -> Tensor:
-        """[..., blocks, P size, M]."""
+        """Decayed queries [..., blocks, P size, M]."""
         return (self.second(q) * self.since.unsqueeze(-3)).flatten(-3, -2)
 
     def keys(self, k: Tensor) -> Tensor:
+        """Decayed keys [..., blocks, R size, M]."""
         return (self.first(k) * self.until.unsqueeze(-3)).flatten(-3, -2)
 
     def pairs(self, scores: Tensor) -> Tensor:
-        """[..., P, C, R, C] -> a view, [..., blocks, P, size, R, size]."""
+        """View [..., blocks, P, size, R, size] of scores [..., P, C, R, C]."""
         span = 2 * self.size if self.neighbours else self.size
         in_blocks = scores.unflatten(-1, (-1, span)).unflatten(-4, (-1, span))
         blocks = in_blocks.diagonal(dim1=-5, dim2=-2).movedim(-1, -5)
         return blocks[..., self.size :, :, : self.size] if self.neighbours else blocks
 
     def seen(self, pairs: Tensor) -> Tensor:
-        """Zero, in place, where the key comes later; [..., size, R, size]."""
+        """Zero, in place, the pairs [..., size, R, size] whose key comes later."""
         if self.neighbours:
             return pairs
         later = torch.ones(self.size, self.size, dtype=torch.bool, device=pairs.device).triu(1)

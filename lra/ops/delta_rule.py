@@ -1,10 +1,13 @@
-"""The gated delta rule in chunks (Yang et al. 2025, Gated Delta Networks, section 3.3), with gradients by hand.
+"""Gated delta rule in chunks, with explicit gradients.
 
-S_i = exp(g_i) S_{i-1} + b_i k_i e_i^T, e_i = v_i - exp(g_i) S_{i-1}^T k_i, y_i = S_i^T q_i. In a chunk whose first
-position finds the state S, the errors are E = (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i and
-A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: so E = U - X S, where U and X do not wait for S.
+S_i = exp(g_i) S_{i-1} + b_i k_i e_i^T, e_i = v_i - exp(g_i) S_{i-1}^T k_i, y_i = S_i^T q_i. In a chunk that starts from
+the state S, the errors are E = (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i and
+A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: so E = U - X S, where U and X do not depend on S.
 Legend: q, k [..., L, M], v [..., L, N], strength b and log decay g [..., L, 1]; C a chunk's length, n the chunks of all
 heads in a tile.
+
+Source:
+    Yang et al. 2025, Gated Delta Networks, section 3.3.
 """
 
 import torch
@@ -18,47 +21,62 @@ from lra.ops.scan import SMALL_CHUNK
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
-    """y [..., L, N] of q, k [..., L, M], v [..., L, N], strength b and log decay g [..., L]; time
-    O(L (SMALL_CHUNK + M) (M + N))."""
+    """Compute y in time O(L (SMALL_CHUNK + M) (M + N)).
+
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        strength: b [..., L].
+        log_decay: g [..., L], not positive.
+
+    Returns:
+        y [..., L, N].
+    """
     return _DeltaRule.apply(q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1), min(SMALL_CHUNK, q.shape[-2]))
 
 
 class _DeltaRule(torch.autograd.Function):
-    """Keeps its inputs, and of each chunk (1 + A)^-1, the errors, and the states before and after."""
+    """Saves its inputs, and of each chunk (1 + A)^-1, the errors, and the states before and after."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
         inputs = (q, k, v, strength, log_decay)
         y = v.new_empty(v.shape)
         state = v.new_zeros(v.shape[:-2].numel(), q.shape[-1], v.shape[-1])
-        kept: list[Tensor] = []
+        saved: list[Tensor] = []
         for place in tiles(y, q.shape[-1], chunk):
-            read, *rest = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
-            write_tile(read, y[..., place, :])
-            state = rest[-1][-1]
-            kept += rest
-        ctx.save_for_backward(*inputs, *kept)
+            of_tile, inverse, errors, states = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
+            write_tile(of_tile, y[..., place, :])
+            state = states[-1]
+            saved += inverse, errors, states
+        ctx.save_for_backward(*inputs, *saved)
         ctx.chunk = chunk
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, kept = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        inputs, saved = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        inverses, errors, states = saved[::3], saved[1::3], saved[2::3]
         grads = [x.new_empty(x.shape) for x in inputs]
-        d_state = torch.zeros_like(kept[-1][0])
-        for number, place in reversed([*enumerate(tiles(grad, inputs[0].shape[-1], ctx.chunk))]):
+        d_state = torch.zeros_like(states[-1][0])
+        places = list(tiles(grad, inputs[0].shape[-1], ctx.chunk))
+        for number, place in reversed(list(enumerate(places))):
             tile = (read_tile(x, place, ctx.chunk) for x in (*inputs, grad))
             with full_precision(grad.device):
-                *parts, d_state = _gradients(*tile, d_state, *kept[3 * number : 3 * number + 3])
+                *parts, d_state = _gradients(*tile, d_state, inverses[number], errors[number], states[number])
             for whole, part in zip(grads, parts, strict=True):
                 write_tile(part, whole[..., place, :])
         return *grads, None
 
 
 class _Pairs:
-    """What both passes make of q, k, b k = `writes` and the decays of a tile: `both`, k above q [n, 2 C, M]; of each
-    with the writes the `scores` [n, 2, C, C], for j <= i; and `since`, both with their decays since the chunk began."""
+    """Scores and decays of a tile for both passes.
+
+    `writes` are b k, `both` [n, 2 C, M] are k above q, `scores` [n, 2, C, C] their decayed products with the writes for
+    j <= i, and `since` are both with their decays since the chunk began.
+    """
 
     def __init__(self, q: Tensor, k: Tensor, strength: Tensor, log_decay: Tensor) -> None:
         self.decays = HeadDecays(log_decay)
@@ -74,12 +92,11 @@ class _Pairs:
 
 
 def _rule(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, ...]:
-    """y of a tile, the inverses, the errors, and the states [T + 1, heads, M, N] of its T chunks, as in
-    `decayed_product`."""
+    """Return y of a tile, the inverses, the errors, and the states [T + 1, heads, M, N] of its T chunks."""
     pairs = _Pairs(q, k, b, g)
     (system, seen), (read, query) = pairs.scores.unbind(-3), pairs.since.unbind(-3)
     eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
-    inverse = solve_triangular(system, eye, upper=False, unitriangular=True)  # reads what is below the diagonal alone
+    inverse = solve_triangular(system, eye, upper=False, unitriangular=True)  # reads only below the diagonal
     errors, by_state = inverse @ v, inverse @ read
     states = room(state, len(q))
     states[0] = state
@@ -96,10 +113,10 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, d_y: Tensor,
     d_state: Tensor, inverse: Tensor, errors: Tensor, states: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after.
+    """Gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after it.
 
-    A decay from j to i weighs what i reads and j writes alike: its gradient is that of reads times reads less that of
-    writes times writes, and the state after a chunk holds the chunk's whole decay.
+    A decay from j to i multiplies the read of i and the write of j alike: its gradient is reads times their gradients
+    minus writes times theirs. The state after a chunk contains the decay of the whole chunk.
     """
     pairs = _Pairs(q, k, b, g)
     decays, (_, seen), (read, query) = pairs.decays, pairs.scores.unbind(-3), pairs.since.unbind(-3)
@@ -116,7 +133,7 @@ def _gradients(
         d_error.add_(fresh)
         before.addcmul_(whole, after).baddbmm_(by, fresh, alpha=-1)
     d_v = inverse.mT @ d_errors
-    d_found = torch.cat([-d_v, d_y], dim=-2)  # by what k and q find in the states
+    d_found = torch.cat([-d_v, d_y], dim=-2)  # gradients of the reads of k and q from the states
     d_scores = d_found @ errors.mT
     d_within = by_decays((pairs.each(d_scores) * pairs.scores).sum(dim=-3))
     d_scores = pairs.weighed(d_scores)

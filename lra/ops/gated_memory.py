@@ -1,9 +1,9 @@
-"""y_i = sum over ways of C_i^T q_i / max(|n_i . q_i|, least_i): memories with gates, read in one or in both directions.
+"""Gated memories in one or both directions: y_i = sum over directions of C_i^T q_i / max(|n_i . q_i|, least_i).
 
-On the first way C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i; on the second it
-goes from the end to the beginning, with numbers a, g and least of its own. Queries, keys and values are those of
-both: in a chunk one matrix weighs the values, and the states of both lie beside each other. Gradients are by hand.
-Legend: as in `lra.ops.decayed_product`; W ways, 1 or 2; S chunks in all, b = T H of them and of heads in a tile.
+In the first direction C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i; the second
+runs from the end to the beginning, with its own a, g and least. Queries, keys and values are shared, so that one matrix
+per chunk weighs the values, and the states of both are side by side. Gradients are explicit.
+Legend: as in `lra.ops.decayed_product`; W directions, 1 or 2; S chunks in all, b = T H chunks of all heads in a tile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,25 @@ from lra.ops.decayed_product import FAR, read_tile, tiles, write_tile
 def gated_memory(
     q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_least: Tensor, chunk: int
 ) -> Tensor:
-    """y [..., L, N] in chunks of so many positions; a, g and log(least) [..., L, W].
+    """Compute y.
 
-    Neither a nor g is positive. There is no gradient by `log_least`.
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        log_in: a [..., L, W], not positive.
+        log_decay: g [..., L, W], not positive.
+        log_least: log(least) [..., L, W]; it gets no gradient.
+        chunk: positions of a chunk.
+
+    Returns:
+        y [..., L, N].
     """
     return _GatedMemory.apply(q, k, v, torch.cat([log_in, log_decay, log_least.detach()], dim=-1), chunk)
 
 
 class _GatedMemory(torch.autograd.Function):
-    """Keeps its inputs, the masses n_i . q_i, and the states before each chunk."""
+    """Saves its inputs, the masses n_i . q_i, and the states before each chunk."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor, chunk: int) -> Tensor:
@@ -63,9 +73,9 @@ class _GatedMemory(torch.autograd.Function):
 
 
 class _Tile:
-    """q, k, v [b, C, .] and the numbers a, g, log(least) [b, C, 3 W]; states [b, W, M, N] and [b, W, M].
+    """q, k, v [b, C, .] and the numbers a, g, log(least) [b, C, 3 W] of a tile; states [b, W, M, N] and [b, W, M].
 
-    The second way is the first one turned: what is before a position lies behind it.
+    The second direction is the first one reversed.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor) -> None:
@@ -81,7 +91,7 @@ class _Tile:
         self.whole, self.least = whole.exp(), least.exp()
 
     def between(self) -> Tensor:
-        """For each query and key exp of what the key brings and of the decays since then [b, W, C, C]."""
+        """exp of the input gate of each key plus the log decays up to each query [b, W, C, C]."""
         rows, columns = self.rows.mT.contiguous(), self.columns.mT.contiguous()
         pairs = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).clamp_(min=FAR, max=0).exp_()
         for way, seen in enumerate(pairs.unbind(1)):
@@ -89,12 +99,12 @@ class _Tile:
         return pairs
 
     def written(self) -> tuple[Tensor, Tensor]:
-        """What chunks add to states."""
+        """Additions of the chunks to the states."""
         written = beside(self.k, self.until)
         return (written.flatten(2).mT @ self.v).unflatten(1, written.shape[2:]), written.sum(dim=1)
 
     def read(self, memory: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and the masses [b, C, W]."""
+        """Return y and the masses [b, C, W]."""
         weights = self.between().mul_((self.q @ self.k.mT).unsqueeze(1))
         reads = beside(self.q, self.since)
         masses = weights.sum(dim=-1).mT + (reads * mass.unsqueeze(1)).sum(dim=-1)
@@ -106,7 +116,7 @@ class _Tile:
         return torch.maximum(masses.abs(), self.least).reciprocal_()
 
     def by_reads(self, d_y: Tensor, masses: Tensor, memory: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients by the states; keeps those by inputs, as far as they come from what is read."""
+        """Return the gradients of the states, and store those of the inputs as far as they come from reads."""
         between, share = self.between(), self.share(masses)
         weights = between * (self.q @ self.k.mT).unsqueeze(1)
         reads = beside(self.q, self.since)
@@ -128,7 +138,7 @@ class _Tile:
         return d_memory, d_mass
 
     def gradients(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The gradients of q, k, v, a and g, given those of the states after each chunk."""
+        """Gradients of q, k, v, a and g, given those of the states after each chunk."""
         d_memory, d_mass = after
         written = beside(self.k, self.until)
         d_written = (self.v @ d_memory.flatten(1, 2).mT).unflatten(-1, d_mass.shape[1:]).add_(d_mass.unsqueeze(1))
@@ -147,19 +157,19 @@ class _Tile:
 
 
 def beside(x: Tensor, numbers: Tensor) -> Tensor:
-    """x [b, C, M] times the numbers [b, C, W] of each way: [b, C, W, M]."""
+    """x [b, C, M] times the numbers [b, C, W] of each direction: [b, C, W, M]."""
     return x.unsqueeze(-2) * numbers.unsqueeze(-1)
 
 
 def joined(weights: Tensor, share: Tensor) -> Tensor:
-    """What all ways together weigh values with, [b, C, C] of [b, W, C, C], in place."""
+    """Sum of the weights [b, W, C, C] of all directions times their share, [b, C, C], in place."""
     return weights.mul_(share.mT.unsqueeze(-1)).sum(dim=1)
 
 
 def _carried(
     fresh: Sequence[Sequence[Tensor]], parts: Sequence[_Tile], heads: int, turned: bool = False
 ) -> list[Tensor]:
-    """Memories and masses before each chunk, of what chunks add to them, [S H, W, M, .]; `turned`: after each chunk."""
+    """Memories and masses [S H, W, M, .] before each chunk, or after it if `turned`, given the additions of chunks."""
     whole = torch.cat([part.whole for part in parts]).squeeze(1).unflatten(0, (-1, heads))
     between = []
     for each in zip(*fresh, strict=True):

@@ -1,12 +1,13 @@
-"""The contract of a sequence mixer, and the shell that q/k/v mechanisms share.
+"""Base classes of sequence mixers and of attentions with queries, keys and values.
 
 Legend: B batch, L positions (the CLS counts), D model width, H heads, Dh width of a head (H Dh = qkv_dim).
 A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import getattr_static
 from types import MappingProxyType
 from typing import ClassVar, Self
 
@@ -16,19 +17,31 @@ from torch import Tensor, nn
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.ops.contract import check_definition, check_output
 from lra.ops.dropout import Dropout, Over
 from lra.ops.packing import Packed, take
 from lra.ops.precision import autocast_dtype
 
+FLAGS = (
+    "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "keeps_weights", "one_graph",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the model tells its mixers; a mixer's own options come from `conf/attention/`.
+    """Sizes and settings that the model passes to its mixers; a mixer's own options come from `conf/attention/`.
 
-    `max_positions`: of the longest input, so the task's `max_len` tokens, and one more where there is a CLS.
-    `dropout_over`: where vectors of positions are dropped; weights between positions are dropped one by one.
-    `layer`: from 0, of `layers`.
+    Args:
+        dim: D.
+        qkv_dim: H Dh.
+        heads: H.
+        max_positions: of the longest input: the task's `max_len`, plus one for a CLS.
+        bias: projections have biases.
+        out_proj: attentions have an output projection.
+        dropout: probability.
+        dropout_over: where vectors of positions are dropped; weights between positions are dropped one by one.
+        causal: outputs depend on no later position.
+        layer: index of the layer, from 0.
+        layers: number of layers.
     """
 
     dim: int
@@ -53,20 +66,26 @@ class Shape:
 
     @property
     def projections(self) -> int:
-        """Parameters of the query, key, value and, where there is one, output projection."""
+        """Parameters of the query, key, value and, if there is one, output projection."""
         inner = 3 * (self.dim + self.bias) * self.qkv_dim
         return inner + (self.qkv_dim + self.bias) * self.dim * self.out_proj
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What `results/attentions.md` says of a mechanism: the class's card of all its settings, with names in braces for
-    what depends on them, an instance's of what it runs.
+    """Description of a mechanism for tables and documentation.
 
-    `linear`: what it keeps for the backward pass grows no faster than the length. `oracle`: the independent
-    implementation that the tests compare it with. `scale`: what the formula multiplies q . k with, where it is one
-    number. `deviations`: in what it differs from its paper or from the authors' code, beyond what the settings say.
-    `name`: in tables, beside O(time), for a class that is not ours; the name of the class where it is empty.
+    The card of a class has names of settings in braces; that of an instance describes its own settings.
+
+    Args:
+        paper: source.
+        formula: output of the mechanism.
+        time: complexity, for O(time).
+        linear: memory for the backward pass grows no faster than the length.
+        oracle: the independent implementation of the tests.
+        scale: factor of q . k, if it is one number.
+        deviations: differences from the paper or the authors' code beyond the settings.
+        name: in tables, for a class of the user; empty for the name of the class.
     """
 
     paper: str
@@ -79,30 +98,30 @@ class Card:
     name: str = ""
 
     def without(self, deviation: str) -> Self:
-        """The card of an instance that does not deviate in this."""
+        """Return the card without this deviation."""
         return replace(self, deviations=tuple(text for text in self.deviations if text != deviation))
 
 
-class Mixer(nn.Module):
-    """Mixes positions: forward(x [B, L, D], key_mask) -> [B, L, D], for any L up to the shape's `max_positions`; no
-    residual, no norm.
+class Mixer(nn.Module, ABC):
+    """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `shape.max_positions`.
 
-    Outputs at real positions do not depend on what finite numbers stand at padded ones, and outputs there are finite;
-    the model puts zeros there before the first mixer.
-    A class has a `card`, and says by flags what it can:
+    A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
+    padded ones, and outputs there are finite; the model zeroes padded positions before the first mixer. A class defines
+    a `card`, `forward` and `extra_parameters`; a base class of several mixers that has no card is declared with
+    `abstract=True`. Optional interfaces are in `lra.ops.protocols`. Class attributes:
 
-    `maskable`: it can use a mask. `can_be_causal`: it has a form in which an output depends on no later position, and
-    takes it when the shape says so. `commutes`: with a permutation of the positions. `projects_out`: it has the output
-    projection that the variants switch. `reads_few`: outputs at the first positions alone come cheaper.
-    `full_pattern`: a mechanism that is meant to leave pairs of positions out leaves out none of them at
-    `max_positions`, where it is softmax attention. `keeps_weights`: its linear layers begin as it drew them, whatever
-    `model.weight_init` says. `one_graph`: compiled, a graph or a few serve all lengths; else each length takes its own.
-    `parameter_groups`: by names that `train.groups` can give a learning rate and a weight decay of their own, some of
-    its parameters, or of its modules with all of theirs, as `named_parameters` and `named_modules` call them. No
-    parameter is in two groups; what only some settings have may stand there.
-
-    A class is checked where it is defined; one whose subclasses add what is missing says `abstract=True` there. What a
-    mixer may offer besides stands in `lra.ops.protocols`.
+    Attributes:
+        maskable: uses a key mask.
+        can_be_causal: has a form without dependence on later positions, used if `shape.causal`.
+        commutes: commutes with permutations of the positions.
+        projects_out: has the output projection that the variants switch.
+        reads_few: computes outputs at the first positions alone at lower cost.
+        full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
+        keeps_weights: linear layers keep their own initialisation, whatever `model.weight_init` is.
+        one_graph: compiled, one or a few graphs serve all lengths; else each length gets its own.
+        parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
+        and
+            `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
     """
 
     card: Card
@@ -115,17 +134,18 @@ class Mixer(nn.Module):
     keeps_weights: bool = False
     one_graph: ClassVar[bool] = True
     parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    abstract: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
-        cls.abstract = abstract
-        if not abstract:
-            check_definition(cls, Card)
+        name = f"{cls.__module__}.{cls.__name__}"
+        if not abstract and not isinstance(getattr_static(cls, "card", None), Card):
+            raise UserError(f"{name} has no card: add card = Card(...) to the class, with Card from lra.attention")
+        for flag in FLAGS:
+            value = getattr_static(cls, flag)
+            if not isinstance(value, bool | property):
+                raise UserError(f"{name}.{flag} = {value!r}: expected True or False")
 
     def __init__(self, shape: Shape) -> None:
-        if self.abstract:
-            raise UserError(f"{type(self).__name__} is what several attentions share: choose one of them")
         super().__init__()
         self.shape = shape
         self.redraw_every: int | None = None
@@ -162,17 +182,19 @@ class Mixer(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """Whether no output depends on a later position."""
+        """True if no output depends on a later position."""
         return self.shape.causal
 
     @property
     @abstractmethod
     def extra_parameters(self) -> int:
-        """Parameters beyond the four projections of the shape, by formula; negative where some are missing."""
+        """Parameters beyond the four projections of the shape, by formula; negative if some are missing."""
 
     def redraw(self, seed: int, step: int) -> None:
-        """Called before every training step: draws random features anew, as a function of (seed, step, layer), every
-        `redraw_every` steps. Evaluation uses the last draw."""
+        """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer).
+
+        The trainer calls it before every step; evaluation uses the last draw.
+        """
         if self.redraw_every is None:
             return
         number = step // self.redraw_every
@@ -181,12 +203,12 @@ class Mixer(nn.Module):
             self._drawn = seed, number
 
     def draw(self, rng: np.random.Generator) -> None:
-        """New random features, in place: what a mixer that sets `redraw_every` defines."""
+        """Draw new random features in place; defined by mixers that set `redraw_every`."""
         raise NotImplementedError(f"{type(self).__name__} sets redraw_every, but has no draw(self, rng)")
 
 
 class Attention(Mixer, abstract=True):
-    """Multi-head shell: projections around `attend`; `out_proj=False` sends the heads straight on (SimpleTRON)."""
+    """Multi-head attention: projections around `attend`; without `out_proj` the heads are the output (SimpleTRON)."""
 
     projects_out = True
     packs: ClassVar[bool] = False  # defines `attend_packed`
@@ -201,7 +223,7 @@ class Attention(Mixer, abstract=True):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions only."""
+        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions alone."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         q, k, v = self.project(x, reads)
@@ -248,12 +270,12 @@ class Attention(Mixer, abstract=True):
 
 
 def project_in(shape: Shape) -> nn.Linear:
-    """D -> H Dh."""
+    """Projection D -> H Dh."""
     return nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
 
 
 def project_out(shape: Shape) -> nn.Module:
-    """H Dh -> D, or nothing where the variant has no output projection."""
+    """Projection H Dh -> D, or the identity in variants without it."""
     return nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
 
 
@@ -273,3 +295,15 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, L, Dh] -> [B, L, H Dh]."""
     return x.transpose(1, 2).flatten(2)
+
+
+def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[torch.dtype, ...], axes: str) -> None:
+    """Raise UserError unless the output is a tensor of this shape and of one of the dtypes, if there are any.
+
+    A dimension of 1 would broadcast silently in the product or sum that follows.
+    """
+    if isinstance(output, Tensor) and output.shape == shape and (not dtypes or output.dtype in dtypes):
+        return
+    found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+    expected = f"{list(shape)} ({axes})" + (f" in {dtypes[0]}" if dtypes else "")
+    raise UserError(f"{source} returns {found}, expected {expected}")

@@ -1,4 +1,4 @@
-"""What a mixer may offer beyond the contract, and who asks for it. A class offers it by having the methods."""
+"""Optional interfaces of mixers; a class implements one by having its methods."""
 
 from typing import Protocol, Self, runtime_checkable
 
@@ -7,23 +7,23 @@ from torch import Tensor
 
 @runtime_checkable
 class Follows(Protocol):
-    """Reads a memory that the mixer of the layer before hands on."""
+    """A mixer that reads a memory of the mixer of the layer before."""
 
     def follow(self, earlier: Self) -> None:
-        """The model calls it once, when it is made; `earlier`: the mixer of the layer before."""
+        """Connect to `earlier`, the mixer of the layer before; called once by the model's constructor."""
 
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """An `Attention` whose outputs are sums of values, each with a weight: lra-explain shows them."""
+    """An `Attention` whose outputs are weighted sums of values."""
 
     def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q [B, H, n, Dh], k [B, H, L, Dh] -> [B, H, n, L], whose product with v is `attend` without causality."""
+        """Return the weights [B, H, n, L] of q [B, H, n, Dh] and k [B, H, L, Dh], without causality."""
 
 
 @runtime_checkable
 class HasScores(Protocol):
-    """An `Attention` in which the weight of token j for token i is a function of q_i . k_j: the probe measures it."""
+    """An `Attention` in which the weight of token j for token i is a function of q_i . k_j."""
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
-        """What q_i . k_j is multiplied by, a number or [B, 1, 1, 1]."""
+        """Return the factor of q_i . k_j, a number or [B, 1, 1, 1]."""

@@ -1,4 +1,4 @@
-"""What the six learned kernels of Chowdhury et al. 2022 (On Learning the Transformer Kernel) share.
+"""Random feature kernels with learned frequencies.
 
 With x' = x Dh^-1/4 and frequencies Omega [Dh, m] whose distribution is learned, the weight of a key is k(q', k'):
 
@@ -6,8 +6,11 @@ RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k =
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
 Time O(L D M) and memory O(L H M) for M features a head. An RKS kernel may be negative; s keeps most sums of weights
-positive. There is no dropout of weights. The released code draws anew at every forward pass, evaluation included;
-here training draws every `redraw_every` steps, and evaluation keeps the last draw.
+positive. There is no dropout of weights. The released code draws features at every forward pass, evaluation included;
+here training draws them every `redraw_every` steps, and evaluation uses the last draw.
+
+Source:
+    Chowdhury et al. 2022, On Learning the Transformer Kernel.
 """
 
 import math
@@ -30,9 +33,9 @@ LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm
 
 
 class Spectrum(nn.Module):
-    """A learned distribution of frequencies: a function, with parameters, of noise that is drawn.
+    """Base class of learned distributions of frequencies: a parametrised function of drawn noise.
 
-    `samples`: the m of 1 / sqrt(m). `deviations`: for the card, in what it differs from the released code.
+    `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for the card.
     """
 
     deviations: tuple[str, ...] = ()
@@ -43,24 +46,29 @@ class Spectrum(nn.Module):
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Into a new tensor: the backward pass of an earlier call reads its own."""
+        """Draw noise into a new tensor; the backward pass of an earlier call still reads the old one."""
         self.noise = to_device(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Return new noise."""
         return rng.standard_normal(self.noise.shape)
 
     @abstractmethod
     def frequencies(self) -> Tensor:
-        """Omega [Dh, m], or [H, Dh, m] where every head has its own."""
+        """Return Omega [Dh, m], or [H, Dh, m] with frequencies per head."""
 
     @property
     @abstractmethod
     def parameter_count(self) -> int:
-        """How many parameters the formula says."""
+        """Return the number of parameters by formula."""
 
 
 class Spectral(KernelAttention, abstract=True):
-    """A feature map of random frequencies; `redraw_every`: training steps that one draw serves."""
+    """Base class of kernels with a feature map of random frequencies.
+
+    Args:
+        redraw_every: training steps per draw.
+    """
 
     commutes = True
 
@@ -79,7 +87,11 @@ class Spectral(KernelAttention, abstract=True):
 
 
 class Rks(Spectral, abstract=True):
-    """Random kitchen sinks; `smoothing`: the constant s."""
+    """Random kitchen sinks.
+
+    Args:
+        smoothing: the constant s.
+    """
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float) -> None:
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
@@ -94,7 +106,7 @@ class Rks(Spectral, abstract=True):
 
 
 class Prf(Spectral, abstract=True):
-    """Positive random features, times factors that cancel in the output; else they underflow where x is large."""
+    """Positive random features, rescaled by factors that cancel in the output and prevent underflow for large x."""
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
@@ -110,7 +122,7 @@ class Prf(Spectral, abstract=True):
 
 
 def scaled(x: Tensor) -> Tensor:
-    """x' = x Dh^-1/4: half of the usual scale of q . k for either side."""
+    """x' = x Dh^-1/4, half of the usual scale of q . k on either side."""
     return x * x.shape[-1] ** -0.25
 
 
@@ -120,8 +132,7 @@ def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
 
 
 class _Waves(torch.autograd.Function):
-    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1], which is all that is kept:
-    the derivatives are in it."""
+    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1]; saves its output alone."""
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
@@ -147,14 +158,18 @@ def log_prf(x: Tensor, omega: Tensor) -> Tensor:
 
 
 class FastFood(Spectrum):
-    """V = S H G P H B / sqrt(N), a structured stand-in for an N x N Gaussian matrix (Le et al. 2013).
+    """V = S H G P H B / sqrt(N), a structured approximation of an N x N Gaussian matrix.
 
-    H is the Hadamard matrix of N = Dh, or the next power of two (x is then padded with zeros, so columns of V are
-    left out); S, G, B are learned diagonals, P a random permutation. `classic` starts S, G, B as Le et al. 2013 draw
-    them: each row of V is N(0, I), the kernel Gaussian. `released` starts them as N(0, 1 / N): V x is close to 0.
+    H is the Hadamard matrix of N = Dh, or the next power of two (x is zero-padded, so columns of V are left out); S, G,
+    B are learned diagonals, P a random permutation. V is formed once and multiplied with x: at Dh = 64 and L = 4,001 on
+    a CPU 9 times as fast as log N butterflies on x.
 
-    V is formed, by one product of N x N matrices, and meets x in one more: at Dh = 64 and L = 4,001 on a CPU, 9 times
-    as fast as log N butterflies on x, and 3.5 times as fast as two products of x with H.
+    Args:
+        init: `classic` starts S, G, B as Le et al. draw them, so that each row of V is N(0, I) and the kernel Gaussian;
+            `released` starts them as N(0, 1 / N), so that V x is close to 0.
+
+    Source:
+        Le et al. 2013, Fastfood.
     """
 
     def __init__(self, head_dim: int, init: Literal["classic", "released"]) -> None:
@@ -174,7 +189,7 @@ class FastFood(Spectrum):
         return rng.permutation(self.size)
 
     def frequencies(self) -> Tensor:
-        """The first Dh columns of V, transposed: [Dh, N]."""
+        """Return the first Dh columns of V, transposed: [Dh, N]."""
         inner = self.g[:, None] * (self.hadamard * self.b)[self.noise]  # G P H B
         v = self.s[:, None] * (self.hadamard @ inner) * self.size**-0.5
         return v[:, : self.head_dim].T
@@ -195,8 +210,8 @@ def hadamard(size: int) -> Tensor:
 class Generator(Spectrum):
     """omega = G(noise): noise [m, w] -> [m, Dh], hidden layers Linear, BatchNorm, LeakyReLU, then Linear, tanh.
 
-    The widths are in units of Dh. The normalisation is over the m samples of the noise, which no example enters, and
-    the same in training and evaluation: there are no running averages.
+    Widths are in units of Dh. The normalisation is over the m noise samples, which do not depend on examples, and the
+    same in training and evaluation: there are no running averages.
     """
 
     deviations = ("the generator's normalisation keeps no running averages, in evaluation either",)
@@ -218,7 +233,7 @@ class Generator(Spectrum):
         self.layers = nn.Sequential(*hidden, linear(widths[-1], head_dim), nn.Tanh())
 
     def frequencies(self) -> Tensor:
-        """[Dh, m], each value between -1 and 1."""
+        """Return Omega [Dh, m], each value between -1 and 1."""
         return self.layers(self.noise).T
 
     @property

@@ -1,6 +1,6 @@
-"""The shell of recurrences over heads: projections, one pass or two, a norm of each head, a gate, an output projection.
+"""Shell of recurrences over heads: projections, one or two passes, a norm per head, a gate, an output projection.
 
-Legend: as in `lra.attention`; N is the width of what a head writes, H N = qkv_dim.
+Legend: as in `lra.attention`; N is the width of a head's values, H N = qkv_dim.
 """
 
 import math
@@ -24,8 +24,14 @@ NORM = "the norm of the heads has no weights, which those of the output projecti
 
 
 class Recurrent(Mixer, abstract=True):
-    """`norm_eps`: of the norm of each head. Where later positions count, the recurrence runs forward and backward with
-    the same weights, and the sum of both is normed. A padded position changes no state."""
+    """Base class of recurrent mixers.
+
+    Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
+    sum. Padded positions change no state.
+
+    Args:
+        norm_eps: epsilon of the norm of each head.
+    """
 
     can_be_causal = True
     projects_out = True
@@ -43,11 +49,11 @@ class Recurrent(Mixer, abstract=True):
 
     @abstractmethod
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What the recurrence reads of x [B, L, D]: each [B, L, .]; it will be zero at padded positions."""
+        """Return the inputs [B, L, .] of the recurrence from x [B, L, D]; they are zeroed at padded positions."""
 
     @abstractmethod
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """[B, H, L, N] of `inputs`, causal; `real` [B, L, 1] is 1 at real positions and 0 at padded ones."""
+        """Return causal outputs [B, H, L, N] of `inputs`; real [B, L, 1] is 1 at real and 0 at padded positions."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         inputs, gate = self.inputs(x), self.gate(x)
@@ -59,13 +65,13 @@ class Recurrent(Mixer, abstract=True):
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """One forward pass, or the sum of a forward and a backward one."""
+        """Run one forward pass, or sum a forward and a backward one."""
         if self.causal:
             return self.recurrence(inputs, real)
         return both_ways(lambda *parts: self.recurrence(parts[:-1], parts[-1]), *inputs, real)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """What goes to the output projection, of y [B, H, L, N] and the gate's projection [B, L, H N]."""
+        """Return the input of the output projection from y [B, H, L, N] and the gate's projection [B, L, H N]."""
         return silu(gate) * merge_heads(self.normed(y))
 
     def normed(self, y: Tensor) -> Tensor:
@@ -78,8 +84,11 @@ class Recurrent(Mixer, abstract=True):
 
 
 class DecaySteps(nn.Module):
-    """The decay exp(-A dt) of every head, dt = softplus(x W + c). A begins uniform between `a_min` and `a_max`, and c
-    where softplus(c) is log-uniform between `dt_min` and `dt_max`."""
+    """Decay exp(-A dt) of every head with dt = softplus(x W + c).
+
+    A starts uniform between `a_min` and `a_max`, and c so that softplus(c) is log-uniform between `dt_min` and
+    `dt_max`.
+    """
 
     def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
         super().__init__()
@@ -93,6 +102,6 @@ class DecaySteps(nn.Module):
         self.count = (shape.dim + 2) * shape.heads
 
     def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """dt and log decay [B, H, L, 1] of what `project` gives; zero where nothing is real."""
+        """Return dt and the log decay [B, H, L, 1] of the projected input; zero at padded positions."""
         dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)
         return dt, -self.log_a.exp()[:, None, None] * dt

@@ -1,7 +1,7 @@
-"""Recurrences over positions, in chunks: products of matrices within a chunk, and a state from chunk to chunk.
+"""Recurrences over positions in chunks: matrix products within a chunk, and a state from chunk to chunk.
 
-All of them are causal to the last bit, and their time and memory are linear in the length L. Decays are given by their
-logarithms, none of them positive; only products of decays are formed, which never overflow.
+All are exactly causal, with time and memory linear in the length L. Decays are given as logarithms, none positive; only
+products of decays are formed, which never overflow.
 Legend: M width of queries and keys, N width of values; a state is [M, N].
 """
 
@@ -16,20 +16,28 @@ from torch.nn.functional import pad
 from lra.ops.decayed_product import ChannelDecays, decayed_product, from_here_on
 
 CHUNK = 64
-SMALL_CHUNK = 32  # where every channel has its own decay, or a state reads itself
+SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """recurrence(*inputs) plus what it gives from the end to the beginning, by one call; inputs [B, ..., L, .]."""
+    """Return recurrence(*inputs) plus its result from the end to the beginning, by one call; inputs [B, ..., L, .]."""
     forward, backward = recurrence(*(torch.cat([x, x.flip(-2)]) for x in inputs)).chunk(2)
     return forward + backward.flip(-2)
 
 
 def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
-    """`product` over j <= i: chunks of `CHUNK` positions directly, what lies before them through their summed state.
+    """Compute y_i = sum_{j <= i} (q_i . k_j) exp(g_{j+1} + ... + g_i) v_j.
 
-    With `log_decay` g [..., L], none of it positive, a weight is (q_i . k_j) exp(g_{j+1} + ... + g_i); only products
-    of decays are formed, which never overflow. Time O(L (CHUNK + M) (M + N)), memory O(L (M + CHUNK) + L M N / CHUNK).
+    Time O(L (CHUNK + M) (M + N)), memory O(L (M + CHUNK) + L M N / CHUNK).
+
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        log_decay: g [..., L], not positive, or None for no decay.
+
+    Returns:
+        y [..., L, N].
     """
     length = q.shape[-2]
     chunk = min(CHUNK, length)
@@ -43,8 +51,19 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
 
 
 def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """`causal_product` with a decay for every channel of the keys: log_decay g [..., L, M], and the weight of v_j for
-    output i is sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}). Time O(L (SMALL_CHUNK + M) (M + N))."""
+    """Compute y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j.
+
+    Time O(L (SMALL_CHUNK + M) (M + N)).
+
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        log_decay: g [..., L, M], not positive.
+
+    Returns:
+        y [..., L, N].
+    """
     chunk = min(SMALL_CHUNK, 1 << (q.shape[-2] - 1).bit_length())
     return decayed_product(q, k, v, log_decay, chunk)
 
@@ -52,16 +71,29 @@ def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
 def dplr_delta_rule(
     q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
 ) -> Tensor:
-    """y_i = q_i^T S_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
+    """Compute y_i = S_i^T q_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
-    q, a, b, k and log_decay g, for every channel of the state by itself: [..., L, M], v [..., L, N]; `least`: what no g
-    is below. In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), A and A' strictly lower triangular (Yang et al.
-    2024, Parallelizing Linear Transformers with the Delta Rule), so a chunk maps the state before it by one matrix
-    [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
+    In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
+    maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
+
+    Args:
+        q: [..., L, M].
+        a: [..., L, M].
+        b: [..., L, M].
+        v: [..., L, N].
+        log_decay: g [..., L, M], not positive.
+        k: [..., L, M].
+        least: lower bound of g, or None.
+
+    Returns:
+        y [..., L, N].
+
+    Source:
+        Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length.
     """
     length = q.shape[-2]
     q, a, b, v, decay, k = in_chunks(q, a, b, v, log_decay, k)
-    reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads what was there after i - 1
+    reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads the state after i - 1
     scores = _ChannelScores.apply(torch.stack([q, reads], -3), torch.stack([b, k], -3), decay, least)
     seen, by_read = scores.unbind(-4)
     seen, seen_keys = seen.unbind(-2)
@@ -86,14 +118,14 @@ def dplr_delta_rule(
 
 
 def in_chunks(*inputs: Tensor) -> list[Tensor]:
-    """[..., L, .] -> [..., chunks, C, .] with zeros behind; C is a power of two, at most `SMALL_CHUNK`."""
+    """Cut [..., L, .] into [..., chunks, C, .], zero-padded; C is a power of two, at most `SMALL_CHUNK`."""
     length = inputs[0].shape[-2]
     chunk = min(SMALL_CHUNK, 1 << (length - 1).bit_length())
     return [pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
 
 
 class _ChannelScores(torch.autograd.Function):
-    """`ChannelDecays.all_scores`; keeps its inputs alone."""
+    """`ChannelDecays.all_scores`; saves its inputs alone."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, decay: Tensor, least: float | None) -> Tensor:
@@ -110,8 +142,10 @@ class _ChannelScores(torch.autograd.Function):
 
 
 def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
-    """What precedes every chunk: s_c = keep_{c-1} s_{c-1} + states_{c-1}, s_0 = 0; states [..., chunks, M, N], `keep`
-    [..., chunks, M, M]."""
+    """States before each chunk, s_c = keep_{c-1} s_{c-1} + states_{c-1} with s_0 = 0.
+
+    states [..., chunks, M, N], `keep` [..., chunks, M, M] or None for the identity.
+    """
     if keep is None:
         return pad(states[..., :-1, :, :].cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
     state = torch.zeros_like(states[..., 0, :, :])

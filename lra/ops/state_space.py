@@ -1,7 +1,7 @@
-"""What S5 and LRU share: one diagonal state space with all channels as inputs and outputs.
+"""Shared base of S5 and LRU: one diagonal state space with all channels as inputs and outputs.
 
-h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. Where later positions
-count, the same states also run backward, and C reads both. Legend: N complex modes.
+h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. Without causality the
+same states also run backward, and C reads both. Legend: N complex modes.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,11 @@ SHELL = (
 
 
 class StateSpace(Mixer, abstract=True):
-    """`modes`: N. The layer's own parameters: `skip` [D] and the output projection."""
+    """Base class of diagonal state spaces.
+
+    Args:
+        modes: N.
+    """
 
     can_be_causal = True
     projects_out = True
@@ -38,7 +42,7 @@ class StateSpace(Mixer, abstract=True):
 
     @abstractmethod
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
-        """rate [N], B [N, D] and C [D, directions N], complex; Re rate < 0."""
+        """Return rate [N], B [N, D] and C [D, directions N], complex, with Re rate < 0."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         x = without_padding(x, key_mask)
@@ -48,7 +52,7 @@ class StateSpace(Mixer, abstract=True):
         return self.out(self.dropout(gelu(y)))
 
     def read(self, x: Tensor) -> Tensor:
-        """Re C h, [B, L, D]."""
+        """Return Re C h [B, L, D]."""
         rate, b, c = self.system()
         u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))
         h = diagonal_scan(u, rate, self.directions)
@@ -57,7 +61,7 @@ class StateSpace(Mixer, abstract=True):
 
     @property
     def extra_parameters(self) -> int:
-        """B, C, three numbers of each mode, the skip and the output projection."""
+        """Parameters of B, C, three numbers per mode, the skip and the output projection."""
         dim = self.shape.dim
         modes = (2 * dim * (1 + self.directions) + 3) * self.modes
         return modes + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections

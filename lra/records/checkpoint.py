@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.core import fault_points
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json, read_regular, write_atomic, write_json
@@ -91,13 +90,11 @@ def put(folder: Path, step: int, data: bytes) -> None:
     }
     path = folder / entry["file"]
     write_atomic(path, data)
-    fault_points.point("checkpoint written")
     if read_regular(path, len(data)) != data:
         raise OSError(f"{path}: what was written cannot be read back")
     earlier = [other for other in _index(folder) if other["step"] != step]
     kept = [entry, *earlier][:KEPT]
     write_json(folder / INDEX, {"schema": SCHEMA, "generations": kept})
-    fault_points.point("checkpoint listed")
     _remove_others(folder, {other["file"] for other in kept})
 
 

@@ -1,10 +1,8 @@
 """The course of a training by its evaluations: which is the best, what was first reached when, what solves a task, and
-when it ends.
-
-A trainer goes by these rules, and a check of its record by the same."""
+when it ends."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -125,26 +123,3 @@ class EndOfTraining:
         if not self.rule.open:
             return {}
         return {"ended": self.why} | ({} if self.rule.goal is None else {"reached": self.goal.reached})
-
-
-def replayed(rule: StoppingRule, evaluations: Iterable[tuple[int, Validation]], metric: str) -> EndOfTraining | None:
-    """How a training ends by a rule that has these evaluations, each with its step; None where they are over before."""
-    end, best, best_step = EndOfTraining(rule), None, 0
-    for step, now in evaluations:
-        if better(now, best, metric):
-            best, best_step = now, step
-        if step <= rule.steps:
-            end.take({"step": step, "accuracy": now[0]}, best_step, 0, 0.0)
-        if step >= end.step:
-            return end
-    return None
-
-
-def solved(run: dict[str, Any]) -> bool:
-    """Whether a finished run learned its task: its validation had `train.goal` in two evaluations running, which ends
-    a training, or in the last one, after the rate has fallen."""
-    goal = run["config"].get("train", {}).get("goal")
-    if goal is None or run["status"] != "finished":
-        return False
-    last = run.get("validation", {}).get("last", {"accuracy": -math.inf})
-    return run.get("ended") == "solved" or last["accuracy"] >= goal

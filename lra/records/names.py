@@ -16,15 +16,14 @@ GENERATIONS = "checkpoint-*.safetensors"
 # In a results folder.
 SWEEP = "sweep.json"
 SWEEP_LOCK = ".sweep.lock"
-RECEIPTS = "receipts.zip"
-DIGESTS = "SHA256SUMS"  # inside the receipts: the digest of every other member, as sha256sum writes them
-PAGE = "index.html"
+RUNS = "runs.jsonl"  # kept runs: record and metrics of each, one line a run
+KEPT_PREDICTIONS = "predictions.npz"  # of kept runs
 README = "README.md"
-DETAILS = "details.md"  # every table of a report; README.md has the answer
-CARDS = "cards.md"  # where it was asked for
-RACE = "race.svg"  # the steps in which each seed reached the goal of its task
-VERDICTS = "verdicts.svg"  # the intervals of the differences to the reference
-FIGURES = "figures"
+PAGE = "index.html"
+SEEDS_FIGURE = "seeds.svg"  # test result of each seed
+TABLE = "table.csv"
+TABLE_TEX = "table.tex"
+SEEDS = "seeds.csv"
 
 
 def seed_folder(seed: int) -> str:

@@ -1,27 +1,225 @@
-"""The record of a run: every number with what made it. Written whole or not at all."""
+"""The record of a run: its numbers, and the configuration, data, code and machine that they come from."""
 
 import hashlib
 import json
 import math
 import os
+import reprlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from lra.core import files
 from lra.core.errors import UserError
-from lra.core.files import JSON_BYTES, digest, explained, open_to_write, parse_json, read_regular, write_json
+from lra.core.files import JSON_BYTES, digest, explained, open_regular, parse_json, read_regular, write_json
 from lra.records.names import METRICS
 from lra.records.names import RECORD as NAME
 
-CONTENTS_BYTES = 2**32  # the most that is read of a file beside a record
+CONTENTS_BYTES = 2**32  # limit for a file beside a record
 SCHEMA = 2  # of records and declarations
 STATUSES = ("finished", "diverged", "failed", "paused")
+RULES = ("last", "best_val", "best_test")
+METRIC_NAMES = ("accuracy", "perplexity")
+
+T = TypeVar("T", bound=BaseModel)
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Measure = Annotated[float, Field(ge=0)]
+Rule = Literal["last", "best_val", "best_test"]
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Loss = Annotated[FiniteFloat | None, BeforeValidator(_or_none)]  # None where it is not finite: JSON has no infinity
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Group(_Part):
+    """Test examples of one kind; `baseline`: how many of them a trivial baseline gets right."""
+
+    examples: Annotated[Count, Field(ge=1)]
+    correct: Count
+    baseline: Count = 0
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Self:
+        if max(self.correct, self.baseline) > self.examples:
+            raise ValueError(f"expected at most {self.examples} correct examples")
+        return self
+
+
+class SplitResult(Group):
+    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights."""
+
+    accuracy: Percent
+    loss: Loss
+    perplexity: Loss = None
+    step: Count
+
+
+class CalibrationBin(_Part):
+    """Predictions of similar confidence."""
+
+    confidence: Annotated[float, Field(ge=0, le=1)]
+    accuracy: Percent
+    examples: Annotated[Count, Field(ge=1)]
+
+
+class TokenCounts(_Part):
+    computed: Count
+    real: Count = 0
+
+
+class Milestone(_Part):
+    """Steps, tokens and seconds after which a validation accuracy was first reached."""
+
+    step: Count
+    tokens: Count
+    seconds: Measure
+
+
+class TableName(_Part):
+    """Name and complexity in tables of an attention from outside this package."""
+
+    name: Name
+    complexity: str
+
+
+class Provenance(BaseModel):
+    """Code, data and machine of a run."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    commit: str | None
+    dirty: bool | None
+    config_sha256: str
+    data_sha256: str | None
+    packages: dict[str, str]
+    python: str
+    cpu: str
+    threads: Count
+    device: str
+    precision: str
+
+
+class RunRecord(_Part):
+    """`record.json` of a run.
+
+    `config` is the run's identity; `files` has the SHA-256 of each file beside the record; `test` has a result for each
+    selection rule, and `selection` is the rule of the run's recipe.
+    """
+
+    task: Name
+    task_version: int
+    attention: Name
+    variant: Name
+    protocol: Name
+    settings: dict[Name, Any]
+    seed: int
+    selection: Rule
+    metric: Literal["accuracy", "perplexity"]
+    row: TableName | None = None
+    status: Literal["finished", "diverged", "failed", "paused"]
+    reason: str = ""
+    steps: Count = 0
+    ended: Literal["steps", "no progress", "solved"] | None = None
+    reached: dict[str, Milestone] = {}
+    processes: Annotated[Count, Field(ge=1)] = 1
+    validation: dict[Literal["best", "last"], SplitResult] = {}
+    test: dict[Rule, SplitResult] = {}
+    baselines: dict[Name, float] = {}
+    test_in_train: Percent | None = None
+    diagnostics: dict[Name, dict[str, Group]] = {}
+    calibration: list[CalibrationBin] = []
+    calibration_error: float | None = None
+    seconds: dict[Name, Measure] = {}
+    pretrain: dict[str, Any] | None = None
+    init: dict[str, Any] | None = None
+    tokens: TokenCounts | None = None
+    tokens_per_second: Measure | None = None
+    resumes: Count = 0
+    inexact: list[str] = []
+    parameters: Count = 0
+    trainable_parameters: Count = 0
+    full_pattern: bool = False
+    checked: Any = None
+    auto: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    peak_memory_bytes: Count | None = None
+    config: dict[str, Any]
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _tested(self) -> Self:
+        if self.status == "finished" and self.selection not in self.test:
+            raise ValueError(f"finished, but it has no test result for {self.selection}")
+        if self.status == "finished" and not {"train", "evaluate"} <= self.seconds.keys():
+            raise ValueError("finished, but it has no seconds.train and seconds.evaluate")
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `record.json`. Raises ValueError with the path."""
+        try:
+            return checked(cls, read(path))
+        except ValueError as error:
+            raise ValueError(str(error) if str(path) in str(error) else f"{path}: not a record: {error}") from None
+
+    def write(self, folder: Path) -> None:
+        """Write `record.json` into `folder`."""
+        write(folder, self.values())
+
+    def values(self) -> dict[str, Any]:
+        """Return the fields that were set, as JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def score(self, rule: str) -> float | None:
+        """Return the test accuracy in percent, or the perplexity, under a selection rule."""
+        result = self.test.get(rule)  # type: ignore[call-overload]
+        return None if result is None else getattr(result, self.metric)
+
+    @property
+    def goal(self) -> float | None:
+        """Validation accuracy at which training ends as solved."""
+        return self.config.get("train", {}).get("goal")
+
+    @property
+    def solved(self) -> bool:
+        """True if validation reached the goal at two consecutive evaluations, or at the last one."""
+        if self.goal is None or self.status != "finished":
+            return False
+        last = self.validation.get("last")
+        return self.ended == "solved" or (last is not None and last.accuracy >= self.goal)
+
+
+def checked(model: type[T], values: Any) -> T:
+    """Validate `values`. Raises ValueError with the first wrong key, what was expected and what was found."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(fault(error)) from None
+
+
+def fault(error: ValidationError) -> str:
+    """Describe the first error in one line."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "value_error":
+        return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+    value = "nothing" if first["type"] == "missing" else reprlib.repr(first["input"])
+    return f"{key or 'the file'}: {first['msg']}, found {value}"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The record in a file, without the SHA-256 it was written with. Raises ValueError with the file's name where it
-    is none, or is not what was written."""
+    """Read a signed JSON object, without its SHA-256. Raises ValueError with the path if it is damaged."""
     try:
         return parse(read_regular(path, JSON_BYTES))
     except (OSError, ValueError) as error:
@@ -29,19 +227,29 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The record in the bytes of a file. Raises ValueError."""
-    record = parse_json(data)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+    """Parse a signed JSON object. Raises ValueError."""
+    return unsigned(parse_json(data))
+
+
+def unsigned(values: Any) -> dict[str, Any]:
+    """Check schema and SHA-256 of a signed object and return it without them. Raises ValueError."""
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}")
-    if record.pop("sha256", None) != digest(record):
-        raise ValueError("its content is not what its SHA-256 says")
-    return record
+    if values.pop("sha256", None) != digest(values):
+        raise ValueError("its content does not match its SHA-256")
+    del values["schema"]
+    return values
 
 
-def write(folder: Path, record: dict[str, Any]) -> None:
-    """Write `record.json`, with a SHA-256 of the rest; non-finite numbers become null, since JSON has none."""
-    whole = _finite({**record, "schema": SCHEMA})
-    write_json(folder / NAME, {"sha256": digest(whole), **whole})
+def signed(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the schema and a SHA-256 of the rest; non-finite numbers become null."""
+    whole = _finite({**values, "schema": SCHEMA})
+    return {"sha256": digest(whole), **whole}
+
+
+def write(folder: Path, values: dict[str, Any]) -> None:
+    """Write `values`, signed, as `record.json`."""
+    write_json(folder / NAME, signed(values))
 
 
 def sha256(folder: Path, *names: str) -> dict[str, str]:
@@ -53,22 +261,37 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
     return digests
 
 
-def check_contents(name: str, data: bytes, record: dict[str, Any]) -> None:
-    """Raises ValueError where the bytes of a file beside a record are not those that the record names."""
-    expected = record.get("files", {}).get(name)
-    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
-        raise ValueError("its SHA-256 is not that of its record")
+class DeclaredCell(BaseModel):
+    """A cell of a sweep: the seeds to train and the row of the report to compare it with."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    protocol: Name
+    selection: Rule
+    task_name: Name
+    attention: Name
+    variant: Name
+    settings: dict[Name, Any]
+    folder: Name
+    seeds: list[int]
+    reference: Name | None = None
+    margin: Annotated[FiniteFloat, Field(gt=0)] | None = None
 
 
-def parse_declared(data: bytes) -> list[dict[str, Any]]:
-    """The cells in the bytes of a `sweep.json`. Raises ValueError."""
-    declaration = parse_json(data)
-    if not isinstance(declaration, dict) or declaration.get("schema") != SCHEMA:
-        raise ValueError(f"expected schema {SCHEMA}")
-    cells = declaration.get("cells")
-    if declaration.get("sha256") != digest(cells):
-        raise ValueError("its content is not what its SHA-256 says")
-    return cells
+def read_declared(path: Path) -> list[dict[str, Any]]:
+    """Read the cells of a `sweep.json`. Raises ValueError with the path."""
+    try:
+        declaration = parse_json(read_regular(path, JSON_BYTES))
+        if not isinstance(declaration, dict) or declaration.get("schema") != SCHEMA:
+            raise ValueError(f"expected schema {SCHEMA}")
+        cells = declaration.get("cells")
+        if declaration.get("sha256") != digest(cells):
+            raise ValueError("its content does not match its SHA-256")
+        for cell in cells:
+            checked(DeclaredCell, cell)
+        return cells
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: not a declaration of a sweep: {error}") from None
 
 
 def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,7 +338,7 @@ class Metrics:
         self._path = folder / METRICS
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.fdopen(open_to_write(self._path, os.O_RDWR | os.O_APPEND), "a+b")
+            self._file = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self._file.seek(0)
             kept = self._file.read(earlier["bytes"]) if earlier else b""
             self._sha = hashlib.sha256(kept)
@@ -132,7 +355,6 @@ class Metrics:
     def write(self, **line: Any) -> dict[str, Any]:
         """Add a line; returns the size and the SHA-256 of the file."""
         data = (json.dumps(_finite(line)) + "\n").encode()
-        files.check_guard(self._path.parent)
         try:
             self._file.write(data)
             self._file.flush()

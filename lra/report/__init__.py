@@ -1,164 +1,105 @@
-"""lra-report: from the records below a folder to its README.md, details.md, table1.*, seeds.csv, pairs.csv,
-figures and page.
+"""Reports: runs -> one DataFrame with a row a run -> one with a row a cell -> README.md, CSV, LaTeX, HTML and figures.
 
-    records -> Tables (what is said) -> layout (rows of text), pictures -> pages
-                                     -> exports (CSV, JSON), figures
-
-A report is a function of the records, and of published numbers, alone: built twice it is the same to the byte. Here it
-is put together; the rooms below import downwards only.
-
-    read/records.py           runs, the cells that they make, their curves
-    read/schema.py            what must stand in a record and in a sweep.json
-    read/published.py         numbers of papers, names and order of rows
-    read/pack.py              a finished sweep in one file
-    statistics/inference.py   tests and intervals, numbers in and numbers out
-    statistics/race.py        who learns a task, and in how many steps
-    statistics/table.py       what is said: rows, columns, sections
-    statistics/comparison.py  verdicts, caveats, systems over several tasks
-    statistics/words.py       answers in words, numbers as text
-    statistics/columns.py     Tables: from a folder to its columns
-    render/layout.py          tables as rows of text
-    render/pictures.py        what stands where in pictures that are templates
-    render/markup.py          templates; text as Markdown, LaTeX, HTML
-    render/figures.py         figures by matplotlib
-    render/pages.py           README.md, details.md, table1.tex, index.html
-    render/cards.py           cards.md
-    render/site.py            the page over many results
-    render/exports.py         CSV and JSON
-    __init__.py               Report: all files of a folder
-    check/verify.py           do records and files say the same?
-    check/numbers.py          do texts?
-    check/overview.py         the pages over many folders, and boards
+records/runs.py   runs below a folder, or in a runs.jsonl
+frame.py          a row for each run
+statistics.py     intervals and tests, on SciPy and statsmodels
+tables.py         a row for each cell, and what is printed
+published.py      published numbers, names and order of rows and columns
+figures.py        seeds, curves, cost, accuracy by depth and length
+render.py         Markdown, LaTeX, HTML
+verify.py         does a report match its runs?
 """
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from pydantic import Field
-from rich.console import Console
+import pandas as pd
 
-from lra.core.errors import UserError
-from lra.core.files import read_json, write_atomic
-from lra.records import record
-from lra.records.names import CARDS, DETAILS, FIGURES, PAGE, README
-from lra.report.read import schema
-from lra.report.read.records import Tell, refuse
-from lra.report.render import cards, exports, figures, pages
-from lra.report.statistics.columns import Tables
-
-LINES = 12  # of an answer that is printed at most
+from lra.core.errors import UserError, printable
+from lra.core.files import write_atomic
+from lra.records.names import PAGE, README, SEEDS_FIGURE
+from lra.records.runs import Run, Tell, read_runs, refuse
+from lra.report import render
+from lra.report.frame import present, runs_frame
+from lra.report.published import Published, files
+from lra.report.tables import Matrix, cells_frame
 
 
-class Report(Tables):
-    """The tables of a folder, and the files that show them."""
+class Report:
+    """The report of a results folder.
 
-    def files(self, figures: Mapping[str, str]) -> dict[str, str]:
-        """The text files by name, but for the page; they link to `figures`, by path below the folder their SHA-256."""
-        how = {"title": self.title, "selection": self.selection, "figures": dict(figures)}
-        return {
-            **pages.readme(self, files=True),
-            DETAILS: pages.details(self, [Path(path) for path in figures]),
-            "table1.csv": exports.as_csv(exports.cells(self)),
-            JSON: exports.table_json(self, how),
-            "table1.tex": pages.table_tex(self.sections),
-            "seeds.csv": exports.as_csv(exports.seeds(self)),
-            "pairs.csv": exports.pairs_csv(self),
-        }
+    Args:
+        folder: a results folder, or a `runs.jsonl`.
+        selection: a selection rule for all runs; None: the rule of each run's recipe.
+        published: files of published numbers, in addition to `published.yaml` in the folder.
+        tell: called for each file that cannot be read and is left out.
 
-    def pages(self) -> dict[str, str]:
-        """The texts for people alone, by name: without figures, and without tables beside them."""
-        return {**pages.readme(self, files=False), PAGE: self.page([], files=False)}
-
-    def page(self, figures: Iterable[str], *, files: bool = True) -> str:
-        """The text of index.html; `files`: whether those for other programs lie beside it."""
-        return pages.page(self, [Path(path) for path in figures], files=files)
-
-
-def write_report(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:
-    """Write the report of `root` into its folder; returns its README.md. Arguments as of Tables. Raises UserError.
-
-    Figures of an earlier report that are not drawn any more are removed.
+    Raises:
+        UserError: if there is nothing to read, or runs do not belong together.
     """
-    report = _of_folder(root, selection, published, tell)
-    paths = [path.as_posix() for path in figures.write_figures(report.folder, report.columns)]
-    _remove_figures(report.folder, paths)
-    drawn = record.sha256(report.folder, *paths)
-    _write(report.folder, {**report.files(drawn), PAGE: report.page(drawn), **_kept_cards(report)})
+
+    def __init__(
+        self, folder: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse
+    ) -> None:
+        self.folder = folder if folder.is_dir() else folder.parent
+        self.title = printable(self.folder.resolve().name)
+        self.left_out = 0
+
+        def left_out(fault: str) -> None:
+            self.left_out += 1
+            tell(fault)
+
+        runs = read_runs(folder, left_out)
+        self.published = Published(*files(self.folder, published))
+        self.frame = runs_frame(self.folder, runs, self.published, selection, left_out)
+        self.cells = cells_frame(self.frame, self.published)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, without missing ones."""
+        return present(self.frame)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """Systems by columns, as text."""
+        return Matrix(self.cells)
+
+    def columns(self) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+        """Return name, cells and runs of each column."""
+        runs = dict(list(self.frame.groupby("column", sort=False)))
+        return [(str(name), cells, runs[name]) for name, cells in self.cells.groupby("column", sort=False)]
+
+    def texts(self) -> dict[str, str]:
+        """Return the text files of the report by name, without the page."""
+        return render.texts(self)
+
+
+def write_report(
+    folder: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse
+) -> Path:
+    """Write the report of `folder` into it and return the path of its README.md. Arguments as of `Report`."""
+    from lra.report.figures import drawn
+
+    report = Report(folder, selection, published, tell)
+    figures = drawn(report)
+    for name, text in report.texts().items():
+        write_atomic(report.folder / name, text.encode())
+    write_atomic(report.folder / SEEDS_FIGURE, figures["Test result of each seed"].encode())
+    write_atomic(report.folder / PAGE, render.page(report, figures).encode())
     return report.folder / README
-
-
-def write_pages(root: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse) -> Path:
-    """Write, of what `write_report` writes, README.md, its picture and index.html alone; the rest of an earlier report
-    is removed."""
-    report = _of_folder(root, selection, published, tell)
-    _remove_figures(report.folder)
-    for name in (*TABLES, DETAILS):
-        (report.folder / name).unlink(missing_ok=True)
-    _write(report.folder, {**report.pages(), **_kept_cards(report)})
-    return report.folder / README
-
-
-def write_cards(root: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
-    """Write cards.md into the results folder of `root`; returns its path. Arguments as of Tables. Raises UserError."""
-    report = _of_folder(root, selection, published)
-    _write(report.folder, {CARDS: cards.page(report)})
-    return report.folder / CARDS
-
-
-def _of_folder(root: Path, *arguments: Any) -> Report:
-    if root.is_file():
-        raise UserError(f"{root}: a report is of all runs in a folder; expected {root.parent}")
-    return Report(root, *arguments)
 
 
 def show(page: Path) -> None:
-    """Print the beginning of a README.md, which has the answer: with its table in a terminal, without it elsewhere."""
+    """Print the table of a README.md in a terminal, and its sentences elsewhere."""
+    from rich.console import Console
     from rich.markdown import Markdown
 
-    answer, *rest = page.read_text().split("\n## ", 2)
-    console = Console()
-    if console.is_terminal and rest:
-        console.print(Markdown(f"{answer}\n## {rest[0].partition('![')[0]}"))
+    console, text = Console(), page.read_text()
+    if console.is_terminal:
+        console.print(Markdown(text.partition("![")[0]))
     else:
-        print("\n".join(answer.splitlines()[:LINES]))
+        print("\n".join(line for line in text.splitlines() if line.startswith(("# ", "**", "- **"))))
 
 
-def _remove_figures(folder: Path, drawn: Iterable[str] = ()) -> None:
-    """Remove the figures that the earlier report in a folder lists, but for those `drawn` now."""
-    with suppress(OSError, ValueError):  # of a report that has none
-        for path in read_built(folder).figures.keys() - drawn:
-            (folder / path).unlink(missing_ok=True)
-        (folder / FIGURES).rmdir()
-
-
-def _kept_cards(report: Report) -> dict[str, str]:
-    """cards.md anew, where it was asked for."""
-    return {CARDS: cards.page(report)} if (report.folder / CARDS).exists() else {}
-
-
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        write_atomic(folder / name, text.encode())
-
-
-# How a report was built, as its table1.json says.
-
-
-JSON = "table1.json"
-TABLES = (JSON, "table1.csv", "table1.tex", "seeds.csv", "pairs.csv")
-"""For other programs; where table1.json is not there, the report is README.md and index.html alone."""
-
-
-class Built(schema.Checked):
-    """`figures`: by path below the folder their SHA-256."""
-
-    title: str
-    selection: Literal[schema.RULES] | None
-    figures: dict[Annotated[str, Field(pattern=r"^figures/[\w-]+\.(svg|png)$")], str]
-
-
-def read_built(folder: Path) -> Built:
-    """Raises OSError, and ValueError where it is not readable."""
-    return schema.check(Built, read_json(folder / JSON))
+__all__ = ["Report", "UserError", "show", "write_report"]

@@ -1,8 +1,6 @@
-"""What a configuration describes: a task, a model and a recipe that fit together, and what one run is given of it."""
+"""From a checked configuration to a task, a model and a recipe that fit together; and one run of them."""
 
-import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,6 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
-from lra.core.subprocesses import results_from_child
 from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
@@ -24,14 +21,24 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.ops.backend import Scan
     from lra.ops.mixer import Mixer
 
-PRETRAINED = "pretrained"  # the folder in the cache where weights of pretraining lie
+PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What a configuration describes, checked but not yet at work. `full_pattern`: as of its mixers, at this length.
-    `row`: how tables name an attention that is not ours; `pretraining`: what comes before the training. `scan`: the
-    recurrence of the mixers, where several backends can compute it."""
+    """The objects of a configuration, checked and not yet trained.
+
+    Attributes:
+        builder: builds the task.
+        model: builds the model for the facts of a task.
+        recipe: how to train.
+        start: source of the first weights; None: they are drawn.
+        parameters: their number.
+        full_pattern: True if the mixers compute full attention at this length.
+        row: name and complexity of an attention that is not ours, for tables.
+        scan: the recurrence of the mixers, if several backends can compute it.
+        pretraining: the phase before the training.
+    """
 
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
@@ -44,14 +51,13 @@ class System:
     pretraining: "PretrainingPhase | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
-        """What a record says of the backend there. Raises UserError where the one that is wanted cannot compute."""
+        """Return the backend for the record. Raises UserError if the one that is asked for cannot compute there."""
         return {} if self.scan is None else {"backend": self.scan.told(device)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """A pretraining: its own settings and system. `settings` say all that decides its weights, and nothing of what is
-    trained after it."""
+    """A pretraining. `settings` hold all that decides its weights, and nothing of the training after it."""
 
     options: Pretrain
     settings: Settings
@@ -70,10 +76,10 @@ def assemble(settings: Settings) -> System:
     designed = architecture(settings.attention, settings.model, settings.packages)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
-    if settings.model["norm_over"] == "batch" and (recipe.micro_batch != recipe.batch_size or recipe.processes > 1):
+    if settings.model["norm_over"] == "batch" and recipe.micro_batch != recipe.batch_size:
         raise UserError(
-            f"train.micro_batch={recipe.micro_batch}, train.processes={recipe.processes}: model.norm_over=batch takes "
-            f"the moments of a whole batch; use train.micro_batch={recipe.batch_size} and train.processes=1"
+            f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
+            f"train.micro_batch={recipe.batch_size}"
         )
     if recipe.goal is not None and builder.facts.metric != "accuracy":
         raise UserError(
@@ -105,7 +111,7 @@ def assemble(settings: Settings) -> System:
 
 
 def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
-    """The same model, with the weights frozen and in the groups that the recipe names."""
+    """Freeze and group the weights of a model as the recipe says."""
 
     def model(facts: TaskSpec) -> "Model":
         made = designed(facts)
@@ -117,7 +123,7 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
 
 
 def _pretraining(settings: Settings, system: System, final: "Model") -> PretrainingPhase:
-    """The pretraining that the settings describe. Raises UserError where `final` could not take all of its weights."""
+    """Assemble the pretraining. Raises UserError if `final` could not take all of its weights."""
     import torch
 
     configure.check(Pretrain, settings.pretrain, "pretrain.")
@@ -135,7 +141,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     try:
         recipe = Recipe(**train)
     except UserError as error:
-        raise UserError(_of_pretraining(str(error), options.train)) from None
+        raise UserError(str(error).replace("train.", "pretrain.train.")) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
@@ -156,27 +162,17 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     )
 
 
-def _of_pretraining(message: str, train: Mapping[str, Any]) -> str:
-    """A message about a recipe, with the names of what a pretraining states itself in `train`, and of what to say."""
-
-    def named(key: re.Match[str]) -> str:
-        say, name = key[1] or "", key[2]
-        return f"{say}{'pretrain.' * bool(say or name in train)}train.{name}"
-
-    return re.sub(r"(say )?\btrain\.(\w+)", named, message)
-
-
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
-    """Raises UserError where a model would not have the weights of `made`: a causal form may have others."""
-    there, wanted = (
+    """Raise UserError if `final` has weights that `made` lacks, as a causal form may."""
+    pretrained, wanted = (
         {name: list(value.shape) for name, value in carried(model.state_dict(), vocab_size).items()}
         for model in (made, final)
     )
     for name, shape in wanted.items():
-        if there.get(name) != shape:
+        if pretrained.get(name) != shape:
             raise UserError(
                 f"pretrain.objective={options.objective}: {name} is {shape} in training, and "
-                f"{there.get(name, 'not there')} in pretraining; use pretrain=masked or pretrain=none"
+                f"{pretrained.get(name, 'absent')} in pretraining; use pretrain=masked or pretrain=none"
             )
     for name, parameter in final.named_parameters():
         if not parameter.requires_grad and name not in wanted:
@@ -184,66 +180,30 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Name and complexity from the card of a mixer; None where it is ours, since those of ours lie with the report."""
+    """Name and complexity from the card of a mixer that is not ours; the report knows ours."""
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
     return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
 
 
-def check_memory(system: System) -> None:
-    """Raises UserError where the weights, their gradients and the two means of Adam are more than the machine has."""
-    needed, there = 16 * system.parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise UserError(
-            f"model.dim, model.depth, task.max_length: a model of {system.parameters:,} parameters takes "
-            f"{needed / 2**30:,.0f} GiB in training, and this machine has {there / 2**30:,.0f} GiB"
-        )
-
-
 def check_attention(settings: Settings, system: System) -> None:
-    """Raises UserError where an attention that is not ours breaks a law of mixers, or cannot compute here.
-
-    On a CPU a child tries it: what kills its process would end the whole sweep without a word.
-    """
+    """Raise UserError if an attention that is not ours breaks a law of mixers or cannot compute here."""
     if system.row is None:
         return
-    from lra.runs.device import device_of
-
-    device = device_of(settings.device)
-    if device != "cpu":
-        _try_laws(system, device)
-        return
-    try:
-        for refusal in results_from_child(_send_refusal, system):
-            raise UserError(refusal)
-    except ChildProcessError as killed:
-        raise UserError(
-            f"{system.row['name']} cannot compute: its first pass ended its process with {killed}; lra-check tries it "
-            "law by law"
-        ) from None
-
-
-def _send_refusal(send: Callable[[str], None], system: System) -> None:
-    try:
-        _try_laws(system, "cpu")
-    except UserError as refusal:
-        send(str(refusal))
-
-
-def _try_laws(system: System, device: str) -> None:
     import torch
 
     from lra.laws import before_a_run
+    from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
         model = system.model(system.builder.facts)
-    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
+    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
 def architecture(
     attention: dict[str, Any], model: dict[str, Any], packages: list[str]
 ) -> "Callable[[TaskSpec], Model]":
-    """The model that these two parts of a configuration describe, for any task."""
+    """Build the model of a configuration, for the facts of any task."""
     from lra.model.model import Model
     from lra.ops.mixer import Mixer
 
@@ -252,12 +212,9 @@ def architecture(
     return lambda facts: Model(mixer, facts, Architecture(**model))
 
 
-# What one run is given: settings, the system that they describe, and where it lives.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run. `title`: what people read in front of its lines; `number`: of the job in its sweep."""
+    """One run. `title`: prefix of its messages; `number`: of the job in its sweep."""
 
     settings: Settings
     system: System
@@ -267,12 +224,12 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where the run lives."""
+        """The folder of the run."""
         return run_folder(self.settings, self.cell)
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What a record says of the run before it is trained."""
+        """The part of the record that is known before training."""
         facts = self.system.builder.facts
         return {
             "task": facts.name,

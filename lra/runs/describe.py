@@ -1,17 +1,40 @@
-"""The facts of a run that need neither data nor training."""
+"""Facts of a run: parameters, operations of a step, learning rates; and one measured step. They need no data."""
 
+import json
+import time
 from typing import Any
 
+import numpy as np
 import torch
 
+from lra.config.settings import Settings
 from lra.model.model import Model
-from lra.runs.build import System
+from lra.ops.dropout import set_keys
+from lra.ops.saved_tensors import saved_tensors
+from lra.runs.build import Job, System
+from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
+from lra.runs.initial_weights import draw_model
 from lra.runs.operations import counter
+from lra.runs.stand_in import stand_in
+from lra.training.adamw import make_optimizer
+from lra.training.batches import predict, read
+from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
+from lra.training.update import update
+
+QUICK_SECONDS = 0.25  # of the forward pass of one example
+
+
+def print_facts(job: Job, measured: bool) -> None:
+    """Print the facts of a run as JSON, with those of a step on this machine if `measured`."""
+    facts: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
+    if measured:
+        facts["measured"] = measure_step(job.settings, job.system)
+    print(json.dumps(facts, indent=1))
 
 
 def describe(system: System) -> dict[str, Any]:
-    """The facts of a run that need neither data nor training."""
+    """Return what needs no computation: parameters, learning rates [step, rate], tokens and FLOPs of a step."""
     recipe, facts = system.recipe, system.builder.facts
     with torch.device("meta"):
         model = system.model(facts).eval()
@@ -30,26 +53,65 @@ def describe(system: System) -> dict[str, Any]:
     }
 
 
+def measure_step(settings: Settings, system: System) -> dict[str, Any]:
+    """Measure a step on made-up documents of the greatest length.
+
+    Returns:
+        `saved_bytes_per_token`, which the forward pass of one example keeps for the backward pass; `step_seconds` of a
+        whole batch, from the time of so many `examples`: a micro-batch, or one if that is slow; `peak_memory_bytes`,
+        None where the system has no figure.
+    """
+    recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
+    keep_memory()
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    device = device_of(settings.device)
+    memory = PeakMemory(device)
+    model = draw_model(system, facts, settings.seed).to(device)
+    optimizer = make_optimizer(model, recipe)
+    split, first = stand_in(facts, recipe.micro_batch, settings.seed), np.arange(1)
+
+    model.train()
+    model.redraw(settings.seed, 0)
+    part = read(split, first, first, facts.max_len)
+    set_keys(model, **how, rows=part.rows)
+    began = time.perf_counter()
+    with saved_tensors(model.state_dict().values()) as saved:
+        loss = summed_loss(*predict(model, part, settings.precision))
+        saved_bytes = saved()
+    examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
+    del loss
+
+    began = time.perf_counter()
+    update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
+    seconds = time.perf_counter() - began
+    return {
+        "saved_bytes_per_token": round(saved_bytes / part.tokens.size),
+        "examples": examples,
+        "step_seconds": seconds * recipe.batch_size / examples,
+        "peak_memory_bytes": memory.read(),
+    }
+
+
 def _ends(recipe: Recipe) -> dict[str, str]:
-    """What may end the training before its steps."""
+    """Describe what may end the training before its steps."""
     ends = []
     if recipe.goal is not None:
-        ends.append(f"solved: {recipe.goal:g} % of validation in two evaluations running")
+        ends.append(f"goal: {recipe.goal:g} % validation accuracy in two consecutive evaluations")
     if recipe.patience is not None:
         cooled = f", and {recipe.cooldown} steps more" * (recipe.cooldown is not None)
-        better = "a better one" if recipe.progress is None else f"{100 * recipe.progress:g} % fewer wrong answers"
-        ends.append(f"no progress: {recipe.patience} evaluations of {recipe.eval_every} steps without {better}{cooled}")
+        better = "a better one" if recipe.progress is None else f"{100 * recipe.progress:g} % fewer errors"
+        ends.append(f"patience: {recipe.patience} evaluations of {recipe.eval_every} steps without {better}{cooled}")
     return {"ends": "; ".join([*ends, f"all {recipe.steps:,} steps"])} if ends else {}
 
 
 def _rates(recipe: Recipe) -> list[list[float]]:
-    """[step, learning rate] at the steps where the course of the rate changes."""
+    """[step, learning rate] at the steps where the schedule changes."""
     turns = {0, 1, recipe.warmup, recipe.steps - (recipe.cooldown or 0), recipe.steps}
     return [[step, recipe.learning_rate(step)] for step in sorted(turns)]
 
 
 def parameters(model: Model) -> dict[str, int]:
-    """How many there are, and how many are trained."""
+    """Count all parameters, and those that are trained."""
     every = list(model.parameters())
     return {
         "parameters": sum(parameter.numel() for parameter in every),

@@ -1,7 +1,7 @@
-"""What the weights of a run begin with: a draw, the weights of another training, or a pretraining, which runs share.
+"""First weights of a run: drawn, taken from another training, or from a pretraining that runs share.
 
-A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by the digest of all that
-decides its weights: the identity of the phase, the data, and what the bits of a result depend on besides.
+A pretraining is computed once, in a folder of the cache, under a lock. The name of the folder is the digest of all that
+decides its weights: the identity of the phase, the data and the environment.
 """
 
 import json
@@ -16,7 +16,7 @@ from lra.core import locks, streams
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
-from lra.core.signals import Requests
+from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
 from lra.init.checkpoint import Checkpoint
 from lra.model.model import Model
@@ -24,27 +24,26 @@ from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
 from lra.runs.loggers import LoggedRun, Loggers
-from lra.runs.micro_batch import naming_what_is_too_large, resolve_auto_sizes
 from lra.runs.trainer import Trainer
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.pretrain import carried
 
-TOLD = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, by the records of its runs
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
-PATIENCE_SECONDS = 1.0  # between two looks whether this run is asked to stop, while another computes the weights
+PATIENCE_SECONDS = 1.0  # between two looks at the time limits, while another process computes the weights
 
 
 def draw_model(system: System, facts: TaskSpec, seed: int) -> Model:
-    """The model as it starts, drawn on the CPU so that every device starts alike."""
+    """Draw the first weights of a model, on the CPU so that they are the same on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return system.model(facts)
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Let the model start where `init` says; returns what the record says of it: nothing where weights are drawn."""
+    """Load the weights that `init` names into the model; returns their entry in the record, empty if none are named."""
     start = job.system.start
     if start is None:
         return {}
@@ -55,11 +54,16 @@ def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
 
 
 def pretrain(
-    job: Job, model: Model, task: Task, device: str, requests: Requests
+    job: Job, model: Model, task: Task, device: str, stop: StopFlag
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Let the model start from the weights of its pretraining, which is done first where no run has done it.
+    """Load the weights of the run's pretraining into the model, after computing them if no run has.
 
-    Returns what the record says of it, and its measurements. Raises `Paused`, with the state saved, and `Diverged`.
+    Returns:
+        Its entry in the record, and its lines of `metrics.jsonl`.
+
+    Raises:
+        Paused: with the state saved.
+        Diverged: in the pretraining.
     """
     phase = job.system.pretraining
     seed = phase.settings.seed
@@ -72,26 +76,27 @@ def pretrain(
         system=phase.system,
         cell=Cell(*labels, {"pretrain": name[:12]}),
         title=f"{job.title}, pretraining",
+        number=job.number,
     )
     with ExitStack() as stack:
-        _take_lock(stack, pretraining, requests)
+        _take_lock(stack, pretraining, stop)
         earlier = pretraining.folder / RECORD
         done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
         if done is not None:
             _refuse_damaged(pretraining, done["files"])
         else:
-            done = _pretrain(pretraining, name, inputs, task.vocab_size, device, requests)
+            done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
         if distributed.is_main():  # also where an earlier run was killed before it had removed all of it
             checkpoint.remove(pretraining.folder)
     report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
     lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]
-    told = {key: done[key] for key in TOLD}
-    return {**told, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
+    kept = {key: done[key] for key in KEPT}
+    return {**kept, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
 
 
 def _refuse_damaged(pretraining: Job, expected: dict[str, str]) -> None:
-    """Raises UserError where a file of a pretraining that is done is not what its record says."""
+    """Raise UserError if a file of a finished pretraining does not match its record."""
     actual = record.sha256(pretraining.folder, *expected)
     for name in expected:
         if actual.get(name) != expected[name]:
@@ -101,48 +106,39 @@ def _refuse_damaged(pretraining: Job, expected: dict[str, str]) -> None:
             )
 
 
-def _take_lock(stack: ExitStack, pretraining: Job, requests: Requests) -> None:
-    """Hold the folder of a pretraining until the stack ends; the leader does, and all ranks wait for it."""
-    told = waited = False
+def _take_lock(stack: ExitStack, pretraining: Job, stop: StopFlag) -> None:
+    """Hold the folder of a pretraining until the stack ends; rank 0 does, and all ranks wait for it."""
+    said = taken = False
     while True:
-        pause = distributed.first_from_any_rank(requests.pending() if waited else requests.heard())
-        if pause is not None:
-            raise pause
-        taken = False
         if distributed.is_main():
             pretraining.folder.mkdir(parents=True, exist_ok=True)
             try:
                 stack.enter_context(locks.hold(pretraining.folder / LOCK, PATIENCE_SECONDS))
                 taken = True
-            except locks.Held as other:
-                if not told:
-                    say(f"{pretraining.title}: waits for {other}, which computes the same weights")
-                told = True
+            except locks.Held as held:
+                if not said:
+                    say(f"{pretraining.title}: waits for the same weights ({held})")
+                said = True
         if distributed.all_reduce_sum(taken) == [1]:
             return
-        waited = True
+        if pause := distributed.first_from_any_rank(stop.pending()):
+            raise pause
 
 
 def _pretrain(
-    pretraining: Job, name: str, inputs: Task, vocab_size: int, device: str, requests: Requests
+    pretraining: Job, name: str, inputs: Task, vocab_size: int, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Train on from the last checkpoint, keep the weights with the best validation, return the record."""
+    """Train on from the last checkpoint, save the weights with the best validation, return the record."""
     started = provenance.now()
     if distributed.is_main():
         sweep_partials(pretraining.folder)
         write_json(pretraining.folder / CONFIG, pretraining.settings.identity)
     model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
-    saved = checkpoint.read(pretraining.folder)
-    pretraining = resolve_auto_sizes(pretraining, inputs, model, saved)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
-    if saved is not None:
+    if (saved := checkpoint.read(pretraining.folder)) is not None:
         trainer.resume(saved)
-    silent = Loggers(
-        {}, LoggedRun(folder=pretraining.folder, name=pretraining.title, group="", config={}), pretraining.title
-    )
-    with naming_what_is_too_large(pretraining.system.recipe):
-        diverged = trainer.follow(requests, silent)
-    if diverged:
+    silent = Loggers({}, LoggedRun(folder=pretraining.folder, name="", group="", config={}))
+    if (diverged := trainer.follow(stop, silent)) is not None:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}
     if distributed.is_main():

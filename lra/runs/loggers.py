@@ -1,29 +1,19 @@
-"""Loggers show what a run measures in other tools, while it runs. No number comes from them.
+"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains. No number comes from them.
 
-They are told what stands in `metrics.jsonl`, each on a thread of its own, and the run waits for none of them. One that
-raises, or is not done `patience` seconds after the run, is named in one line and hears nothing more of this run.
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A run that resumes starts it anew
+and logs every line again, so that it replaces what an earlier process wrote.
 """
 
 import json
 import math
-import os
 import shutil
-import threading
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Literal
-
-from pydantic import PositiveFloat
+from typing import Any, Literal, Protocol
 
 from lra.config import configure
 from lra.config.settings import Settings
-from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
 
@@ -41,8 +31,7 @@ GROUPS = {  # by the name in `metrics.jsonl`
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """What a logger is told of a run before it starts. `name`: its cell and seed; `group`: its sweep and cell, as its
-    seeds have them; `config`: what decides its numbers."""
+    """A run as loggers show it. `group`: shared by the seeds of a system on a task; `config`: decides its numbers."""
 
     folder: Path
     name: str
@@ -50,104 +39,62 @@ class LoggedRun:
     config: dict[str, Any]
 
 
-class Logger(ABC):
-    """`open`, then `log` for every evaluation, then `close`; all from one thread, and free to raise or to take long.
+class Logger(Protocol):
+    def start(self, run: LoggedRun) -> None: ...
 
-    A run that goes on from a checkpoint is opened again and told everything from its first step on: what an earlier
-    process wrote is replaced.
-    """
-
-    patience: float
-
-    @abstractmethod
-    def open(self, run: LoggedRun) -> None: ...
-
-    @abstractmethod
     def log(self, step: int, values: dict[str, float]) -> None: ...
 
-    @abstractmethod
-    def close(self, step: int, test: dict[str, float]) -> None:
-        """The test scores of the weights of `step`; there are none where the run did not finish."""
+    def finish(self, step: int, test: dict[str, float]) -> None:
+        """`test`: scores of the weights of `step`; empty if the run did not finish."""
 
 
-class TensorBoard(Logger):
-    """An event file in the run's folder: scalars, and a row of the HPARAMS tab."""
+class TensorBoard:
+    """Event files in the run's folder: scalars, and a row of the HPARAMS tab."""
 
-    def __init__(self, *, patience: PositiveFloat) -> None:
-        _refuse_absent("tensorboard")
-        self.patience = patience
+    def __init__(self) -> None:
+        _require("tensorboard")
 
-    def open(self, run: LoggedRun) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from torch.utils.tensorboard.summary import hparams
+    def start(self, run: LoggedRun) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-        for earlier in run.folder.glob("events.out.tfevents.*"):
-            if earlier.lstat().st_size and not earlier.is_symlink():
-                os.truncate(earlier, 0)  # a server that is reading it would stumble over its absence
-            else:
-                earlier.unlink()
-        # not SummaryWriter: its thread prints a traceback where the disk is full; its add_hparams makes another run
-        self._path = run.folder / f"events.out.tfevents.{time.time_ns()}"
-        self._write(0, file_version="brain.Event:2")
-        self._write(0, session_log=SessionLog(status=SessionLog.START))  # that server forgets what it has read
-        metrics = dict.fromkeys(f"{split}/{name}" for split in ("val", "test") for name in ("accuracy", "loss"))
-        experiment, start, self._end = hparams(_flat(run.config), metrics)
-        self._write(0, summary=experiment)
-        self._write(0, summary=start)
+        self._config = _flat(run.config)
+        self._writer = SummaryWriter(run.folder, purge_step=0)  # hides what an earlier process wrote
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        from torch.utils.tensorboard.summary import scalar
-
         for name, value in values.items():
-            self._write(step, summary=scalar(name, value))
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
 
-    def close(self, step: int, test: dict[str, float]) -> None:
+    def finish(self, step: int, test: dict[str, float]) -> None:
         if test:
-            self.log(step, test)
-            self._write(step, summary=self._end)
-
-    def _write(self, step: int, **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        event = Event(wall_time=time.time(), step=step, **content)
-        with open(self._path, "ab", buffering=0) as file:
-            RecordWriter(file).write(event.SerializeToString())
+            self._writer.add_hparams(self._config, test, run_name=".", global_step=step)
+        self._writer.close()
 
 
 @dataclass(kw_only=True)
-class Wandb(Logger):
-    """A run of Weights & Biases, by default in a folder of the run's, for `wandb sync` to send.
+class Wandb:
+    """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
 
-    Its id is that of the configuration and folder, so that a run goes on under one id. The key is known to wandb
-    alone, from WANDB_API_KEY or `wandb login`.
-    """
-
-    mode: Literal["offline", "online"]
+    mode: Literal["offline", "online", "disabled"]
     project: str
     entity: str | None
     tags: list[str]
-    init_seconds: PositiveFloat
-    patience: PositiveFloat
 
     def __post_init__(self) -> None:
-        _refuse_absent("wandb")
+        _require("wandb")
 
-    def open(self, run: LoggedRun) -> None:
+    def start(self, run: LoggedRun) -> None:
         import wandb
 
-        wandb.setup(wandb.Settings(silent=True))
-        if self.mode == "online" and not wandb.login(prompt=False, verify=False):
-            raise RuntimeError("no API key; set WANDB_API_KEY, or run: wandb login")
-        name = digest({"config": run.config, "folder": run.folder.as_posix()})[:16]
-        for earlier in (run.folder / "wandb").glob(f"offline-run-*-{name}"):
+        run_id = digest({"config": run.config, "folder": run.folder.as_posix()})[:16]
+        for earlier in (run.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
             mode=self.mode,
             project=self.project,
             entity=self.entity,
             tags=self.tags,
-            id=name,
+            id=run_id,
             resume="allow",
             reinit="create_new",
             group=run.group,
@@ -155,58 +102,54 @@ class Wandb(Logger):
             job_type="train",
             config=run.config,
             dir=run.folder,
-            settings=wandb.Settings(
-                console="off",
-                init_timeout=self.init_seconds,
-                finish_timeout=self.patience,
-                finish_timeout_raises=True,
-            ),
+            settings=wandb.Settings(console="off", silent=True),
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        if step >= self._run.step:  # what was sent before is there, and cannot be sent again
+        if step >= self._run.step:  # the server has the earlier steps of a resumed run
             self._run.log(values, step=step)
 
-    def close(self, step: int, test: dict[str, float]) -> None:
+    def finish(self, step: int, test: dict[str, float]) -> None:
         if test:
             self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
 
 
-def _refuse_absent(package: str) -> None:
-    """Raises UserError where this package, which our extra of its name installs, is not there."""
+def _require(package: str) -> None:
     if find_spec(package) is None:
         raise UserError(f"logger={package}: {package} is not installed; pip install 'lra[{package}]'")
 
 
 def loggers_of(settings: Settings) -> dict[str, Logger]:
-    """The loggers that are wanted, by name. Raises UserError where one cannot be built."""
+    """Build the loggers of a configuration, by name. Raises UserError if one cannot be built."""
     nodes = settings.logger.items()
     return {name: configure.build(node, f"logger.{name}", settings.packages)() for name, node in nodes}
 
 
 class Loggers:
-    """All loggers of one run; a context manager. Nothing here raises or waits, but for their patience at the end."""
+    """All loggers of one run; a context manager that finishes them."""
 
-    def __init__(self, loggers: dict[str, Logger], run: LoggedRun, title: str) -> None:
-        self._run = run
-        self._workers = [_Worker(name, logger, title) for name, logger in loggers.items()]
+    def __init__(self, loggers: dict[str, Logger], run: LoggedRun) -> None:
+        self._loggers, self._run = loggers, run
+        self._started: list[Logger] = []
         self._step, self._test = 0, {}
 
     def start(self, history: bytes) -> None:
-        """`history`: `metrics.jsonl` as it stands, which holds lines where the run goes on."""
-        for worker in self._workers:
-            worker.start()
-            worker.do(partial(worker.logger.open, self._run))
-            worker.do(partial(_replay, worker.logger, history))
+        """Start them, and log the lines that `metrics.jsonl` has already."""
+        for logger in self._loggers.values():
+            logger.start(self._run)
+            self._started.append(logger)
+        for line in map(json.loads, history.splitlines()):
+            if "phase" not in line:  # pretraining counts steps of its own
+                self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
-        """A line of `metrics.jsonl`."""
-        for worker in self._workers:
-            worker.do(partial(_log, worker.logger, line))
+        """Log a line of `metrics.jsonl`."""
+        for logger in self._started:
+            logger.log(line["step"], grouped(line))
 
     def tested(self, score: dict[str, Any]) -> None:
-        """An entry `test` of the record: the run has finished."""
+        """Keep the test score of the finished run, an entry `test` of its record."""
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
 
@@ -214,62 +157,12 @@ class Loggers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        started = [worker for worker in self._workers if worker.ident is not None]
-        for worker in started:
-            worker.do(partial(worker.logger.close, self._step, self._test))
-            worker.do(None)
-        asked = time.monotonic()
-        for worker in started:
-            worker.join(max(0.0, asked + worker.logger.patience - time.monotonic()))
-            if worker.is_alive():
-                worker.give_up(f"not done after {worker.logger.patience:g} s")
-
-
-class _Worker(threading.Thread):
-    """Calls one logger, in order, until it fails."""
-
-    def __init__(self, name: str, logger: Logger, title: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self.logger, self.title = logger, title
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._given_up = False
-
-    def do(self, call: Callable[[], None] | None) -> None:
-        """Queue a call; None is the end."""
-        if not self._given_up:
-            self._calls.put(call)
-
-    def run(self) -> None:
-        while (call := self._calls.get()) is not None and not self._given_up:
-            try:
-                call()
-            except (Exception, SystemExit) as error:
-                self.give_up(" ".join(f"{type(error).__name__}: {error}".split()))
-
-    def give_up(self, reason: str) -> None:
-        """Say so, once, and call no more."""
-        with self._lock:
-            if not self._given_up:
-                self._given_up = True
-                say(f"{self.title}: logger.{self.name}: {reason}; the run goes on without it")
-        self._calls.put(None)
-
-
-def _replay(logger: Logger, history: bytes) -> None:
-    for text in history.splitlines():
-        line = json.loads(text)
-        if "phase" not in line:  # the steps of a pretraining are counted by themselves
-            _log(logger, line)
-
-
-def _log(logger: Logger, line: dict[str, Any]) -> None:
-    logger.log(line["step"], grouped(line))
+        for logger in self._started:
+            logger.finish(self._step, self._test)
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
-    """A line of `metrics.jsonl` as tools show it: train/, val/, speed/, and under blocks/ what a probe measured in each
-    block. Numbers that are not finite are left out."""
+    """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for what a probe measured."""
     values = {GROUPS[name]: value for name, value in line.items() if name in GROUPS}
     inside = {name: value for name, value in line.items() if isinstance(value, list)}
     values |= {f"blocks/{name}/{block}": value for name, each in inside.items() for block, value in enumerate(each, 1)}

@@ -1,4 +1,4 @@
-"""What a sweep declares: its cells, the runs of each, and where they live.
+"""The plan of a sweep: its cells, the runs of each, and their folders.
 
 `sweep.json` in the results folder lists the declared cells and their seeds, so that the report can show what is
 missing. It is written before the first run starts, after every cell's configuration has been checked.
@@ -6,37 +6,37 @@ missing. It is written before the first run starts, after every cell's configura
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
-from lra.config.configure import check_value
+from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.config.validation import check_packages, composing
 from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, make_results_folder
 from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
-from lra.records.run_files import RunFiles
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.status import completed_record, skip_completed
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
-INDIRECT_KEYS = ("system", "case", "experiment")  # act through other keys
+Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
+INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class PlannedRun:
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """Whether it would train; says why not."""
+        """True if the run would train; otherwise print why not."""
         try:
             earlier = completed_record(self.folder, self.settings)
         except UserError as error:
@@ -92,20 +92,23 @@ class Plan:
     rows: list[PlannedCell]
 
 
-def planned(config: DictConfig) -> Plan:
-    """Every cell, checked. Raises UserError for the first that is wrong."""
-    overrides = _overrides(config)
+def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
+    """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
+    overrides = _overrides(config, loader)
     seeds = overrides.pop("seed", None)
     varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
-    rows = [_row(config, list(combination), seeds, varied) for combination in product(*overrides.values())]
+    rows = [
+        _row(partial(_composed, loader, config), list(combination), seeds, varied)
+        for combination in product(*overrides.values())
+    ]
     outs = {row.settings.out for row in rows}
     if len(outs) > 1:
         raise UserError(f"the cells of this sweep lie in {' and '.join(sorted(outs))}: say out=... for all of them")
     return Plan(out=Path(outs.pop()), varied=varied, rows=rows)
 
 
-def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
-    settings, composed = _composed(config, [*overrides, *(seeds or [])[:1]])
+def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+    settings, composed = compose([*overrides, *(seeds or [])[:1]])
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
@@ -116,7 +119,7 @@ def _row(config: DictConfig, overrides: list[str], seeds: list[str] | None, vari
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
-            seeded, _ = _composed(config, [*overrides, override])
+            seeded, _ = compose([*overrides, override])
         runs.append(
             PlannedRun(
                 folder=run_folder(seeded, cell),
@@ -135,17 +138,16 @@ def _value(override: str) -> Any:
 
 
 def _refers_to_seed(composed: DictConfig) -> bool:
-    """Whether a value is given by that of the seed."""
+    """True if a value refers to the seed."""
     return SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False))) is not None
 
 
-def _overrides(config: DictConfig) -> dict[str, list[str]]:
-    """What the command line says of each key: one override, or those that a sweep tries one after another. It replaces
-    the preset's, key by key."""
+def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
+    """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
     params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
     preset = [f"{key}={value}" for key, value in params.items()]
     asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    parser = OverridesParser.create(config_loader=loader)
     choices: dict[str, list[str]] = {}
     for override in parser.parse_overrides([*preset, *asked]):
         key = override.get_key_element()
@@ -169,7 +171,7 @@ def _overrides(config: DictConfig) -> dict[str, list[str]]:
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Replace what `also` says by further values of the key that the rows of this sweep differ in."""
+    """Turn `also` into further values of the key that the rows of this sweep differ in."""
     [also] = choices.pop("also", ["also=[]"])
     names = yaml.safe_load(also.partition("=")[2])
     check_value(list[str] | str, names, "also")
@@ -183,16 +185,15 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
         choices[key].append(row)
 
 
-def _composed(config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
-    with composing(overrides):
-        composed = GlobalHydra.instance().config_loader().load_sweep_config(config, overrides)
-    check_packages(composed)
+def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
+    composed = loader.load_sweep_config(config, overrides)
+    check_packages(overrides, composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
     return settings_of(composed), composed
 
 
 def check_folders(plan: Plan) -> None:
-    """Raises UserError where two runs would write into one folder."""
+    """Raise UserError if two runs would write into one folder."""
     runs = [run for row in plan.rows for run in row.runs]
     [(folder, times)] = Counter(run.folder for run in runs).most_common(1)
     if times == 1:
@@ -213,11 +214,10 @@ def declare(out: Path, cells: list[dict[str, Any]]) -> None:
     try:
         make_results_folder(out)
         with locks.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
-            files = RunFiles(out)  # what was declared may be packed
-            earlier = files.declared(SWEEP) if files.exists(SWEEP) else []
+            earlier = record.read_declared(path) if path.exists() else []
             record.declare(path, record.merged(earlier, cells))
-    except locks.Held as other:
-        raise UserError(f"{path}: {other} is writing it, for more than a minute; try again") from None
+    except locks.Held as held:
+        raise UserError(f"{path}: {held} for more than a minute; try again") from None
     except ValueError as error:
         raise UserError(f"{error}; delete it to declare the sweep anew") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What there is to do in a run's folder, given its settings."""
+"""The state of a run's folder, given the settings of the run."""
 
 import json
 from collections.abc import Mapping
@@ -10,44 +10,36 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.records import checkpoint, record
-from lra.records.names import CONFIG, RECEIPTS, WEIGHTS
-from lra.records.outcome import packed_record, recorded, state
+from lra.records.names import CONFIG, WEIGHTS
+from lra.records.outcome import recorded, state
+from lra.records.record import RunRecord
 
-INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change on the way with resume=inexact
-LEFT_ALONE = {  # by `retry`: runs with which the same command does nothing any more
+INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
+LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
     "none": ("finished", "diverged", "failed"),
     "failed": ("finished", "diverged"),
     "all": ("finished",),
 }
 
 
-def completed_record(folder: Path, settings: Settings) -> dict[str, Any] | None:
-    """The record of this very run where it is complete; None where there is work to do.
+def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
+    """Return the record of a run that is complete, None if there is work to do.
 
-    Raises UserError, with the difference, where the folder holds a run of another configuration.
+    Raises UserError, with the difference, if the folder holds a run of another configuration.
     """
-    out = Path(settings.out)
-    in_receipts = packed_record(folder, out)
-    earlier_record = in_receipts or recorded(folder)
-    for earlier in (_configuration(folder), earlier_record and earlier_record.get("config")):
+    record_there = recorded(folder)
+    for earlier in (_configuration(folder), record_there and record_there.config):
         changes = [] if earlier is None else identity_differences(earlier, settings)
         if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    if earlier_record and earlier_record["status"] in LEFT_ALONE[settings.retry]:
-        return earlier_record
-    if in_receipts:
-        raise UserError(
-            f"{folder} is packed in {out / RECEIPTS} ({earlier_record['status']}); lra-report --unpack {out} before "
-            f"retry={settings.retry}"
-        )
-    return None
+    return record_there if record_there and record_there.status in LEFT_ALONE[settings.retry] else None
 
 
 def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What tells the run of this identity from that of the settings, but for what `resume=inexact` lets change."""
+    """List the differences of an identity and of settings, except those that `resume=inexact` allows."""
     now = json.loads(json.dumps(settings.identity))
     may_change = INEXACT if settings.resume == "inexact" else ()
     return [
@@ -58,7 +50,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings) -> lis
 
 
 def _configuration(folder: Path) -> Any:
-    """The identity in `config.json`; None where there is none."""
+    """The identity in `config.json`, None if there is none."""
     try:
         return read_json(folder / CONFIG)
     except FileNotFoundError:
@@ -69,22 +61,18 @@ def _configuration(folder: Path) -> Any:
         raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
 
 
-def resume_step(folder: Path) -> int:
-    """The step from which a run goes on; 0 where it begins. Raises UserError where its files are damaged."""
-    earlier = recorded(folder)
-    return 0 if earlier is not None and earlier["status"] == "diverged" else checkpoint.newest(folder)
+def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Settings) -> str:
+    """Print that a complete run is left alone, and which settings do not apply to it; returns its status.
 
-
-def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: Settings) -> str:
-    """Leave a run alone that is complete, without a checkpoint where it is finished; returns its status. Says so, also
-    what is asked of it and will not be done any more. Raises UserError where the checkpoint cannot be removed."""
-    status = earlier["status"]
+    Removes the checkpoint of a finished run. Raises UserError if it cannot be removed.
+    """
+    status = earlier.status
     if status == "finished":
         checkpoint.remove(folder)
     now = json.loads(json.dumps(settings.identity))
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.get("config", now), now)]
-    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.get("files", {}):
+    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.config, now)]
+    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.files:
         stays.append(f"its weights were not kept; delete {folder} to train it again")
     said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
     say(f"{title}: {status} before, nothing to do ({said})")
@@ -92,10 +80,9 @@ def skip_completed(title: str, folder: Path, earlier: dict[str, Any], settings: 
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """The `state` of the run with these settings."""
+    """Return the status of the run with these settings, and its reason or place, as `lra.records.outcome.state`."""
     try:
         completed_record(folder, settings)
-        in_receipts = packed_record(folder, Path(settings.out))
-        return (in_receipts["status"], in_receipts.get("reason", "")) if in_receipts else state(folder)
+        return state(folder)
     except UserError as error:
         return "refused", str(error)

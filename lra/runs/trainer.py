@@ -1,4 +1,4 @@
-"""The way of one run: its training, what it measured, the best weights and its checkpoints, and the test at its end."""
+"""The state of a run: training, measurements, best weights, checkpoints; and its test."""
 
 import io
 import time
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Checkpoints
-from lra.core import console, fault_points
+from lra.core import console
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.core.signals import Paused, Requests
+from lra.core.signals import Paused, StopFlag
 from lra.data import Task
 from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
@@ -24,8 +24,8 @@ from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.course import EndOfTraining, StoppingRule, better
 from lra.records.names import COSTS, PREDICTIONS
+from lra.runs.budget import SweepTime
 from lra.runs.build import Job
-from lra.runs.device import KeptMemory
 from lra.runs.loggers import Loggers
 from lra.runs.status import identity_differences
 from lra.training import distributed
@@ -40,28 +40,23 @@ from lra.training.fit import Measurement, Training, fit
 def evaluate_on_test(
     job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
 ) -> tuple[dict[str, Any], Predictions | None]:
-    """The last step and the best validation on the test split; the latter is `best_test`, too, where they are one.
+    """Test the last weights and those of the best validation; the latter count as `best_test` if these are one split.
 
-    The model is left with the weights that the protocol selects; the predictions, of a classification, are theirs.
+    The model keeps the weights that the protocol selects. Returns the scores by rule, and the predictions of the
+    selected weights for a classification.
     """
     recipe, precision = job.system.recipe, job.settings.precision
 
-    def look() -> tuple[Score, Predictions | None]:
+    def tested() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
-        memory = KeptMemory()
         with console.Parts(f"{job.title}, test") as bar:
-
-            def on_part(done: int, total: int) -> None:
-                memory.between_parts()
-                bar(done, total)
-
-            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=on_part), keep
+            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    last = best = look()
+    last = best = tested()
     model.load_state_dict(best_weights)
     if best_step != last_step:
-        best = look()
+        best = tested()
     if recipe.selection == "last":
         model.load_state_dict(last_weights)
     test = {"last": entry(last[0], last_step), "best_val": entry(best[0], best_step)}
@@ -71,7 +66,7 @@ def evaluate_on_test(
 
 
 def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
-    """Keep the test predictions; their accuracy by group of examples, and their calibration."""
+    """Write the test predictions; returns their accuracy by group of examples, and their calibration."""
     labels = task.test.labels
     if distributed.is_main():
         save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
@@ -105,7 +100,7 @@ def save_array(path: Path, values: np.ndarray) -> None:
 
 
 class Trainer:
-    """Everything of a run that a checkpoint keeps."""
+    """The state of a run, as checkpoints keep it."""
 
     def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
         self.job, self.task, self.training, self.device = job, task, training, device
@@ -133,20 +128,20 @@ class Trainer:
         self.written = checkpoint.Background(job.folder)
 
     def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-        """A pretraining came before: what the record says of it, and its measurements."""
+        """Take over the entry of a pretraining in the record, and its lines of `metrics.jsonl`."""
         self.pretrain = pretrain
         with self._metrics() as metrics:
             for line in lines if metrics is not None else ():
                 self.metrics = metrics.write(phase="pretrain", **line)
 
     def resume(self, saved: Generation) -> None:
-        """Go on from a checkpoint. Raises UserError where it belongs to other conditions."""
+        """Resume from a checkpoint. Raises UserError if it is of another run or environment."""
         try:
             self._load(saved)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UserError(
-                f"{self.job.folder}: its checkpoint is not of this run: {reason}; choose another out=..."
+                f"{self.job.folder}: the checkpoint does not fit this run: {reason}; choose another out=..."
             ) from None
 
     def _load(self, saved: Generation) -> None:
@@ -154,7 +149,7 @@ class Trainer:
         others = identity_differences(state["identity"], settings)
         if others:
             raise UserError(
-                f"{folder}: its checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
+                f"{folder}: the checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
                 f"delete {checkpoint.INDEX} there to train from the start"
             )
         changes = record.differences(state["environment"], self.environment)
@@ -163,8 +158,8 @@ class Trainer:
             raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
         if changes and settings.resume != "inexact":
             raise UserError(
-                f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact goes on "
-                "and says so in the record"
+                f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact resumes it, and "
+                "the record says so"
             )
         self.inexact = state["inexact"] + conditions
         self.training.load(saved.tensors, saved.state["training"])
@@ -176,13 +171,13 @@ class Trainer:
         self.best_weights = best
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written after `step`: what the leader's clock says, on all ranks."""
+        """True on all ranks if a checkpoint is due after `step`, by the clock of rank 0."""
         due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
     def save(self, *, beside: bool = False) -> None:
-        """Write a checkpoint of this moment; the leader does, `beside` the training or before it goes on. All ranks
-        look at the last updates before, which raises `Diverged` on all of them."""
+        """Write a checkpoint on rank 0, in a thread if `beside`. Raises `Diverged` on all ranks if the last updates
+        have numbers that are not finite."""
         self.training.look()
         if not distributed.is_main():
             return
@@ -209,16 +204,15 @@ class Trainer:
             checkpoint.write(self.job.folder, now)
         self._saved_at = time.monotonic()
 
-    def follow(self, requests: Requests, loggers: Loggers) -> Diverged | None:
+    def follow(self, stop: StopFlag, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         diverged = None
-        with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar:
+        with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
             if self.resumes:
-                say(f"{title}: goes on from step {self.training.step}")
-            observer = _Observer(self, bar, requests)
-            requests.patiently(True)
+                say(f"{title}: resumes from step {self.training.step}")
             loggers.start(metrics.read() if metrics is not None else b"")
+            observer = _Observer(self, bar, stop)
             measurements = fit(
                 self.training,
                 self.task,
@@ -227,7 +221,7 @@ class Trainer:
                 precision=settings.precision,
                 on_step=observer.on_step,
                 on_part=observer.on_part,
-                on_micro_batch=observer.on_micro_batch,
+                on_micro_batch=bar.within,
                 last_step=lambda: self.end.step,
             )
             try:
@@ -242,31 +236,28 @@ class Trainer:
                 diverged = error
             finally:
                 self.written.wait()
-        if self.task.objective == "next_token" and distributed.is_main():
-            save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
-        requests.patiently(False)
-        nothing_left = self.training.step == observer.began  # time limits, at every start, would keep it from its test
-        pause = distributed.first_from_any_rank(requests.heard() if nothing_left else requests.pending())
-        if pause is not None:
-            raise pause
+            if self.task.objective == "next_token" and distributed.is_main():
+                save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
+            if diverged is None:
+                self.pause_if(stop.signalled())  # since the last step
         return diverged
 
-    def pause_if_asked(self, asked: Paused | None) -> None:
-        """Save and raise, on all ranks where one of them is asked."""
+    def pause_if(self, asked: Paused | None) -> None:
+        """Save and raise on all ranks if one of them is asked to stop."""
         pause = distributed.first_from_any_rank(asked)
         if pause is not None:
             self.save()
             raise pause
 
     def _inside(self) -> dict[str, list[float | None]]:
-        """What happens inside the blocks, on the first validation examples, where that is wanted."""
+        """Probe the blocks on the first validation examples, if `probe` is set."""
         settings = self.job.settings
         if settings.probe is None:
             return {}
         return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
 
     def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
-        """The file of the measurements, for the leader."""
+        """Open `metrics.jsonl` on rank 0."""
         return record.Metrics(self.job.folder, self.metrics) if distributed.is_main() else nullcontext()
 
     def _take(self, now: Measurement) -> None:
@@ -281,7 +272,7 @@ class Trainer:
         self.end.take(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
 
     def _before(self) -> dict[str, Any]:
-        """What a record says of the pretraining, if there was one."""
+        """The entry of the pretraining, if there was one."""
         return {} if self.pretrain is None else {"pretrain": self.pretrain}
 
     def summary(self) -> dict[str, Any]:
@@ -301,35 +292,24 @@ class Trainer:
 
 
 class _Observer:
-    """What happens between the parts of a training: the bar moves, checkpoints are due, and someone may ask to stop."""
+    """Between the parts of a training: move the bar, write checkpoints, stop if asked to."""
 
-    def __init__(self, trainer: Trainer, bar: console.TrainingBar, requests: Requests) -> None:
-        self.trainer, self.bar, self.requests = trainer, bar, requests
+    def __init__(self, trainer: Trainer, bar: console.TrainingBar, stop: StopFlag) -> None:
+        job = trainer.job
+        self.trainer, self.bar, self.stop = trainer, bar, stop
         self.beside = is_asynchronous(torch.device(trainer.device))  # a CPU would only be shared
-        self.began = trainer.training.step
-        self.memory = KeptMemory()
+        self.sweep_time = SweepTime(job.settings, job.system, job.number)
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
-        self.memory.between_parts()
         self.bar.step(step, loss, tokens.computed)
-        fault_points.point("step")
         if self.trainer.due(step):
             self.trainer.save(beside=self.beside)
         self.trainer.written.check()
-        self.trainer.pause_if_asked(self.requests.pending())
+        self.trainer.pause_if(self.stop.pending() or self.sweep_time.on_step())
 
     def on_part(self, done: int, total: int) -> None:
-        self.memory.between_parts()
         self.bar.evaluating(self.trainer.training.step, done, total)
-        fault_points.point("evaluation")
-        begun_in = self.trainer.training.step == self.began  # a time limit in it, at every start, would never get on
-        self.trainer.pause_if_asked(self.requests.heard() if begun_in else self.requests.pending())
-
-    def on_micro_batch(self, done: int, total: int) -> None:
-        self.bar.within(done, total)
-        fault_points.point("micro-batch")
-        if asked := self.requests.heard():
-            self.trainer.pause_if_asked(asked)
+        self.trainer.pause_if(self.stop.signalled())  # time limits wait for the next step, so that every start advances
 
 
 def _metrics_line(now: Measurement) -> dict[str, Any]:

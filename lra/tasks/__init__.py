@@ -1,5 +1,4 @@
-"""One file for each task. What one imports to write another is here: the shape every task has, which stands in
-`lra.data`."""
+"""Tasks, one file or folder each. This module exports what a new task imports from `lra.data`."""
 
 from lra.data import PADDING, Place, Progress, Split, Task, TaskBuilder, TaskSpec, no_op_progress, titled
 

@@ -1,4 +1,4 @@
-"""ACL matching: does one paper cite the other? As `matching`, but not its data, its size or its numbers."""
+"""ACL matching: does one paper cite the other? Other data than those of `matching`; scores are not comparable."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +19,10 @@ ORIGIN = (
 
 
 class AclMatching(Pairs):
-    """Papers of the ACL Anthology and who cites whom, one half of the pairs, and who does not.
+    """Pairs of papers of the ACL Anthology, one half with and one half without a citation.
 
-    Raw data: acl_pairs/docs.jsonl.xz with the fields id and text, and acl_pairs/pairs.{train,eval,test}.tsv.xz, a line
-    of which is label, citing id, other id. A document is its text in UTF-8. Papers are shared between the splits,
-    pairs are not.
+    Raw data: acl_pairs/docs.jsonl.xz with the fields id and text, and acl_pairs/pairs.{train,eval,test}.tsv.xz with the
+    columns label, citing id, other id. A document is its text in UTF-8. Splits share papers, but no pairs.
     """
 
     name = "acl_matching"
@@ -53,7 +52,7 @@ class AclMatching(Pairs):
         )
 
     def origin(self, source: Source) -> dict[str, Any]:
-        """Also counts the papers, and makes sure that no two splits share a pair, in either order."""
+        """Return licence, origin and numbers of papers; raise UserError if two splits share a pair in any order."""
         splits: dict[frozenset[str], str] = {}
         papers: dict[str, set[str]] = {split: set() for split in SPLITS}
         for split, path in zip(SPLITS, source.paths[1:], strict=True):
@@ -74,7 +73,7 @@ class AclMatching(Pairs):
 
 
 def _read(documents: Path, files: dict[str, Path]) -> Iterator[tuple[str, Iterator[Pair]]]:
-    """Each split and its pairs."""
+    """Yield each split and its pairs."""
     papers = _papers(documents)
 
     def pairs(path: Path) -> Iterator[Pair]:
@@ -98,7 +97,7 @@ def _papers(path: Path) -> dict[str, bytes]:
     papers: dict[str, bytes] = {}
     for where, row in readers.json_rows(path, id=str, text=str):
         if row["id"] in papers:
-            raise UserError(f"{where}: paper {row['id']!r:.80} stands above already")
+            raise UserError(f"{where}: paper {row['id']!r:.80} occurs in an earlier line")
         if not row["text"]:
             raise UserError(f"{where}: the text of {row['id']!r:.80} is empty, expected a document")
         try:

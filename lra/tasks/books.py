@@ -1,7 +1,10 @@
-"""Books: the next token of English children's books, as the Extractor paper trains on them (Chen 2023).
+"""Books: next-token prediction on English children's books.
 
-The splits are made of whole books: in a fixed order at random, nine tenths of the characters are trained on, half of
-the rest validates, the other half tests. The books of a split follow each other as one stream.
+Splits hold whole books in a fixed random order: nine tenths of the characters for training, a twentieth each for
+validation and test. The books of a split are one stream.
+
+Source:
+    Chen 2023, the Extractor.
 """
 
 import re
@@ -27,7 +30,6 @@ VERSION = 1
 CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
 GROUPS = ("children", "young-adventure")
 ENDS = (0.90, 0.95)  # of train and of validation, in characters
-MOST_BYTES = 64 * 2**20  # of a book
 
 COLLECTION = "childrens_books/books.jsonl"
 FOLDERS = ("books", "gutenberg")
@@ -45,7 +47,7 @@ END = re.compile(r"^\*\*\* ?END OF [^*]*\*\*\*", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """`path` names it and gives its place in the canonical order; a file of one's own has no year and no group."""
+    """A book; `path` names it and sorts it. A book of the user has no year and no group."""
 
     path: str
     year: str | None
@@ -54,9 +56,13 @@ class Book:
 
 
 class Books(FromSource):
-    """Windows of `context` tokens of a BPE of `vocabulary` tokens that is trained on the training split.
+    """Windows of tokens of a BPE that is trained on the training split.
 
-    `groups`: the groups of books that are read. `limit`: at most this many BOOKS in all, for quick checks.
+    Args:
+        context: tokens of a window.
+        vocabulary: tokens of the BPE.
+        groups: groups of books that are read.
+        limit: maximum number of books of all splits together, or None.
     """
 
     name = "books"
@@ -95,7 +101,7 @@ class Books(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """The first of: the collection of children's books, a folder of Project Gutenberg's files."""
+        """Return the first of: the collection of children's books, a folder of Project Gutenberg's files."""
         if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
             return Source(
                 name=COLLECTION,
@@ -128,7 +134,7 @@ class Books(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test perplexity of the frequencies of tokens, and of pairs of tokens."""
+        """Return test perplexities of a unigram and a bigram model."""
         train, val, test = (splits[split] for split in SPLITS)
         return {
             "unigram": unigram(train, test, self.vocabulary),
@@ -136,7 +142,7 @@ class Books(FromSource):
         }
 
     def _chosen(self, every_book: list[Book]) -> list[Book]:
-        """The books of the groups, without LEFT_OUT_YEAR, in the fixed order at random; at most `limit` of them."""
+        """At most `limit` books of the groups, without LEFT_OUT_YEAR, in the fixed random order."""
         if self.book_groups != sorted(GROUPS) and any(book.group is None for book in every_book):
             raise UserError(f"task.groups={self.book_groups}: .txt files belong to no group; leave out task.groups")
         books = [book for book in every_book if book.group in (*self.book_groups, None) and book.year != LEFT_OUT_YEAR]
@@ -171,7 +177,7 @@ def _content(origin: str, books: int) -> Content:
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:
-    """Cut where a book ends nearest to each of ENDS, in characters; every split has a book."""
+    """Cut at the end of the book nearest to each of ENDS, in characters; every split has a book."""
     if len(books) < len(SPLITS):
         raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}: no book is in two splits")
     ends = np.cumsum([len(book.text) for book in books])
@@ -182,22 +188,22 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
 
 
 def read_collection(path: Path) -> list[Book]:
-    """The books of a JSON-lines file in the order of their paths."""
+    """Return the books of a JSON-lines file, sorted by path."""
     books: dict[str, Book] = {}
     for where, row in readers.json_rows(path, path=str, year=str, group=str, text=str):
         if row["group"] not in GROUPS:
             raise UserError(f"{where}: group {row['group']!r:.80}; {did_you_mean(row['group'], GROUPS)}")
         if row["path"] in books:
-            raise UserError(f"{where}: path {row['path']!r:.80} stands in an earlier line already")
+            raise UserError(f"{where}: path {row['path']!r:.80} occurs in an earlier line")
         text = readers.checked_text(where, row["text"])
         books[row["path"]] = Book(path=row["path"], year=row["year"], group=row["group"], text=text)
     return [books[name] for name in sorted(books)]
 
 
 def read_gutenberg(path: Path) -> Book:
-    """The text between the START and END markers of a Project Gutenberg file, line ends as \n."""
+    """Return the text between the START and END markers of a Project Gutenberg file, with line ends as \\n."""
     with opened(path) as file:
-        data = readers.contents(str(path), file, MOST_BYTES)
+        data = readers.contents(str(path), file)
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -1,8 +1,11 @@
-"""Compression (MAD, Poli et al. 2024, arXiv:2403.17844): put a sequence of tokens into one vector.
+"""Compression: encode a sequence of tokens in one vector.
 
-    a c b b END  ->  a c b b, each decoded from what the model has at END and the number of the position
+    a c b b END  ->  a c b b, each decoded from the state at END and the number of the position
 
-A model may look ahead or not; the last position sees everything in either case. MAD scores the END, too.
+The last position sees all others with or without causality. MAD scores the END, too.
+
+Source:
+    MAD, Poli et al. 2024, arXiv:2403.17844.
 """
 
 from dataclasses import dataclass
@@ -16,7 +19,12 @@ from lra.data.probes import Draws, Examples, Probe
 
 @dataclass(kw_only=True)
 class Compress(Probe):
-    """`length` - 1 tokens of `vocabulary` - 1 kinds, any with equal probability, and the END."""
+    """Uniform random tokens and the END.
+
+    Args:
+        length: tokens, END included.
+        vocabulary: kinds of tokens, END included.
+    """
 
     name = "compress"
     objective = "reconstruct"

@@ -1,5 +1,6 @@
-"""Files: the class of a text, or of a pair of texts, from files that a person brings."""
+"""Classification of texts, or of pairs of texts, from the user's own files."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -16,10 +17,10 @@ from lra.data import fingerprints
 from lra.data.baselines import bag_of_words, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source
+from lra.data.from_source import Content, FromSource, Source, located
 from lra.data.groups import Group, by_value
 from lra.data.sampling import held_out, limited
-from lra.data.tables import KINDS, PACKED, Example, documents, examples, scan
+from lra.data.tables import KINDS, PACKED, Columns, Example, documents, examples, scan
 from lra.data.text_convolution import convolution
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
 from lra.data.writer import Writer
@@ -28,8 +29,9 @@ from lra.tasks import Place, Split, TaskSpec, titled
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-VERSION = 2  # 1 took a mark at the beginning of a file for a part of its first cell
+VERSION = 3  # 2 kept the quotes of TSV cells; 1 kept the byte-order mark at the beginning of a file
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
+DATA_ENDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".txt", ".zip", ".gz", ".xz", ".bz2", ".zst")
 BATCH = 1_000  # texts that are encoded at once
 
 Share = Annotated[float, Field(gt=0, lt=0.5)]
@@ -38,18 +40,26 @@ Data = str | dict[Literal["train", "val", "test"], str]
 
 @dataclass(kw_only=True)
 class Files(FromSource):
-    """`data`: a folder with train, val and test as .csv, .tsv, .jsonl or .parquet; one file; or a file for each split.
+    """Texts or pairs of texts with labels.
 
-    A split without a file is a part of train, of each class alike: `val` or `test` of it, as a share. `columns`: names
-    of the columns, where CSV or TSV files have no header. `documents`: a file of `id` and `text`, where the columns
-    `text` and `text2` hold ids. `tokens`: bytes, or a BPE of `vocabulary` tokens that is trained on train. A text is
-    cut at the right to `max_length` tokens. `limit`: at most so many examples of each split. `name`: in tables.
+    Args:
+        data: a folder with train, val and test as .csv, .tsv, .jsonl or .parquet; one file; or a file for each split.
+        val: share of each class of train that validates if `val` has no file.
+        test: share of each class of train that tests if `test` has no file.
+        columns: a mapping of `text`, `text2` and `label` to column names, or the list of all columns of CSV and TSV
+            files without a header.
+        documents: a file with the columns `id` and `text`; then the columns `text` and `text2` hold ids.
+        tokens: `bytes`, or `bpe` for a byte-level BPE trained on train.
+        vocabulary: size of the BPE.
+        max_length: tokens; longer texts are cut at the right.
+        limit: maximum number of examples of each split, or None.
+        name: name in tables, or None for that of the folder or file.
     """
 
     data: Data
     val: Share
     test: Share
-    columns: list[str] | None
+    columns: Columns
     documents: str | None
     tokens: Literal["bytes", "bpe"]
     vocabulary: BpeVocabulary
@@ -97,12 +107,14 @@ class Files(FromSource):
         }
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        every: dict[str, list[Example]] = source.read()
+        rows_by_split: dict[str, list[Example]] = source.read()
         labels = self._labels()
         classes = {label: number for number, label in enumerate(labels)}
-        _refuse_unknown(every, classes)
-        self._say_absent(every, labels)
-        splits = {split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in every.items()}
+        _check_against_train(rows_by_split, classes)
+        self._say_absent(rows_by_split, labels)
+        splits = {
+            split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in rows_by_split.items()
+        }
         self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
         tokenizer = None
         if self.tokens == "bpe":
@@ -114,17 +126,19 @@ class Files(FromSource):
                 for row, ids in zip(part, self._encoded(part, tokenizer), strict=True):
                     writers[split].add(classes[row.label], *ids)
         return {
-            "rows": {split: len(rows) for split, rows in every.items()},
+            "rows": {split: len(rows) for split, rows in rows_by_split.items()},
             "parts of train": self.identity(place, [])["shares"],
             "labels": labels,
             "texts": len(splits["train"][0].texts),
-            NUL: sum("\0" in text for rows in every.values() for row in rows for text in row.texts),
+            NUL: sum("\0" in text for rows in rows_by_split.values() for row in rows for text in row.texts),
             **({"tokenizer": {"kind": "BPE", "sha256": sha256(staging / TOKENIZER)}} if tokenizer else {}),
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of the largest class, of its words, of a convolution, and of how alike the texts of
-        a pair are, where the question is whether they belong together."""
+        """Return test accuracies (percent) of the majority class, a bag of words and a convolution.
+
+        For pairs with the labels 0 and 1 also of the cosine of the two texts.
+        """
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
         try:
@@ -139,7 +153,7 @@ class Files(FromSource):
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Classes by the names of their labels."""
+        """Return the groups of every task, with classes under the names of their labels."""
         labels = self._labels()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
@@ -149,18 +163,18 @@ class Files(FromSource):
         return self._scanned(_files(self.data, self.place)["train"], self.place)["labels"]
 
     def _scanned(self, train: Path, place: Place) -> dict[str, Any]:
-        """What is in the training file, remembered in the cache folder."""
+        """Labels and texts per example of the training file, stored in the cache folder."""
         return fingerprints.counted(place, train, partial(scan, columns=self.columns), f"{VERSION} {self.columns}")
 
     def _documents(self, place: Place) -> list[Path]:
-        return [] if self.documents is None else [_located(self.documents, place, "documents")]
+        return [] if self.documents is None else [located(place, self.documents, "documents")]
 
     def _read(self, files: dict[str, Path], place: Place) -> dict[str, list[Example]]:
-        """The examples of all splits; ids are replaced by the texts that they name."""
+        """Read all splits, replace ids by their texts, and hold out the splits without a file."""
         rows = {split: list(examples(path, self.columns)) for split, path in files.items()}
         for path in self._documents(place):
             texts = documents(path)
-            rows = {split: _looked_up(pairs, texts, path) for split, pairs in rows.items()}
+            rows = {split: _with_texts(pairs, texts, path) for split, pairs in rows.items()}
         for split in ("test", "val"):
             if split not in rows:
                 labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
@@ -175,12 +189,12 @@ class Files(FromSource):
         return {split: rows[split] for split in SPLITS}
 
     def _as_read(self, row: Example) -> str:
-        """The text of an example, or both, cut where the tokens are bytes."""
+        """Text of an example, or both, cut if the tokens are bytes."""
         most = self.max_length if self.tokens == "bytes" else None
         return " ".join(text.encode()[:most].decode(errors="replace") for text in row.texts)
 
     def _say_absent(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
-        """Classes that no score is of, as those of so few rows that a share of them is none."""
+        """Name the classes without an example in validation or test."""
         for split in ("val", "test"):
             absent = sorted({*labels} - {row.label for row in splits[split]}, key=labels.index)
             if absent:
@@ -188,7 +202,7 @@ class Files(FromSource):
                 say(f"{self.name}: {len(absent)} of {len(labels)} classes have no example in {split}: {names}")
 
     def _encoded(self, rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np.ndarray]]:
-        """The token ids of the texts of each example; those of bytes without a tokenizer."""
+        """Token ids of the texts of each example; bytes without a tokenizer."""
         if tokenizer is None:
             return [[byte_ids(text.encode(), self.max_length) for text in row.texts] for row in rows]
         ids = iter(encode(tokenizer, [text for row in rows for text in row.texts]))
@@ -196,49 +210,56 @@ class Files(FromSource):
 
 
 def _stem(data: Data) -> str:
-    """The name of the folder or of the file, without its end."""
+    """Name of the folder or of the file, without its suffixes."""
     path = Path(data if isinstance(data, str) else data.get("train", "files")).expanduser().absolute()
     if path.name == "..":
         path = path.resolve()
-    ends = {*KINDS, *PACKED}
-    while path.suffix in ends:
+    while path.suffix in (*KINDS, *PACKED):
         path = path.with_suffix("")
     return path.parent.name or path.name if path.name in STEMS["train"] else path.name
 
 
-def _located(name: str, place: Place, key: str = "data") -> Path:
-    """A path as it stands, or else below the data folder."""
-    path = Path(name).expanduser()
-    if not path.exists() and place.data_dir is not None and (place.data_dir / path).exists():
-        return place.data_dir / path
-    if not path.exists():
-        raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
-    return path
-
-
 def _files(data: Data, place: Place) -> dict[str, Path]:
-    """The file of each split that has one; train always has."""
+    """Find the file of each split that has one; train must have one."""
     if isinstance(data, dict):
         if "train" not in data:
             raise UserError(f"task.data={data}: no file for train")
-        return {split: _located(data[split], place) for split in SPLITS if split in data}
-    path = _located(data, place)
+        return {split: located(place, data[split], "data") for split in SPLITS if split in data}
+    path = located(place, data, "data")
     if not path.is_dir():
         return {"train": path}
-    by_split = {}
-    for split, stems in STEMS.items():
-        names = [f"{stem}{kind}{packed}" for stem in stems for kind in KINDS for packed in ("", *PACKED)]
-        there = [path / name for name in names if (path / name).is_file()]
-        if len(there) > 1:
-            raise UserError(f"{path}: {there[0].name} and {there[1].name} are both for {split}; keep one of them")
-        if there:
-            by_split[split] = there[0]
-    if "train" not in by_split:
+    paths = {split: found for split in STEMS if (found := _file_of(path, split))}
+    if "train" not in paths:
         raise UserError(f"{path}: no train.csv, .tsv, .jsonl or .parquet in it; name the files with task.data={{...}}")
-    return by_split
+    return paths
 
 
-def _looked_up(rows: list[Example], texts: dict[str, str], path: Path) -> list[Example]:
+def _file_of(folder: Path, split: str) -> Path | None:
+    """Find the file of a split by its name, in any case.
+
+    Raises UserError for two files, and for none where the name of a file that cannot be read begins like the split.
+    """
+    stems = STEMS[split]
+    names = {f"{stem}{kind}{packed}" for stem in stems for kind in KINDS for packed in ("", *PACKED)}
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    paths = [path for path in files if path.name.lower() in names]
+    if len(paths) > 1:
+        raise UserError(f"{folder}: {paths[0].name} and {paths[1].name} are both for {split}; keep one of them")
+    if paths:
+        return paths[0]
+    begins_like = re.compile(rf"({'|'.join(stems)})([^a-z].*)?({'|'.join(map(re.escape, DATA_ENDS))})")
+    similar = next((path.name for path in files if begins_like.fullmatch(path.name.lower())), None)
+    if similar is not None:
+        expected = ", ".join(f"{stems[0]}{kind}" for kind in KINDS)
+        raise UserError(
+            f"{folder}: {similar} looks like data for {split}, but is none of {expected} (also .xz or .gz); convert or "
+            "rename it, or name the files with task.data={...}"
+        )
+    return None
+
+
+def _with_texts(rows: list[Example], texts: dict[str, str], path: Path) -> list[Example]:
+    """Replace the ids in rows by their texts."""
     for row in rows:
         unknown = next((name for name in row.texts if name not in texts), None)
         if unknown is not None:
@@ -246,7 +267,8 @@ def _looked_up(rows: list[Example], texts: dict[str, str], path: Path) -> list[E
     return [replace(row, texts=tuple(texts[name] for name in row.texts)) for row in rows]
 
 
-def _refuse_unknown(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:
+def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:
+    """Refuse labels and numbers of texts that train does not have."""
     places = len(splits["train"][0].texts)
     for split, rows in splits.items():
         for row in rows:

@@ -1,8 +1,10 @@
 """Image: CIFAR-10 in grey, read pixel by pixel, row after row; 1,024 tokens, 10 classes.
 
-Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test; as a task: Long Range Arena (Tay et al. 2021),
-which trains on the first nine tenths of its loader's order. Its loader stores the images in an order of its own, so
-that its validation split holds other images than ours.
+Long Range Arena trains on the first nine tenths in the order of its loader, which differs from that of the archive, so
+its validation split holds other images than ours.
+
+Source:
+    Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test. Task: Long Range Arena (Tay et al. 2021).
 """
 
 from dataclasses import dataclass
@@ -43,7 +45,11 @@ Images = tuple[np.ndarray, np.ndarray]
 
 @dataclass(kw_only=True)
 class Image(FromSource):
-    """Grey values 0 to 255, id = value + 1: no pixel is padding. `limit`: at most so many examples of each split."""
+    """Grey values 0 to 255, id = value + 1, so that no pixel is padding.
+
+    Args:
+        limit: maximum number of examples of each split, or None.
+    """
 
     name = "image"
 
@@ -60,7 +66,7 @@ class Image(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """The first of: the official binary archive, the folder of grey copies, the hub."""
+        """Return the first of: the official binary archive, the folder of grey copies, the hub."""
         if binary := first(place, BINARY, f"cifar10/{BINARY}"):
             return Source(name=BINARY, paths=[binary], read=lambda: _read_binary(binary))
         if pickles := first(place, PICKLES, f"cifar10/{PICKLES}"):
@@ -94,7 +100,7 @@ class Image(FromSource):
                 progress(number, len(rows))
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of what reads no pixels, of mean pictures, and of a net in two dimensions."""
+        """Return test accuracies (percent) of the majority class and of `picture_baselines`."""
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test)} | picture_baselines(train, test)
 
@@ -104,26 +110,30 @@ class Image(FromSource):
 
 
 def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:
-    """Train, validation and test. The last tenth of train validates; of copies, whose order is not the original, a
-    seeded tenth of each class.
-    """
+    """Hold out the last tenth of train for validation; of copies in another order, a seeded tenth of each class."""
     pixels, labels = read["train"]
     held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
     return {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
-    """Luma 0.2989 R + 0.5870 G + 0.1140 B (ITU-R 601) of channels [..., 3, n] uint8: [..., n] uint8.
+    """Convert colours to luma 0.2989 R + 0.5870 G + 0.1140 B (ITU-R 601).
 
-    Multiplied by 255.5 / 255 and truncated, as TensorFlow's rgb_to_grayscale does, which Long Range Arena uses; in
-    integers, so that every machine agrees.
+    The result is multiplied by 255.5 / 255 and truncated, as in TensorFlow's rgb_to_grayscale, which Long Range Arena
+    uses. Integer arithmetic gives the same bytes on every machine.
+
+    Args:
+        rgb: channels [..., 3, n] uint8.
+
+    Returns:
+        Grey values [..., n] uint8.
     """
     red, green, blue = (rgb[..., channel, :].astype(np.uint32) for channel in range(3))
     return ((2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000).astype(np.uint8)
 
 
 def _read_binary(path: Path) -> dict[str, Images]:
-    """Records of a label and the red, green and blue pixels, row after row; the files of train in their order."""
+    """Read records of a label and the red, green and blue pixels, row after row."""
     batches: dict[str, Images] = {}
     for batch, where, stream in readers.named_members(path, [*TRAIN_BATCHES, TEST_BATCH]):
         records = _sized(where, stream, BATCH_ROWS * (1 + 3 * PIXELS)).reshape(BATCH_ROWS, 1 + 3 * PIXELS)
@@ -144,7 +154,7 @@ def _read_copies(folder: Path) -> dict[str, Images]:
 
 
 def _sized(where: str, file: IO[bytes], size: int) -> np.ndarray:
-    data = readers.contents(where, file, size)
+    data = readers.contents(where, file)
     if len(data) != size:
         raise UserError(f"{where}: {len(data):,} bytes, expected {size:,}")
     return np.frombuffer(data, dtype=np.uint8)

@@ -1,7 +1,7 @@
 """Matching: does one paper cite the other? Two documents, read byte by byte; 0 is no, 1 is yes.
 
-`Matching` reads the pairs of Long Range Arena (Tay et al. 2021): papers of the ACL Anthology Network
-(Radev et al. 2013). `Pairs` is what all tasks of this kind share.
+Source:
+    Data: the ACL Anthology Network (Radev et al. 2013). Task: Long Range Arena (Tay et al. 2021).
 """
 
 from abc import abstractmethod
@@ -35,10 +35,13 @@ Pair = tuple[int, bytes, bytes]
 
 @dataclass(kw_only=True)
 class Pairs(FromSource):
-    """Pairs of documents, each cut at the right to `max_length` bytes, id = byte + 1, in the order of their files.
+    """Base class of tasks on pairs of documents as bytes, id = byte + 1, in the order of their files.
 
-    `limit`: at most this many examples of each split, for quick checks. `read` of the source gives each split and its
-    pairs; a split is read before the next is asked for.
+    `read` of the source yields each split and its pairs; a split is consumed before the next is requested.
+
+    Args:
+        max_length: bytes of each document; longer ones are cut at the right.
+        limit: maximum number of examples of each split, or None.
     """
 
     rows: ClassVar[tuple[int, int, int]]  # of train, val and test, where the data are complete
@@ -48,7 +51,7 @@ class Pairs(FromSource):
 
     @abstractmethod
     def origin(self, source: Source) -> dict[str, Any]:
-        """What is to be said of the data besides names, digests and rows of the files."""
+        """Return facts of the data for the record besides names, digests and rows of the files."""
 
     def facts_of(self, content: Content) -> TaskSpec:
         complete = dict(zip(SPLITS, self.rows, strict=True))
@@ -87,21 +90,21 @@ class Pairs(FromSource):
         return {"rows": rows, NUL: nul, **self.origin(source)}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of the larger class, and of how alike the words of the two documents are."""
+        """Return test accuracies (percent) of the majority class and of the cosine of the two documents."""
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Also by the overlap of the two documents, in percent."""
+        """Return the groups of every task, and those by the overlap of the two documents in percent."""
         overlap = Overlap(split)(split, np.arange(len(split)))
         return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 
 
 class Matching(Pairs):
-    """The pairs of Long Range Arena, new_aan_pairs.{train,eval,test}.tsv, from its archive or an unpacked folder.
+    """Pairs of Long Range Arena, new_aan_pairs.{train,eval,test}.tsv, from its archive or an unpacked folder.
 
-    A line is label, id1, id2, text1, text2, without a header; quotes are bytes like any other. A text is used as it
-    stands there: Python's notation of a byte string, b'...', with its escapes.
+    A line is label, id1, id2, text1, text2, without a header; quotes are ordinary bytes. Texts are used as they are in
+    the files: Python literals of byte strings, b'...', with their escapes.
     """
 
     name = "matching"
@@ -122,7 +125,7 @@ class Matching(Pairs):
     }
 
     def find(self, place: Place) -> Source:
-        """The first of: the archive, a folder with its three files."""
+        """Return the first of: the archive, a folder with its three files."""
         if archive := first(place, self.ARCHIVE):
             return Source(
                 name=archive.name,
@@ -149,14 +152,9 @@ class Matching(Pairs):
         )
 
     def _members(self, archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-        """Each split and its lines, of the first member of each name, wherever its folder stands; what follows the last
-        of them is not read."""
-        missing = dict(self.FILES)
-        for name, stream in readers.members(archive, lambda name: Path(name).name in missing):
-            yield missing.pop(Path(name).name), readers.stream_lines(f"{archive}: {name}", stream)
-            if not missing:
-                return
-        raise UserError(f"{archive}: no member {next(iter(missing))}, expected {', '.join(self.FILES)}")
+        """Yield each split and its lines."""
+        for name, where, stream in readers.named_members(archive, self.FILES):
+            yield self.FILES[name], readers.stream_lines(where, stream)
 
     def _count(self, archive: Path) -> dict[str, int]:
         return {split: sum(1 for _ in lines) for split, lines in self._members(archive)}
@@ -175,7 +173,7 @@ def _rows(lines: Iterable[tuple[str, bytes]]) -> Iterator[Pair]:
 
 
 def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
-    """The fields of a line of a tab-separated file."""
+    """Split a line of a tab-separated file; raise UserError unless it has `count` fields."""
     fields = line.split(b"\t")
     if len(fields) != count:
         raise UserError(f"{where}: {len(fields)} tab-separated fields, expected {count}")
@@ -183,7 +181,7 @@ def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
 
 
 def label_of(where: str, label: bytes) -> int:
-    """0 or 1, also where it is written as 0.0 or 1.0."""
+    """Parse a label 0 or 1, also written as 0.0 or 1.0; raise UserError for any other."""
     if label not in LABELS:
         shown = label[:40].decode("utf-8", errors="backslashreplace")
         raise UserError(f"{where}: label {shown!r}, expected 0 or 1")

@@ -1,9 +1,12 @@
-"""Memorisation (MAD, Poli et al. 2024, arXiv:2403.17844): a table of keys and values that never stands in the input.
+"""Memorisation: a table of keys and values that is never part of the input.
 
     k7 ? k2 ? k7 ?  ->  v7, v2 and v7 at the signs ?
 
-Every key has one value, the same in all examples of all splits; only training shows it. The answers do not stand in the
-input, so a model that looks ahead sees none of them.
+Every key has one value, the same in all examples of all splits, which only training reveals. The answers are not in the
+input, so looking ahead does not help.
+
+Source:
+    MAD, Poli et al. 2024, arXiv:2403.17844.
 """
 
 from dataclasses import dataclass
@@ -18,7 +21,12 @@ from lra.data.probes import TABLE, Draws, Examples, Probe
 
 @dataclass(kw_only=True)
 class Memorise(Probe):
-    """Half of `length` tokens are keys. Of the `vocabulary` the last token is the sign, of the rest half are keys."""
+    """Random keys, each followed by a sign.
+
+    Args:
+        length: tokens, half of them keys.
+        vocabulary: tokens; the last is the sign, half of the rest are keys.
+    """
 
     name = "memorise"
     published: ClassVar = {"length": 32, "vocabulary": 256, "sizes": (256, 1_280, 1_280)}
@@ -33,11 +41,11 @@ class Memorise(Probe):
 
     @property
     def keys(self) -> int:
-        """How many there are."""
+        """Number of keys."""
         return (self.vocabulary - 1) // 2
 
     def values(self) -> np.ndarray:
-        """That of each key, which are all different [keys]."""
+        """Return the value of each key, all different [keys]."""
         return 1 + self.keys + Draws(self.seed, TABLE).subsets(self.vocabulary - 1 - self.keys, 1, self.keys)[0]
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:

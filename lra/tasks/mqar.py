@@ -1,11 +1,14 @@
-"""MQAR, multi-query associative recall (Zoology, Arora et al. 2023, arXiv:2312.04927).
+"""MQAR, multi-query associative recall.
 
-Pairs of a key and a value come first. Then every key is asked for once, somewhere among random tokens; the answer is
-its value.
+Pairs of a key and a value come first. Then every key is queried once, somewhere among random tokens; the answer is its
+value.
 
     k1 v1 k2 v2 . . k2 . . . k1 .  ->  v2 at the second k2, v1 at the second k1
 
-The answers do not stand in the input, so a model that looks ahead sees none of them.
+The answers are not at these positions of the input, so looking ahead does not help.
+
+Source:
+    Zoology, Arora et al. 2023, arXiv:2312.04927.
 """
 
 from dataclasses import dataclass
@@ -22,10 +25,16 @@ from lra.data.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Mqar(Probe):
-    """`pairs` (a number or several, which take turns) of `vocabulary` / 2 keys and as many values, in `length` tokens.
+    """Pairs, and queries among random tokens.
 
-    A query stands at the g-th place after the pairs, of every second one, with probability ~ g^(`power` - 1), without
-    replacement: a small power asks soon, 1 anywhere.
+    A query is at the g-th of every second position after the pairs with probability ~ g^(power - 1), without
+    replacement.
+
+    Args:
+        length: tokens.
+        pairs: number of pairs, or several that alternate between examples.
+        vocabulary: tokens, half of them keys and half values.
+        power: small values ask soon; 1 anywhere.
     """
 
     name = "mqar"
@@ -55,14 +64,14 @@ class Mqar(Probe):
         return tokens, answers
 
     def _ask(self, draws: Draws, pairs: int, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Put the pairs and their queries into random tokens [n, L]."""
+        """Write the pairs and their queries into random tokens [n, L]."""
         half, rows = self.vocabulary // 2, len(tokens)
         keys = 1 + draws.subsets(half, rows, pairs)
         values = 1 + half + draws.subsets(half, rows, pairs)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         places = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
         weights = places ** (self.power - 1.0)
-        late = -np.log(draws.shares(rows, len(places))) / weights  # exponential clocks: the first to ring are drawn
+        late = -np.log(draws.shares(rows, len(places))) / weights  # exponential clocks: the earliest are drawn
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
         np.put_along_axis(tokens, queries, keys, axis=1)
         np.put_along_axis(answers, queries, values, axis=1)
@@ -71,13 +80,13 @@ class Mqar(Probe):
         return {"a value of the context at random": 100 * np.mean(1 / _asked(test)[1])}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Groups by the number of pairs, and by how far a query is from its pair."""
+        """Return groups by the number of pairs, and by the distance of a query from its pair."""
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 
 
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """How far the key of each prediction stands before it, and how many pairs its example has [m]."""
+    """Distance of each predicted key from its pair, and the number of pairs of its example [m]."""
     tokens, examples = grid(split)
     places = np.asarray(split.places)
     asked = tokens[examples, places]

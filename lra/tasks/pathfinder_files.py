@@ -1,9 +1,9 @@
 """Pathfinder from files: Long Range Arena's release, or two arrays.
 
-A folder of the release (lra_release/pathfinder32/curv_contour_length_14) holds metadata/0.npy, 1.npy and so on, which
-are text files, and the PNGs that their lines name: folder, file, number, label, and settings of the generator. The
-loaders of the S4 family (state-spaces/s4, src/dataloaders/lra.py) read the same files; who keeps their pictures as
-arrays puts images.npy, uint8 [n, W, W] or [n, W W], and labels.npy [n] into a folder.
+A folder of the release (lra_release/pathfinder32/curv_contour_length_14) has metadata/0.npy, 1.npy and so on, which are
+text files, and the PNGs that their lines name: folder, file, number, label, and settings of the generator. The loaders
+of the S4 family (state-spaces/s4, src/dataloaders/lra.py) read the same files. Alternatively a folder has images.npy,
+uint8 [n, W, W] or [n, W W], and labels.npy [n].
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 from lra.data import fingerprints
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, Source
+from lra.data.from_source import Content, Source, located
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
@@ -38,15 +38,20 @@ Part = tuple[np.ndarray, np.ndarray]
 
 
 class Data(NamedTuple):
-    """n pictures, of which `part` reads some."""
+    """n pictures; `part` reads the pictures of some rows."""
 
     n: int
     part: Callable[[np.ndarray], Part]
 
 
 class PathfinderFiles(Paths):
-    """Pictures of `window` pixels a side from a folder, in the order of its files: the first eight tenths train, one
-    validates, one tests. With `split` s4 they are divided as in the S4 family, by PyTorch's random_split with seed 42.
+    """Pictures from a folder, in the order of its files.
+
+    Args:
+        folder: as it is typed, or below the data folder.
+        window: pixels of a side.
+        split: `order` trains on the first eight tenths and validates and tests on one each; `s4` divides the files as
+            the S4 family does, by PyTorch's random_split with seed 42.
     """
 
     def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
@@ -65,34 +70,35 @@ class PathfinderFiles(Paths):
         return {"task": "pathfinder_files", "version": VERSION, **options, "raw": stamps or None}
 
     def find(self, place: Place) -> Source:
-        if all((self.folder / name).is_file() for name in ARRAYS):
-            paths = [self.folder / name for name in ARRAYS]
+        folder = located(place, str(self.folder), "folder")
+        if all((folder / name).is_file() for name in ARRAYS):
+            paths = [folder / name for name in ARRAYS]
             return Source(
-                name=str(self.folder),
+                name=str(folder),
                 paths=paths,
                 read=lambda: _arrays(*paths, self.window),
                 content=lambda: {"pictures": len(_array(paths[0]))},
             )
-        files = sorted(self.folder.glob(METADATA))
+        files = sorted(folder.glob(METADATA))
         if not files:
             raise UserError(
-                f"{self.folder}: expected a set of LRA's release, with metadata/ and imgs/, or {' and '.join(ARRAYS)}; "
+                f"{folder}: expected a set of LRA's release, with metadata/ and imgs/, or {' and '.join(ARRAYS)}; "
                 "task.folder must name it"
             )
         return Source(
-            name=str(self.folder),
-            paths=[self.folder],
+            name=str(folder),
+            paths=[folder],
             inside=(METADATA, PICTURES),
-            read=lambda: self._release(files),
+            read=lambda: self._release(folder, files),
             content=lambda: {"pictures": sum(fingerprints.counted(place, path, _count) for path in files)},
         )
 
-    def _release(self, files: list[Path]) -> Data:
+    def _release(self, folder: Path, files: list[Path]) -> Data:
         try:
             files = sorted(files, key=lambda path: int(path.stem))
         except ValueError as error:
-            raise UserError(f"{self.folder}/metadata: expected files 0.npy, 1.npy and so on ({error})") from None
-        entries = [entry for path in files for entry in _entries(self.folder, path)]
+            raise UserError(f"{folder}/metadata: expected files 0.npy, 1.npy and so on ({error})") from None
+        entries = [entry for path in files for entry in _entries(folder, path)]
         return Data(len(entries), partial(_pictures, entries, self.window))
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -108,7 +114,7 @@ class PathfinderFiles(Paths):
 
 
 def divided(n: int, split: str) -> dict[str, np.ndarray]:
-    """The rows of each split of n pictures."""
+    """Return the rows of each split of n pictures."""
     import torch
 
     order = np.arange(n)
@@ -127,7 +133,7 @@ def _count(path: Path) -> int:
 
 
 def _entries(folder: Path, path: Path) -> Iterator[Entry]:
-    """The pictures that a file of metadata names."""
+    """Yield the pictures that a metadata file names, with their labels."""
     data = path.read_bytes()
     if data.startswith(b"\x93NUMPY"):
         raise UserError(f"{path}: an array of NumPy; expected the text that LRA's release has under this name")
@@ -144,8 +150,8 @@ def _entries(folder: Path, path: Path) -> Iterator[Entry]:
             raise UserError(
                 f"{path}, line {number}: {fields[0]}/{fields[1]}: no such file in {folder}; unpack the release again"
             )
-        if picture.stat().st_size == 0 and picture.as_posix().endswith(EMPTY):
-            say(f"{picture}: empty, as in the release; it is left out")
+        if picture.stat().st_size == 0 and picture.resolve().as_posix().endswith(EMPTY):
+            say(f"{picture}: empty, as in the release; left out")
         else:
             yield picture, int(fields[LABEL])
 

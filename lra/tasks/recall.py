@@ -1,10 +1,13 @@
-"""Fuzzy and noisy in-context recall (MAD, Poli et al. 2024, arXiv:2403.17844): pairs of which keys return.
+"""Fuzzy and noisy in-context recall: pairs whose keys return.
 
-    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]  ->  the values in brackets, each from what stands before it
+    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]  ->  the values in brackets, each from the tokens before it
 
-A key that was shown has its value again, which is to be foretold; all else is not scored. The value stands in the input
-behind its key, so a model must not look ahead. The input is all of a sequence but its last token. Unlike MAD's models,
-ours train on what is scored alone, and the first pair is never noise.
+A returning key has its value again, which is predicted; nothing else is scored. The value follows its key in the input,
+so a model must be causal. The input is a sequence without its last token. Unlike in MAD, training uses the scored
+positions alone, and the first pair is never noise.
+
+Source:
+    MAD, Poli et al. 2024, arXiv:2403.17844.
 """
 
 from dataclasses import dataclass, field
@@ -21,10 +24,10 @@ from lra.data.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Recall(Probe):
-    """`length` tokens of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
+    """Base class of sequences of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
 
-    Outside of train all keys are of `key_size`. A share `noise` of the pairs are tokens of the `noise_vocabulary`.
-    Where sizes differ a sequence is filled up from the left with the last token of the vocabulary.
+    Outside of train all keys have `key_size` tokens. A share `noise` of the pairs are tokens of the `noise_vocabulary`.
+    With several sizes a sequence is padded on the left with the last token of the vocabulary.
     """
 
     causal: bool = field(default=True, init=False)
@@ -77,7 +80,7 @@ class Recall(Probe):
         return pages.examples()
 
     def _ask(self, draws: Draws, pages: "_Pages", names: np.ndarray, values: np.ndarray, fresh: np.ndarray) -> None:
-        """The last pair: one of the keys that were shown, any with equal probability, and its value."""
+        """Write the last pair: one of the shown keys, uniformly drawn, and its value."""
         rows = np.arange(len(names))
         chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)
         digits = (self.keys + 1) ** np.arange(self.key_size)
@@ -86,17 +89,17 @@ class Recall(Probe):
         pages.write(self._pair(key, values[rows, chosen]), every, every, self.key_size)
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """The tokens of a key and its value, 0 where either has no more [rows, key and value]."""
+        """Tokens of a key and its value, 0 beyond their ends [rows, key and value]."""
         return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
 
     @staticmethod
     def _motifs(draws: Draws, rows: int, kinds: int, least: int, most: int) -> np.ndarray:
-        """`least` to `most` different tokens of `kinds`, numbered from 1, and zeros behind them [rows, most]."""
+        """`least` to `most` different tokens of `kinds`, numbered from 1, followed by zeros [rows, most]."""
         sizes = least + draws.below(most - least + 1, rows)
         return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
 
     def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """A guess is as often right as the answer is one of the tokens of values so far."""
+        """Return the accuracy of guessing one of the value tokens so far."""
         tokens, examples = grid(test)
         places, labels = np.asarray(test.places), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values
@@ -110,7 +113,14 @@ class Recall(Probe):
 
 @dataclass(kw_only=True)
 class FuzzyRecall(Recall):
-    """Keys and values of several tokens."""
+    """Keys and values of several tokens.
+
+    Args:
+        length: tokens.
+        vocabulary: tokens.
+        key_size: maximum tokens of a key.
+        value_size: maximum tokens of a value.
+    """
 
     name = "fuzzy_recall"
     published: ClassVar = {
@@ -125,7 +135,7 @@ class FuzzyRecall(Recall):
     value_size: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Groups by which token of a value is asked for."""
+        """Return groups by the index of the token within its value."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)
         order = np.ones(len(places), dtype=np.int64)
@@ -137,7 +147,14 @@ class FuzzyRecall(Recall):
 
 @dataclass(kw_only=True)
 class NoisyRecall(Recall):
-    """Pairs of one token each, and noise between them."""
+    """Pairs of one token each, with noise between them.
+
+    Args:
+        length: tokens.
+        vocabulary: tokens, those of the noise included.
+        noise: share of the pairs that are noise.
+        noise_vocabulary: tokens of the noise.
+    """
 
     name = "noisy_recall"
     published: ClassVar = {
@@ -152,7 +169,7 @@ class NoisyRecall(Recall):
     noise_vocabulary: PositiveInt
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Groups by how far back the key stood last."""
+        """Return groups by the distance from the last occurrence of the key."""
         tokens, examples = grid(split)
         places = np.asarray(split.places)
         before = np.arange(tokens.shape[1]) < places[:, None]
@@ -162,14 +179,14 @@ class NoisyRecall(Recall):
 
 
 class _Pages:
-    """Sequences [rows, length] that are written from the left, each to its own end, and which of them is scored."""
+    """Sequences [rows, length] written from the left, each up to its own end, with their scored positions."""
 
     def __init__(self, rows: int, length: int, filler: int) -> None:
         self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)
         self.ends = np.zeros(rows, dtype=np.int64)
 
     def write(self, pair: np.ndarray, active: np.ndarray, repeated: np.ndarray, key_size: int) -> None:
-        """Append what is not 0 of `pair` [rows, key and value] to the `active` rows; a `repeated` value is scored."""
+        """Append nonzero tokens of `pair` [rows, key and value] to the `active` rows; `repeated` values are scored."""
         for column, token in enumerate(pair.T):
             rows = np.flatnonzero(active & (token > 0))
             self.tokens[rows, self.ends[rows]] = token[rows]
@@ -177,7 +194,7 @@ class _Pages:
             self.ends[rows] += 1
 
     def examples(self) -> Examples:
-        """Moved to the right; the answer of a place is the next token, where that is scored."""
+        """Return sequences aligned to the right; the answer at a scored position is the next token."""
         length = self.tokens.shape[1]
         source = (np.arange(length) + self.ends[:, None]) % length  # what was never written comes first
         tokens = np.take_along_axis(self.tokens, source, axis=1)

@@ -1,8 +1,11 @@
-"""Selective copy (MAD, Poli et al. 2024, arXiv:2403.17844): repeat the tokens between which blanks stand.
+"""Selective copy: repeat the tokens that are separated by blanks.
 
     a . . b . c COPY . . .  ->  a b c at the last three positions
 
-The answers do not stand in the input, so a model that looks ahead sees none of them.
+The answers are not at these positions of the input, so looking ahead does not help.
+
+Source:
+    MAD, Poli et al. 2024, arXiv:2403.17844.
 """
 
 from dataclasses import dataclass
@@ -18,9 +21,14 @@ from lra.data.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class SelectiveCopy(Probe):
-    """`tokens` of `vocabulary` - 2 kinds; the blank and the sign to copy are the last two tokens of the vocabulary.
+    """Tokens between blanks, and the copy sign.
 
-    Each blank stands before one of the tokens, any with equal probability, so that none stands behind the last.
+    Each blank precedes a uniformly drawn token, so that none follows the last.
+
+    Args:
+        length: positions.
+        tokens: tokens to copy.
+        vocabulary: tokens; the last two are the blank and the copy sign.
     """
 
     name = "selective_copy"
@@ -47,14 +55,14 @@ class SelectiveCopy(Probe):
         return tokens, answers
 
     def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """What stands once among the tokens is the right answer once."""
+        """Return the accuracy of guessing one of the tokens to copy."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
         hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Groups by the place among the tokens, and by how far back the token stands."""
+        """Return groups by the index of the token, and by its distance."""
         tokens, examples = grid(split)
         order = np.asarray(split.places) - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # the sign

@@ -1,6 +1,7 @@
-"""Text: the sentiment of IMDb reviews read byte by byte; 0 is negative, 1 is positive.
+"""Text: sentiment of IMDb reviews read byte by byte; 0 is negative, 1 is positive.
 
-Data: Maas et al. 2011, 25,000 reviews for training and 25,000 for test; as a task: Long Range Arena (Tay et al. 2021).
+Source:
+    Data: Maas et al. 2011, 25,000 reviews for training and 25,000 for test. Task: Long Range Arena (Tay et al. 2021).
 """
 
 import re
@@ -34,7 +35,7 @@ SIZE = "84 MB"
 WANTS = f"{ARCHIVE}, the folder {FOLDER}, or train and test as .jsonl[.xz] or .parquet with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
 PLACES = ("imdb/", "")  # below the data folder
-LAYOUTS = ("{}-*.parquet", "plain_text/{}-*.parquet", "imdb-{}*.arrow", "{}.jsonl.xz", "{}.jsonl")  # of a split
+LAYOUTS = ("{}-*.parquet", "plain_text/{}-*.parquet", "{}.jsonl.xz", "{}.jsonl")  # of a split
 MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/[^/]+\.txt")
 CLASSES = ("neg", "pos")
 READ_SPLITS = ("train", "test")
@@ -46,7 +47,7 @@ Examples = list[tuple[bytes, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """One review as a source gives it; `where` names it in errors."""
+    """One review of a source; `where` names it in errors."""
 
     split: str
     where: str
@@ -54,7 +55,7 @@ class Review:
     text: bytes | str
 
     def checked(self) -> tuple[bytes, int]:
-        """Text and label, after a look at both."""
+        """Return text and label, or raise UserError."""
         if self.label not in (0, 1):
             raise UserError(f"{self.where}: label {self.label!s:.80}, expected 0 (negative) or 1 (positive)")
         if isinstance(self.text, str):
@@ -66,10 +67,13 @@ class Review:
 
 @dataclass(kw_only=True)
 class Text(FromSource):
-    """Reviews cut at the right to `max_length` bytes, id = byte + 1, sorted by their bytes.
+    """Reviews as bytes, id = byte + 1, sorted by their bytes.
 
-    `validation`: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` on a tenth of
-    train, stratified and seeded. `limit`: at most this many examples of each split, for quick checks.
+    Args:
+        max_length: bytes; longer reviews are cut at the right.
+        validation: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` on a seeded
+            tenth of each class of train.
+        limit: maximum number of examples of each split, or None.
     """
 
     name = "text"
@@ -99,7 +103,7 @@ class Text(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """The first of: the original archive, its unpacked folder, columnar or JSON-lines files, the hub."""
+        """Return the first of: the original archive, its unpacked folder, parquet or JSON-lines files, the hub."""
         if archive := first(place, *(f"{folder}{ARCHIVE}" for folder in PLACES)):
             return Source(name=ARCHIVE, paths=[archive], read=lambda: _complete(str(archive), _archive_rows(archive)))
         if folder := first(place, *(f"{folder}{FOLDER}" for folder in PLACES)):
@@ -124,7 +128,7 @@ class Text(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of the larger class, and of the words of the texts as they are stored."""
+        """Return test accuracies (percent) of the majority class and of a bag of words of the stored texts."""
         train, test = splits["train"], splits["test"]
         return {
             "majority class": majority(train, test),
@@ -142,7 +146,7 @@ class Text(FromSource):
 
 
 def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples]:
-    """All examples of train and test, sorted by text and label: the same for every source of the same data."""
+    """Sort the examples of train and test by text and label, so that all sources give the same data."""
     splits: dict[str, Examples] = {split: [] for split in READ_SPLITS}
     for number, review in enumerate(reviews, start=1):
         splits[review.split].append(review.checked())
@@ -154,7 +158,7 @@ def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples
 
 
 def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
-    """The reviews of the published data set, which has all of them or is damaged."""
+    """Yield the reviews, and raise UserError unless there are as many as in the published data set."""
     counts: Counter[tuple[str, int]] = Counter()
     for review in reviews:
         counts[review.split, review.label] += 1
@@ -168,13 +172,11 @@ def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
 
 
 def _archive_rows(path: Path) -> Iterator[Review]:
-    """Every member is looked at, so that one that no official archive has is refused."""
-    for name, stream in readers.members(path, lambda name: True):
+    for name, stream in readers.members(path):
         if match := MEMBER.fullmatch(name):
             split, label = match.groups()
             where = f"{path}: {name}"
-            text = readers.contents(where, stream, readers.MAX_LINE_BYTES)
-            yield Review(split=split, where=where, label=CLASSES.index(label), text=text)
+            yield Review(split=split, where=where, label=CLASSES.index(label), text=readers.contents(where, stream))
 
 
 def _folder_rows(folder: Path) -> Iterator[Review]:
@@ -182,7 +184,7 @@ def _folder_rows(folder: Path) -> Iterator[Review]:
         for label, name in enumerate(CLASSES):
             for path in (folder / split / name).glob("*.txt"):
                 with opened(path) as file:
-                    text = readers.contents(str(path), file, readers.MAX_LINE_BYTES)
+                    text = readers.contents(str(path), file)
                 yield Review(split=split, where=str(path), label=label, text=text)
 
 

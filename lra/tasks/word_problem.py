@@ -1,11 +1,13 @@
-"""The word problem of a group (Merrill, Petty and Sabharwal 2024, arXiv:2404.08819): multiply a sequence of elements.
+"""Word problem of a group: multiply a sequence of elements.
 
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
-The product of A5 and S5, which are not solvable, cannot be had by a number of layers that is independent of the length,
-unless a layer is a true recurrence; that of a cyclic group can. A product is to be read from left to right: p q means
-first p, then q. The product of the first elements asks only for what came before, so a model that looks ahead gains
-nothing.
+No number of layers that is independent of the length computes the product in A5 and S5, which are not solvable, unless
+a layer is a true recurrence; in a cyclic group it does. p q means first p, then q. A prefix product depends on earlier
+elements alone, so looking ahead does not help.
+
+Source:
+    Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.
 """
 
 import re
@@ -26,9 +28,12 @@ MOST = 120  # elements of a group
 
 @dataclass(kw_only=True)
 class WordProblem(Probe):
-    """`length` elements at random of `group`: a3 to a5 or s3 to s5, permutations, or z2 to z120, cyclic.
+    """Random elements of a group.
 
-    `scored`: the product of each prefix, as the authors have it, or the last, which is that of all elements.
+    Args:
+        group: a3 to a5 or s3 to s5, permutations, or z2 to z120, cyclic.
+        length: elements.
+        scored: `all` for the product of each prefix, as in the paper, or `last` for that of all elements.
     """
 
     name = "word_problem"
@@ -47,7 +52,7 @@ class WordProblem(Probe):
 
     @property
     def classes(self) -> int:
-        """An answer is the number of an element, from 0."""
+        """Number of elements; an answer is the number of an element, from 0."""
         return len(self.table)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
@@ -63,17 +68,17 @@ class WordProblem(Probe):
         return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
 
     def guesses(self, task: Task) -> np.ndarray:
-        """The element itself, which is right at the first position."""
+        """Return the element itself, which is correct at the first position."""
         return self._own(task.test)
 
     def _own(self, split: PositionLabels) -> np.ndarray:
-        """The element at each place that is scored [m]."""
+        """Element at each scored position [m]."""
         tokens, examples = grid(split)
         return tokens[examples, np.asarray(split.places)].astype(np.int64) - 1
 
 
 def products(group: str) -> np.ndarray:
-    """The number of p q for every two elements [order, order]; permutations are numbered in lexicographic order."""
+    """Return the number of p q for every two elements [order, order]; permutations are in lexicographic order."""
     kind, size = group[:1], int(group[1:]) if re.fullmatch(r"[asz]\d{1,3}", group) else 0
     if not (2 <= size <= MOST if kind == "z" else 3 <= size <= 5 and kind in "as"):
         raise UserError(f"task.group={group}: expected a3 to a5, s3 to s5, or z2 to z{MOST}")
@@ -86,6 +91,6 @@ def products(group: str) -> np.ndarray:
 
 
 def _even(permutation: tuple[int, ...]) -> bool:
-    """Whether an even number of pairs stand in the wrong order."""
+    """True for a permutation with an even number of inversions."""
     size = len(permutation)
     return sum(permutation[i] > permutation[j] for i in range(size) for j in range(i + 1, size)) % 2 == 0

@@ -1,6 +1,6 @@
-"""Is a kept number what this code gives? Trains a record's run again and compares everything but times.
+"""Train a kept run again and compare everything but times.
 
-Bits are equal only with the same packages, number of threads and kind of processor, so what differs there is told, too.
+Bits are equal only with the same packages, number of threads and kind of processor; differences in these are reported.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -12,58 +12,32 @@ import yaml
 from lra.config.cell import Cell
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.errors import UserError
-from lra.core.files import parse_json
 from lra.core.paths import conf_dir
 from lra.data import Place
 from lra.records import record
-from lra.records.names import METRICS, RECEIPTS, RECORD, SWEEP, WEIGHTS
-from lra.records.run_files import RunFiles
-from lra.report.read.records import PROBES, read_record
+from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
+from lra.records.record import RunRecord
+from lra.records.runs import Run, read_kept, read_runs
 from lra.runs.build import Job, assemble
 from lra.runs.folder import run
 from lra.runs.status import completed_record
 
-RESULTS = ("status", "test", "validation", "parameters", "tokens", "config", "task")  # what a run computes
+RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
-ONCE = {"backend": "torch", "noise": 1}  # where a record does not say: before there was another
-ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: not the same twice, and no result
-
-
-@dataclass(frozen=True)
-class KeptRun:
-    """A record among the files of its results folder; `name`: the folder of its run below that."""
-
-    files: RunFiles
-    name: str
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Raises ValueError."""
-        return read_record(self.files, f"{self.name}/{RECORD}")
-
-    @property
-    def evaluations(self) -> list[dict[str, Any]]:
-        """Raises UserError."""
-        try:
-            return measurements(self.files.read(f"{self.name}/{METRICS}"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.files.shown(f'{self.name}/{METRICS}')}: not what a run measured: {error}") from None
-
-    def source(self, sha256: str) -> "KeptRun | None":
-        """The run beside it that left the weights with this digest."""
-        for path in self.files.find(RECORD):
-            other = KeptRun(self.files, Path(path).parent.as_posix())
-            if other.record.get("files", {}).get(WEIGHTS) == sha256:
-                return other
-        return None
+ONCE = {"backend": "torch", "noise": 1}  # of a record without these keys
+PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
+ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
 
 @dataclass(frozen=True)
 class RerunComparison:
-    """A run that was trained again into `folder`: the `numbers` and `conditions` that were others, each in a line.
+    """A run that was trained again into `folder`.
 
-    `noise`: why the numbers cannot be equal, where the run draws noise and that has changed since.
+    Args:
+        numbers: that differ, a line each.
+        conditions: likewise.
+        noise: why the numbers cannot be equal, if the run draws noise and its version changed.
     """
 
     folder: Path
@@ -72,42 +46,32 @@ class RerunComparison:
     noise: str | None
 
 
-def find_kept_run(path: Path) -> KeptRun:
-    """The run of a record: its folder, that below a receipts file (`FOLDER/receipts.zip/CELL/seed1`), or that which was
-    packed (`FOLDER/CELL/seed1`). Raises UserError where there is none."""
-    folder = path.parent if path.name == RECORD else path
-    if folder.name in ("", ".."):  # of the working folder
-        folder = folder.resolve()
-    roots = [root for root in folder.parents if root.is_file() or (root / SWEEP).exists() or (root / RECEIPTS).exists()]
-    if not roots and (folder / RECORD).exists():  # a run that no sweep declared
-        levels = len(_cell(read_record(RunFiles(folder), RECORD), folder).folder.parts) + 1
-        roots = [*folder.parents[levels - 1 : levels]]
-    runs = [KeptRun(RunFiles(root), folder.relative_to(root).as_posix()) for root in roots[:1]]
-    if not runs or not runs[0].files.exists(f"{runs[0].name}/{RECORD}"):
-        raise UserError(f"rerun={path}: no {RECORD} there, nor in a {RECEIPTS}; expected the folder of a run")
-    return runs[0]
+def rerun(path: Path, asked: Settings) -> RerunComparison:
+    """Train a kept run once more, below `asked.out`.
 
+    Args:
+        path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
+        asked: places, packages and the device are taken from it; nothing that decides a number.
 
-def rerun(run_kept: KeptRun, asked: Settings) -> RerunComparison:
-    """Train a kept run once more, below `asked.out`. Of `asked` only what decides no number is taken: places, packages.
-
-    Raises UserError, ValueError and OSError where it cannot be read or done, or was done there before.
+    Raises:
+        UserError, ValueError, OSError: if the run cannot be read or trained, or was trained there before.
     """
-    earlier = run_kept.record
-    job = _job(earlier, run_kept.name, _settings(run_kept, earlier, asked))
-    if job.folder.resolve() == (run_kept.files.folder / run_kept.name).resolve():
+    kept = read_kept(path)
+    kept = replace(kept, name=_name(path, kept))
+    earlier = kept.record
+    job = _job(kept, _settings(path, kept, asked))
+    if job.folder.resolve() == path.resolve():
         raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_data(job, earlier)
     if completed_record(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
-    evaluations = run_kept.evaluations  # before the training, which may be long
     run(job)
-    made = record.read(job.folder / RECORD)
-    numbers = differing(evaluations, measurements((job.folder / METRICS).read_bytes()))
-    was, now = comparable_results(earlier), comparable_results(made)
+    made = read_kept(job.folder)
+    numbers = differing(measurements(kept), measurements(made))
+    was, now = comparable_results(earlier), comparable_results(made.record)
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
-    conditions = [ONCE | each["provenance"] for each in (earlier, made)]
+    conditions = [ONCE | each.provenance.model_dump() for each in (earlier, made.record)]
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
     return RerunComparison(job.folder, numbers, told, _changed_noise(job.settings, *conditions))
 
@@ -119,32 +83,41 @@ def _changed_noise(settings: Settings, earlier: dict[str, Any], made: dict[str, 
     return f"noise in training was version {earlier['noise']}, now {made['noise']}, so its numbers cannot be equal"
 
 
-def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Settings:
-    """Those of a record's run. The weights that it began with are those of `asked.init`, or of a run that lies beside
-    it and is trained again first. Raises UserError where the record has others than such as decide numbers."""
-    identity, provenance = earlier["config"], earlier["provenance"]
+def _name(path: Path, kept: Run) -> str:
+    """Return the path of a run below its results folder; a run's folder alone does not say where that begins."""
+    if kept.name != ".":
+        return kept.name
+    folder = (path.parent if path.name == RECORD else path).absolute()
+    return Path(*folder.parts[-len(_cell(kept.record, folder).folder.parts) - 1 :]).as_posix()
+
+
+def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
+    """Return the settings of a kept run. It starts from the weights of `asked.init`, or from those of a run beside it
+    that is trained again first. Raises UserError if its configuration is not that of a run."""
+    earlier = kept.record
+    identity = earlier.config
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain")]
     lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(asked, key)))]
-    wrong = [*others, *(f"has no {key}" for key in lacking)]
-    if wrong:
-        raise UserError(f"{run_kept.files.shown(run_kept.name)}: its config {wrong[0]}; that of a run has not")
+    if wrong := [*others, *(f"has no {key}" for key in lacking)]:
+        raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
+    device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     values = {
         **{field.name: getattr(asked, field.name) for field in fields(asked)},
         **{key: value for key, value in identity.items() if key != "init"},
-        "model": asked.model | identity["model"],  # keys that came later are null, and say what was before
-        "attention": _nulls(earlier["attention"]) | identity["attention"],
-        "train": asked.train | _numbers(earlier) | {"processes": earlier.get("processes", 1)},
+        "model": asked.model | identity["model"],  # keys that are newer than the run are null
+        "attention": _nulls(earlier.attention) | identity["attention"],
+        "train": asked.train | _numbers(earlier),
         "init": None,
-        "threads": provenance["threads"],
-        "device": ("cpu" if provenance["device"] == "cpu" else "cuda") if asked.device == "auto" else asked.device,
-        "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.get("files", {})},
+        "threads": earlier.provenance.threads,
+        "device": device if asked.device == "auto" else asked.device,
+        "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.files},
     }
     settings = checked(values)
     if not identity.get("init"):
         return settings
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
     sha256 = str(identity["init"].get("sha256"))
-    folder = asked.init["folder"] if asked.init else _source(run_kept, sha256, asked)
+    folder = asked.init["folder"] if asked.init else _source(path, sha256, asked)
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(folder)})
     if settings.start.sha256 != sha256:
         raise UserError(
@@ -155,31 +128,33 @@ def _settings(run_kept: KeptRun, earlier: dict[str, Any], asked: Settings) -> Se
 
 
 def _nulls(attention: str) -> dict[str, None]:
-    """The keys that are null in our option of this name."""
+    """Return the keys that are null in our option of this name."""
     option = conf_dir() / "attention" / f"{attention}.yaml"
     values = yaml.safe_load(option.read_text()) if option.exists() else {}
-    return {key: None for key, value in values.items() if value is None}
+    return {key: None for key, value in values.items() if value is None or str(value).endswith(", null}")}
 
 
-def _source(run_kept: KeptRun, sha256: str, asked: Settings) -> Path:
-    """The folder of the run whose weights these are, trained again."""
-    source = run_kept.source(sha256)
+def _source(path: Path, sha256: str, asked: Settings) -> Path:
+    """Train the kept run again that left these weights, and return its folder."""
+    place = next((parent for parent in path.parents if parent.name == RUNS), None)
+    if place is None:  # the results folder of a run's folder
+        folder = (path.parent if path.name == RECORD else path).absolute()
+        place = folder.parents[len(Path(_name(path, read_kept(path))).parts) - 1]
+    source = next((each for each in read_runs(place) if each.record.files.get(WEIGHTS) == sha256), None)
     if source is None:
         raise UserError(
-            f"it began with the weights {sha256}, which no record beside it left; give them with init=checkpoint or "
-            "init=bert, and init.folder=..."
+            f"{path}: it began with the weights {sha256}, which no run beside it left; give them with init=checkpoint "
+            "or init=bert, and init.folder=..."
         )
-    earlier = source.record
-    job = _job(earlier, source.name, _settings(source, earlier, asked))
+    job = _job(source, _settings(path, source, asked))
     run(job)
     return job.folder
 
 
-def _cell(earlier: dict[str, Any], folder: Path) -> Cell:
-    """That of a record. The option of its task is in the path of the folder alone; one that was moved has the name of
-    the task."""
-    task = earlier["task"].split(" (")[0]
-    cell = Cell(task, *(earlier[key] for key in ("protocol", "attention", "variant", "settings")))
+def _cell(earlier: RunRecord, folder: Path) -> Cell:
+    """Return the cell of a record; the option of its task is only in the path of its folder."""
+    task = earlier.task.split(" (")[0]
+    cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     levels, names = cell.folder.parts, folder.parts[:-1]
     if names[-len(levels) :][1:] == levels[1:] and len(names) >= len(levels):
         cell = replace(cell, task=names[-len(levels)])
@@ -188,36 +163,36 @@ def _cell(earlier: dict[str, Any], folder: Path) -> Cell:
     return cell
 
 
-def _job(earlier: dict[str, Any], name: str, settings: Settings) -> Job:
-    """The run as it is trained again. Its pretraining is done again, too: not with the weights that are to be held
-    against it, which runs share in the cache."""
-    cell, system = _cell(earlier, Path(name)), assemble(settings)
+def _job(kept: Run, settings: Settings) -> Job:
+    """Return the run to train again. Its pretraining is done again, too, and not read from the cache."""
+    cell, system = _cell(kept.record, Path(kept.name)), assemble(settings)
     if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
         system = replace(system, pretraining=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
-def _refuse_other_data(job: Job, earlier: dict[str, Any]) -> None:
-    """Raises UserError, before anything is trained."""
-    expected, task = earlier["provenance"]["data_sha256"], job.system.builder.build(Place.of(job.settings))
+def _refuse_other_data(job: Job, earlier: RunRecord) -> None:
+    """Raises UserError before anything is trained."""
+    expected, task = earlier.provenance.data_sha256, job.system.builder.build(Place.of(job.settings))
     if expected is None or task.digest == expected:
         return
     fault = f"data: the run was trained on {expected} (SHA-256), found {task.digest}"
-    if earlier["task_version"] != task.version:
-        fault += f"; those are version {earlier['task_version']} of the task's data, these are version {task.version}"
+    if earlier.task_version != task.version:
+        fault += f"; those are version {earlier.task_version} of the task's data, these are version {task.version}"
     raise UserError(fault)
 
 
-def comparable_results(whole: dict[str, Any]) -> dict[str, Any]:
-    """What a record says of results; the digests are those of files that hold no times."""
-    files = {name: digest for name, digest in whole.get("files", {}).items() if name != METRICS}
-    config = {**whole["config"], "train": _numbers(whole)}
-    return {**{key: whole.get(key) for key in RESULTS}, "config": config, "files": files}
+def comparable_results(whole: RunRecord) -> dict[str, Any]:
+    """Return the results of a record, with the digests of files that hold no times."""
+    values = whole.values()
+    files = {name: digest for name, digest in whole.files.items() if name != METRICS}
+    config = {**whole.config, "train": _numbers(whole)}
+    return {**{key: values.get(key) for key in RESULTS}, "config": config, "files": files}
 
 
 def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the keys that came later than an earlier one: whether they count, numbers show."""
+    """Return a configuration without keys that an earlier one has not: numbers show whether they matter."""
     return {
         key: _known(value, earlier[key]) if isinstance(value, dict) and isinstance(earlier[key], dict) else value
         for key, value in config.items()
@@ -225,26 +200,21 @@ def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _numbers(whole: dict[str, Any]) -> dict[str, Any]:
-    """How a run trained, with what `auto` said."""
-    return {**whole["config"]["train"], **whole.get("auto", {})}
+def _numbers(whole: RunRecord) -> dict[str, Any]:
+    return {**whole.config["train"], **whole.auto}
 
 
-def measurements(lines: bytes) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`, without their seconds and probes. Raises ValueError."""
-    whole = [parse_json(line) for line in lines.splitlines()]
-    if not all(isinstance(line, dict) for line in whole):
-        raise ValueError(f"{METRICS}: expected objects, found another line")
-    return [{key: value for key, value in line.items() if key not in ASIDE} for line in whole]
+def measurements(kept: Run) -> list[dict[str, Any]]:
+    """Return the evaluations of a run without seconds and probes."""
+    return [{key: value for key, value in line.items() if key not in ASIDE} for line in kept.metrics]
 
 
 def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[str]:
-    """The first evaluation that is not the same, in one line; none where all are."""
+    """Describe the first evaluation that differs in one line; empty if none does."""
     if len(kept_lines) != len(made):
         return [f"{len(kept_lines)} evaluations then, {len(made)} now"]
     for old, new in zip(kept_lines, made, strict=True):
-        changes = record.differences(old, new)
-        if changes:
+        if changes := record.differences(old, new):
             return [f"step {old.get('step')}: {', '.join(_told(changes))}"]
     return []
 

@@ -1,76 +1,42 @@
-"""One run on several processes: every rank takes its share of each batch, and all hold the same weights.
+"""Data-parallel ranks: each process computes its share of every batch, and all hold the same weights.
 
-Rank 0 leads: it alone writes and prints. The process group is torch's own; where there is none, there is one rank, and
-the functions below do nothing. CPU tensors meet over gloo, those on an accelerator over NCCL.
+torchrun starts the ranks; without it there is one rank, and the functions below do nothing. Rank 0 alone writes and
+prints. Tensors on a CPU are reduced over gloo, those on an accelerator over NCCL.
 """
 
-import logging
-import multiprocessing
 import os
-import re
-import signal
-import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
-from multiprocessing import resource_tracker
-from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import distributed
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lra.core.errors import UserError
-from lra.core.signals import ASKING, INTERRUPTED, Paused, hand_on
-from lra.core.subprocesses import die_with_parent
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
-QUIET = (  # loggers of the launcher, which would say again what the run says itself
-    "torch.distributed.elastic",
-    "torch.distributed.elastic.agent.server.api",
-    "torch.multiprocessing.spawn",
-)
-TORCHRUN_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-SLURM_VARIABLES = (
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_TASKS_PER_NODE",
-)
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun's
 Value = TypeVar("Value")
 
 
 class Lost(RuntimeError):
-    """Another rank has died; that rank has printed its own error."""
+    """Another rank has died; it has printed its own error."""
 
 
 def started_with() -> int:
-    """How many ranks torchrun, srun or `launch` started, this one included.
-
-    Raises UserError where the environment tells how many there are, but not which of them this is.
-    """
-    for name, needed in ((TORCHRUN_VARIABLES[0], TORCHRUN_VARIABLES), (SLURM_VARIABLES[0], SLURM_VARIABLES)):
-        number = os.environ.get(name)
-        if not number:
-            continue
-        if not number.isdecimal() or int(number) < 1:
-            raise UserError(f"{name}={number}: expected the number of processes; unset it where there is only this one")
-        missing = [other for other in needed if int(number) > 1 and other not in os.environ]
-        if missing and not all(other in os.environ for other in SLURM_VARIABLES):
-            raise UserError(
-                f"{name}={number} says that this is one of {number} processes, but {', '.join(missing)} are not set: "
-                f"start with torchrun or srun, or unset {name}"
-            )
-        return int(number)
-    return 1
+    """Return the number of ranks that torchrun started. Raises UserError if its variables are incomplete."""
+    number = os.environ.get("WORLD_SIZE", "1")
+    if number == "1":
+        return 1
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing or not number.isdecimal():
+        raise UserError(
+            f"WORLD_SIZE={number}: expected a number, with {', '.join(missing or VARIABLES[1:])} set as well; start "
+            "several processes with torchrun --nproc-per-node N -m lra train ..., or unset WORLD_SIZE"
+        )
+    return int(number)
 
 
 def count() -> int:
@@ -82,24 +48,24 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes."""
+    """True for the rank that writes and prints."""
     return rank() == 0
 
 
 def local() -> tuple[int, int]:
-    """The number of this rank on its machine, and how many there are."""
+    """Return the number of this rank on its machine, and how many ranks the machine has."""
     if count() == 1:
         return 0, 1
     return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 def share(places: np.ndarray) -> np.ndarray:
-    """Those of `places` that this rank takes: every `count`-th, so that sorted ones are dealt out evenly."""
+    """Return this rank's part of `places`: every `count`-th, which balances places sorted by length."""
     return places[rank() :: count()]
 
 
 def all_reduce_sum(*values: float) -> list[float]:
-    """The sums over all ranks, the same on each, in float64."""
+    """Return the sums over all ranks, in float64."""
     if count() == 1:
         return [float(value) for value in values]
     totals = torch.tensor(values, dtype=torch.float64)
@@ -108,7 +74,7 @@ def all_reduce_sum(*values: float) -> list[float]:
 
 
 def all_reduce_min(number: int) -> int:
-    """The least number that a rank has."""
+    """Return the smallest number of any rank."""
     return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 
@@ -134,7 +100,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def first_from_any_rank(value: Value | None) -> Value | None:
-    """What the first rank that has anything has; every rank gets the same."""
+    """Return the value of the first rank whose value is not None, on every rank."""
     if count() == 1 or all_reduce_sum(value is not None) == [0]:
         return value
     values: list[Value | None] = [None] * count()
@@ -143,18 +109,18 @@ def first_from_any_rank(value: Value | None) -> Value | None:
 
 
 class Gate:
-    """The other ranks wait here until the leader trains. It is a context manager of the leader, which may not train."""
+    """Context manager at which the other ranks wait until rank 0 starts to train, or leaves without training."""
 
     def __init__(self) -> None:
         self._open = False
 
     def open(self) -> None:
-        """Called by the leader."""
+        """Let the other ranks start; called by rank 0."""
         self._open = True
         all_reduce_sum(1)
 
     def wait(self) -> bool:
-        """Called by the others; whether there is something to train."""
+        """Wait for rank 0; returns False if it has nothing to train."""
         return all_reduce_sum(0) == [1]
 
     def __enter__(self) -> "Gate":
@@ -167,12 +133,10 @@ class Gate:
 
 @contextmanager
 def joined(device: str) -> Iterator[None]:
-    """Meet the other ranks, on `device` (cpu or cuda); all but the leader are silent. Nothing where this process is
-    alone."""
+    """Join the process group of torchrun, if there is one, on `device` (cpu or cuda); only rank 0 prints."""
     if started_with() == 1:
         yield
         return
-    _from_slurm(os.environ)
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
@@ -182,119 +146,5 @@ def joined(device: str) -> Iterator[None]:
         else:
             with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
                 yield
-    finally:  # also after an exception, of which the others hear at once when they next meet
+    finally:  # also after an exception, which the others notice at their next reduction
         distributed.destroy_process_group()
-
-
-def _from_slurm(environment: dict[str, str]) -> None:
-    """torchrun's variables from those of SLURM's srun, where torchrun's are not there."""
-    if "RANK" in environment:
-        return
-    host = re.match(r"([^\[,]+)(?:\[(\d+))?", environment["SLURM_STEP_NODELIST"])
-    number = 7 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
-    on_each = re.match(r"\d+", environment["SLURM_STEP_TASKS_PER_NODE"])
-    environment |= {
-        "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": on_each[0],
-        "MASTER_ADDR": host[1] + (host[2] or ""),
-        "MASTER_PORT": str(20_000 + number % 20_000),
-    }
-
-
-def launch(processes: int, work: Callable[..., Value], *arguments: Any) -> Value:
-    """What `work(*arguments)` returns on rank 0 of so many new processes.
-
-    They end with this process, whatever ends it. A signal that asks to stop is handed on to them; they save their state
-    and return, however long that takes, and then Paused is raised. Raises RuntimeError, which names the rank, where one
-    failed or was killed.
-    """
-    for name in QUIET:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
-        multiprocessing.set_start_method("spawn", force=True)  # a worker of joblib hands on one that is only its own
-    _start_tracker()
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        signals_to_handle="",  # its handlers leave ranks 30 s to save their state, and then kill them
-        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # no folder that a process that is killed would leave
-    )
-    with _handed_on() as asked:
-        try:
-            result = elastic_launch(config, _child)(os.getpid(), work, *arguments)[0]
-        except ChildFailedError as error:
-            if not asked:
-                number, failure = error.get_first_failure()
-                how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-                raise RuntimeError(f"rank {number} of {processes} ended with {how}") from None
-        except Paused:  # asked before there was a process
-            pass
-    if asked:
-        hand_on(asked[0])
-        raise Paused.by(asked[0])
-    return result
-
-
-@contextmanager
-def _handed_on() -> Iterator[list[int]]:
-    """Hand a signal that asks to stop on to the processes that are started meanwhile; the list gets its number.
-
-    Ctrl-C has reached them by itself where it came from a terminal, and a second SIGINT stops them at once, so they are
-    told of it by SIGTERM. Where there is none yet, Paused is raised at once, and after a second SIGINT
-    KeyboardInterrupt.
-    """
-    asked: list[int] = []
-    before = multiprocessing.active_children()
-
-    def hear(number: int, _frame: FrameType | None) -> None:
-        if asked:
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
-            return
-        asked.append(number)
-        started = [child for child in multiprocessing.active_children() if child not in before]
-        if not started:
-            raise Paused.by(number)
-        for child in started:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
-
-    here = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.signal(number, hear) for number in ASKING} if here else {}
-    try:
-        yield asked
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _child(parent: int, work: Callable[..., Value], *arguments: Any) -> Value:
-    die_with_parent(parent)
-    try:
-        result = work(*arguments)
-    except KeyboardInterrupt:
-        os._exit(INTERRUPTED)  # the launcher takes it for a good end, and waits for a result for ever
-    for number in ASKING:  # what ends it now, with nothing left to do, lets the launcher wait for it for ever
-        signal.signal(number, signal.SIG_IGN)
-    return result
-
-
-def _start_tracker() -> None:
-    """Start Python's process that clears up semaphores, without a terminal: after a rank was killed it would print a
-    traceback for every semaphore that it finds."""
-    standard_error = os.dup(2)
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-        try:
-            resource_tracker.ensure_running()
-        finally:
-            os.dup2(standard_error, 2)
-            os.close(standard_error)

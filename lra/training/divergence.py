@@ -14,18 +14,28 @@ from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.training import distributed
-from lra.training.batches import micro_batches, predict
+from lra.training.batches import MicroBatch, micro_batches, predict
 from lra.training.losses import summed_loss
 
 
 class Diverged(Exception):
-    """The loss or the gradient of a step was not finite; the weights are those before it."""
+    """The loss or the gradient of a step is not finite; the weights are those before it."""
 
 
 def cause_of(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> str:
-    """Where the numbers of a step went wrong; every rank gives the same."""
+    """Describe where the numbers of a step first went wrong; the same on every rank.
+
+    Args:
+        model: with the gradients of the step.
+        split: of the examples.
+        examples: [batch_size] of the step.
+        size: of a micro-batch.
+        seed: of the run.
+        step: from 0 on.
+        precision: of the run.
+    """
     broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
     broken, largest = distributed.first_from_any_rank(broken), distributed.first_from_any_rank(largest)
     if broken is not None:
@@ -43,18 +53,36 @@ def cause_of(
 def _activations(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> tuple[str | None, str | None]:
-    """The first part of a batch with a loss that is not finite, and the first values there that are not, if there are
-    any; and the largest values of the batch.
+    """Describe the first module whose output is not finite, else the one with the largest output of the batch.
 
-    A hook at every module notes them; compiled blocks run uncompiled, since inside of these none is called.
+    Returns:
+        (the first, None) or (None, the largest); (None, None) for a rank without examples.
     """
-    sizes: dict[str, float] = {}
     largest, where = -1.0, None
+    for number, part in enumerate(micro_batches(model, split, examples, size)):
+        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        loss, outputs = _loss_and_outputs(model, part, precision)
+        not_finite = [name for name, value in outputs.items() if not math.isfinite(value)]
+        name = not_finite[0] if not_finite else max(outputs, key=outputs.__getitem__)
+        description = f"in micro-batch {number}, {name} gives values up to {outputs[name]:.3g}"
+        if not math.isfinite(loss):
+            return description, None
+        if outputs[name] > largest:
+            largest, where = outputs[name], description
+    return None, where
+
+
+def _loss_and_outputs(model: Model, part: MicroBatch, precision: Precision) -> tuple[float, dict[str, float]]:
+    """The loss, and the largest absolute value of each module's output, in the order in which they are computed.
+
+    Compiled blocks run uncompiled, since inside of these no hook is called.
+    """
+    outputs: dict[str, float] = {}
 
     def note(name: str) -> Callable:
         def hook(_module: torch.nn.Module, _inputs: tuple, output: Any) -> None:
             if isinstance(output, Tensor):
-                sizes[name] = output.abs().max().item()
+                outputs[name] = output.abs().max().item()
 
         return hook
 
@@ -62,15 +90,5 @@ def _activations(
         for name, module in model.named_modules():
             if name:
                 hooks.enter_context(module.register_forward_hook(note(name)))
-        for number, part in enumerate(micro_batches(model, split, examples, size)):
-            dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
-            sizes.clear()
-            logits, labels = predict(model, part, precision)
-            broken = [name for name, value in sizes.items() if not math.isfinite(value)]
-            name = broken[0] if broken else max(sizes, key=sizes.__getitem__)
-            told = f"in micro-batch {number}, {name} gives values up to {sizes[name]:.3g}"
-            if not summed_loss(logits, labels).isfinite():
-                return told, None
-            if sizes[name] > largest:
-                largest, where = sizes[name], told
-    return None, where
+        loss = summed_loss(*predict(model, part, precision)).item()
+    return loss, outputs

@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
-        if next(model.parameters()).is_cuda if recipe.compile is None else recipe.compile:
+        if recipe.compiles(next(model.parameters()).device.type):
             compile_blocks(model)
         self.optimizer = make_optimizer(model, recipe)
         self.step = 0

@@ -12,10 +12,7 @@ from lra.core.errors import UserError
 from lra.model.groups import Group, belongs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-AUTO = "auto"
 OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
-Examples = PositiveInt | Literal["auto"]
-"""A number, or as many as the memory takes, which a run finds out before its first step (lra.runs.micro_batch)."""
 
 
 def _times(value: str) -> str:
@@ -38,12 +35,12 @@ class GroupOverrides:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train; the keys of `train` in the configuration. `micro_batch` and `processes` only cut a batch."""
+    """How to train; the keys of `train` in the configuration. `micro_batch` only cuts a batch."""
 
     steps: PositiveInt
     batch_size: PositiveInt
-    micro_batch: Examples
-    eval_batch: Examples
+    micro_batch: PositiveInt
+    eval_batch: PositiveInt
     eval_every: PositiveInt
     lr: PositiveFloat
     warmup: PositiveInt
@@ -62,7 +59,6 @@ class Recipe:
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     groups: dict[str, dict[str, Any]] | None
     minutes: PositiveFloat | None
-    processes: PositiveInt
     compile: bool | None
     selection: Literal["last", "best_val", "best_test"]
 
@@ -83,10 +79,12 @@ class Recipe:
             raise UserError(
                 f"train.progress={self.progress:g}: expected train.patience beside it: within how many evaluations"
             )
-        if self.micro_batch != AUTO and self.micro_batch > self.batch_size:
+        if self.micro_batch > self.batch_size:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
-        if self.processes > self.batch_size:
-            raise UserError(f"train.processes={self.processes} is larger than train.batch_size={self.batch_size}")
+
+    def compiles(self, device: str) -> bool:
+        """True if blocks are compiled: where `compile` says so, and without it on CUDA."""
+        return device == "cuda" if self.compile is None else self.compile
 
     def learning_rate(self, step: int, last: int | None = None) -> float:
         """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.

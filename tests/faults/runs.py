@@ -1,6 +1,7 @@
 """Commands in children of this process, which has everything imported: a run then costs half a second."""
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -25,10 +26,11 @@ from hydra.core.global_hydra import GlobalHydra
 from support import strip_times
 
 import lra
-import lra.report.render.figures
+import lra.report.figures
 from lra.cli import train
-from lra.records import record
+from lra.records import checkpoint, record
 from lra.records.names import WEIGHTS
+from lra.runs import trainer
 
 TINY = (
     "task=listops",
@@ -53,7 +55,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
 
 def observe(record_property: Callable, fault: str, injected: str, expected: object, seen: object) -> None:
-    """A line of the table of faults (tests/faults/table.py); what is seen must be what was expected."""
+    """Assert that what is seen after a fault is what was expected, and keep both in pytest's report."""
     record_property("fault", [fault, injected, str(expected), str(seen)])
     assert seen == expected, f"{fault}: {seen}"
 
@@ -90,8 +92,29 @@ def result(out: str | Path) -> dict[str, Any]:
     return {"record": kept, "metrics": lines, "weights": weights, "files": names}
 
 
+POINTS = {
+    "step": (trainer._Observer, "on_step"),  # after a step, before its checkpoint
+    "evaluation": (trainer._Observer, "on_part"),
+    "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
+    "file renamed": (os, "replace"),  # before that
+    "checkpoint listed": (checkpoint, "_remove_others"),
+}
+ACTIONS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
+
+
+def inject(fault: str) -> None:
+    """In a child: act at the n-th passing of a point; POINT:N:ACTION, one of ACTIONS, or full: no space on the disk."""
+    if fault:
+        point, number, action = fault.split(":")
+        when(*POINTS[point], int(number), no_space if action == "full" else sending(ACTIONS[action]))()
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class Child:
-    """A command at work in a child. `inside` is called there first; `fault` is the LRA_FAULT of that process."""
+    """A command at work in a child. `inside` is called there first, and `fault` is injected."""
 
     def __init__(
         self,
@@ -106,7 +129,8 @@ class Child:
         if self.process == 0:
             code = 99
             try:
-                os.environ["LRA_FAULT"] = fault
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts with &
+                inject(fault)
                 for number, file in enumerate(self._files, start=1):
                     os.dup2(file.fileno(), number)
                 sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
@@ -238,7 +262,7 @@ def when(place: Any, name: str, number: int, act: Callable) -> Callable[[], None
 
 def without_figures() -> None:
     """For `inside`: reports without their figures, which take seconds."""
-    lra.report.render.figures.write_figures = lambda folder, sections: []
+    lra.report.figures.drawn = lambda _: {"Test result of each seed": "<svg/>"}
 
 
 def sending(*numbers: int) -> Callable:

@@ -1,7 +1,7 @@
 """Pathfinder's pictures beside those of the public generator, in the state in which its authors wrote the data.
 
     git clone https://github.com/drewlinsley/pathfinder
-    LRA_PATHFINDER=pathfinder bash scripts/oracles.sh -k public_generator -s
+    LRA_PATHFINDER=pathfinder .venv/bin/nox -s oracles -- -k public_generator -s
 
 Its present code replaces SciPy's `imresize`, with which the data were made and which turned everything into bytes, by
 Pillow's `resize`, and ends at the first picture. Here SciPy's rule for bytes is back, and nothing is written.

@@ -324,7 +324,7 @@ def test_mega(length: int, causal: bool) -> None:
 
 
 def test_the_table_of_differences() -> None:
-    """As parts of the largest value; `bash scripts/oracles.sh -s -k recurrences` shows it."""
+    """As parts of the largest value; `.venv/bin/nox -s oracles -- -s -k recurrences` shows it."""
     rows = {name: [max(part) for part in zip(*off, strict=True)] for name, off in TABLE.items() if off}
     print(f"\n{'':32}{'outputs':>10}{'gradients':>11}   77 to 257 positions, float64")
     for name, (outputs, gradients) in rows.items():

@@ -1,7 +1,9 @@
-"""AG News: the topic of a news item, its title and description; World, Sports, Business, Sci/Tech.
+"""AG News: topic of a news item from its title and description; World, Sports, Business, Sci/Tech.
 
-Data: Zhang, Zhao and LeCun 2015, 120,000 items for training and 7,600 for test. The first seven tenths of train are
-trained on and the rest validates, as SimpleTRON's authors do.
+The first seven tenths of train are trained on and the rest validates, as in SimpleTRON.
+
+Source:
+    Data: Zhang, Zhao and LeCun 2015, 120,000 items for training and 7,600 for test.
 """
 
 import hashlib
@@ -33,7 +35,7 @@ HEAD, TAIL = 128, 384
 BPE_VOCABULARY = 8_000
 BATCH = 1_000  # texts that are encoded at once
 LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
-ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"
+ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # part of the record
 
 BERT, BERT_VOCABULARY, BERT_SIZE = "google-bert/bert-base-cased", 28_996, "213 kB"
 VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
@@ -41,12 +43,17 @@ VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
 
 @dataclass(kw_only=True)
 class AgNews(FromSource):
-    """Title and description in tokens; of a longer item the first `head` and the last `tail`.
+    """Title and description in tokens.
 
-    `tokenizer`: `wordpiece` is that of bert-base-cased, its vocabulary from the file `vocab`, else from the data
-    folder, else from the hub; `bpe` is trained on the training split to `vocabulary` tokens; `auto` takes word pieces
-    where their vocabulary is at hand and never fetches it; `wordpiece_uncased` lower-cases the text first.
-    `limit`: at most this many examples of each split.
+    Args:
+        tokenizer: `wordpiece` is that of bert-base-cased, with its vocabulary from the file `vocab`, the data folder or
+            the hub; `wordpiece_uncased` lower-cases the text first; `bpe` is trained on the training split; `auto` is
+            `wordpiece` if its vocabulary is at hand, else `bpe`, and fetches nothing.
+        vocab: BERT's vocabulary file, or None.
+        vocabulary: tokens of the BPE.
+        head: tokens that are kept from the beginning of an item longer than head + tail.
+        tail: tokens that are kept from its end.
+        limit: maximum number of examples of each split, or None.
     """
 
     name = "ag_news"
@@ -66,18 +73,18 @@ class AgNews(FromSource):
         self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
 
     def _vocabulary(self, place: Place | None) -> Path | None:
-        """The file of word pieces that was named, or else is at hand."""
+        """Vocabulary file of word pieces: the one that was named, else the one in the data folder."""
         if self.vocab is not None:
             return Path(self.vocab).expanduser()
         return None if self.tokenizer == "bpe" or place is None else first(place, *VOCABULARIES)
 
     def _pieces(self, vocab: Path | None) -> bool:
-        """Whether the tokens are word pieces, given the vocabulary at hand."""
+        """True if the tokens are word pieces, given the vocabulary at hand."""
         return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and vocab is not None)
 
     @property
     def _case(self) -> dict[str, bool]:
-        """What a tokenizer that lower-cases adds to the identity of a cache."""
+        """Entry of a lower-casing tokenizer in the identity of a cache."""
         return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -125,23 +132,23 @@ class AgNews(FromSource):
     def build(self, place: Place) -> Task:
         if self.tokenizer == "auto" and not self._pieces(self._vocabulary(place)):
             say(
-                f"ag_news: no vocabulary of bert-base-cased at hand, so a BPE of {self.vocabulary} tokens; "
-                "for word pieces: task.tokenizer=wordpiece fetches it, task.vocab=FILE names it"
+                f"ag_news: no vocabulary of bert-base-cased found; using a BPE of {self.vocabulary} tokens "
+                "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE names it)"
             )
         return super().build(place)
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        every = source.read()
+        examples_by_split = source.read()
         ordered = source.name != PARTIAL
-        splits = _splits(every, ordered)
+        splits = _splits(examples_by_split, ordered)
         for split, examples in splits.items():
             splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
         self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
         tokenizer = self._tokenizer(place, self._texts["train"], staging / TOKENIZER)
         self._write(writers, splits, tokenizer, place)
         return {
-            "rows": {split: len(examples) for split, examples in every.items()},
-            NUL: sum("\0" in text for examples in every.values() for text, _ in examples),
+            "rows": {split: len(examples) for split, examples in examples_by_split.items()},
+            NUL: sum("\0" in text for examples in examples_by_split.values() for text, _ in examples),
             "order": "official" if ordered else ORDERED_BY_DIGEST,
             "tokenizer": {
                 "kind": "WordPiece" if self._pieces(self._vocabulary(place)) else "BPE",
@@ -152,7 +159,7 @@ class AgNews(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of the largest class, and of the words of the texts, before they were cut."""
+        """Return test accuracies (percent) of the majority class and of a bag of words of the uncut texts."""
         train, test = splits["train"], splits["test"]
         return {
             "majority class": majority(train, test),
@@ -160,7 +167,7 @@ class AgNews(FromSource):
         }
 
     def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
-        """The tokenizer, saved as `path`."""
+        """Load or train the tokenizer and save it as `path`."""
         vocab = self._vocabulary(place)
         if not self._pieces(vocab):
             return train_bpe(train, self.vocabulary, path)
@@ -188,7 +195,7 @@ class AgNews(FromSource):
 
 
 def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
-    """Train, validation and test; train in the order of the digests of its texts where it has no order of its own."""
+    """Cut train into train and validation; without an official order by the digests of its texts."""
     train = read["train"]
     if not ordered:
         train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
@@ -197,5 +204,5 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
 
 
 def _count(rows: int, split: str) -> str:
-    """The number of rows as names say it: 18.6k train."""
+    """Number of rows for the task's name: 18.6k train."""
     return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"

@@ -1,4 +1,4 @@
-"""Where the items of AG News may lie, and how they are read."""
+"""Sources of AG News and their readers."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -27,9 +27,9 @@ Examples = list[tuple[str, int]]
 
 
 def find(place: Place) -> Source:
-    """The first of: the official CSV files, their archive, JSON-lines or parquet files, a part of train, the hub.
+    """Return the first of: the official CSV files, their archive, JSONL or parquet files, a part of train, the hub.
 
-    `read` of it gives the examples of train and test.
+    Its `read` returns the examples of train and test.
     """
     if files := together(place, CSV_LAYOUTS):
         return _of_files(place, "the official CSV files", files)
@@ -53,7 +53,7 @@ def _of_files(place: Place, name: str, files: list[list[Path]]) -> Source:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-    """The lines of train.csv and test.csv, in whichever order they come."""
+    """Yield the split and the lines of train.csv and test.csv, in the archive's order."""
     for name, where, stream in readers.named_members(archive, [f"{split}.csv" for split in ROWS]):
         yield name.removesuffix(".csv"), readers.stream_lines(where, stream)
 
@@ -79,9 +79,12 @@ def _hub_examples(place: Place, split: str) -> Examples:
 
 
 def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
-    """Read the official files: class index (1 to 4), title, description; quotes inside a field are doubled.
+    """Parse lines of the official files: class index (1 to 4), title, description; quotes inside a field are doubled.
 
-    A row is a line, for line ends are written as backslash and n. Backslashes stay as they are.
+    Every line is a row, since line ends are written as backslash and n. Backslashes are kept.
+
+    Raises:
+        UserError: a line is malformed.
     """
     examples = []
     for where, line in lines:

@@ -2,7 +2,8 @@
 
     [MAX 4 3 [MIN 2 3 ] 1 0 ]  ->  4
 
-Expressions are made by `listops_trees`, or read from the files of Long Range Arena (Tay et al. 2021).
+Source:
+    Long Range Arena (Tay et al. 2021), after Nangia and Bowman 2018.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from lra.core.errors import UserError
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, of_splits
+from lra.data.from_source import Content, FromSource, Source, located, of_splits
 from lra.data.generated import Generated
 from lra.data.groups import Group, by_value
 from lra.data.writer import Writer
@@ -28,7 +29,7 @@ from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
 VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
 VOCABULARY = len(WORDS) + 2
 
-# What makes the data LRA's: only then the task may be called by its published name.
+# Options of LRA; other data do not get the published name.
 PUBLISHED = {
     "train_size": 96_000,
     "val_size": 2_000,
@@ -42,10 +43,10 @@ CHECKED_LABELS = 1_000
 
 
 class Expressions(FromSource):
-    """What is known of expressions, wherever they come from."""
+    """Base class of generated expressions and of those from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Also by the operator at the root, and by depth: the levels of the tree, digits included."""
+        """Return the groups of every task, and those by root operator and by depth (levels, digits included)."""
         return {
             "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
@@ -53,11 +54,11 @@ class Expressions(FromSource):
         }
 
     def guesses(self, task: Task) -> np.ndarray:
-        """The most frequent class in train of each root operator."""
+        """Return the most frequent class in train of each root operator."""
         return by_start(task.train, task.test, 1)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of answers that need no reading: fitted on train, read off on test."""
+        """Return test accuracies (percent) of the majority class overall and by the first one or three tokens."""
         train, test = splits["train"], splits["test"]
         starts = {"root operator": 1, "first three tokens": 3}
         return {"majority class": majority(train, test)} | {
@@ -67,9 +68,13 @@ class Expressions(FromSource):
 
 @dataclass(kw_only=True)
 class ListOps(Generated, Expressions):
-    """Generated expressions with `min_length` < length < `max_length`, all different, split in order.
+    """Generated expressions, all different, split in order; with the options of `standard` they are named `title`.
 
-    With the options of `standard` they have the `title` alone.
+    Args:
+        min_length: exclusive lower bound of the length in tokens.
+        max_length: exclusive upper bound.
+        max_depth: levels of the tree.
+        max_args: arguments of an operator.
     """
 
     name = title = "listops"
@@ -122,7 +127,7 @@ class ListOps(Generated, Expressions):
 
 
 class ListOpsShort(ListOps):
-    """The same expressions, as short and shallow as small models learn them; a task of its own."""
+    """Expressions short and shallow enough for small models."""
 
     title = "listops_short"
     standard: ClassVar = {
@@ -137,7 +142,12 @@ class ListOpsShort(ListOps):
 
 
 class ListOpsFiles(Expressions):
-    """Expressions from a folder of LRA's files basic_{train,val,test}.tsv; every label is recomputed."""
+    """Expressions from LRA's files basic_{train,val,test}.tsv; every label is recomputed.
+
+    Args:
+        folder: as it is typed, or below the data folder.
+        max_length: tokens of an expression.
+    """
 
     def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
         self.folder = Path(folder).expanduser()
@@ -157,13 +167,14 @@ class ListOpsFiles(Expressions):
         }
 
     def find(self, place: Place) -> Source:
-        files = {split: self.folder / f"basic_{split}.tsv" for split in SPLITS}
+        folder = located(place, str(self.folder), "folder")
+        files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
         for path in files.values():
             if not path.is_file():
                 raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
         return of_splits(
             place,
-            str(self.folder),
+            str(folder),
             {split: [path] for split, path in files.items()},
             lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
             count=rows,
@@ -181,7 +192,7 @@ def _facts(name: str, max_length: int) -> TaskSpec:
 
 
 def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, seed: int) -> None:
-    """Compare a sample of labels with `evaluate`; a difference is our fault, not the user's."""
+    """Compare a sample of labels with `evaluate`; a difference is a bug, so it raises AssertionError."""
     size = min(CHECKED_LABELS, len(labels))
     for row in streams.generator(seed, "check").choice(len(labels), size=size, replace=False):
         expected = evaluate(words(tokens[offsets[row] : offsets[row + 1]]))
@@ -190,8 +201,10 @@ def check_labels(tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray, se
 
 
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
-    """The most frequent class of train among expressions with the same first `count` tokens, for each of test [n];
-    where there is none, with one token less, and so on; 0 for a root never seen."""
+    """Return the most frequent class of train given the first `count` tokens, for each expression of test [n].
+
+    Unseen beginnings are shortened by a token at a time; the answer for an unseen root is 0.
+    """
     train_starts = _starts(train, count)
     counts = np.bincount(train_starts * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
     test_starts = _starts(test, count)
@@ -203,7 +216,7 @@ def by_start(train: Split, test: Split, count: int) -> np.ndarray:
 
 
 def _starts(split: Split, count: int) -> np.ndarray:
-    """A number for the first tokens of each expression [n]; beyond its end they count as 0."""
+    """Number of the first tokens of each expression [n]; tokens beyond its end count as 0."""
     places = split.offsets[split.index][:, None] + np.arange(count)
     inside = places < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(places, len(split.tokens) - 1)], 0).astype(np.int64)
@@ -211,7 +224,7 @@ def _starts(split: Split, count: int) -> np.ndarray:
 
 
 def depths(split: Split) -> np.ndarray:
-    """Levels of the tree of each expression [n], digits included: a digit alone has one."""
+    """Return the levels of the tree of each expression [n], digits included: a digit alone has one."""
     steps = np.zeros(VOCABULARY, dtype=np.int8)
     steps[[IDS[word] for word in OPERATORS]] = 1
     steps[IDS[CLOSE]] = -1

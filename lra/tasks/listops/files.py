@@ -1,4 +1,4 @@
-"""The files of Long Range Arena's ListOps: read, checked by an evaluator of their own, and written."""
+"""Reader and writer of Long Range Arena's ListOps files, with an evaluator independent of the generator."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,9 +14,10 @@ from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS
 
 
 def evaluate(words: Iterable[str]) -> int:
-    """The value of an expression given as words without parentheses; independent of the generator.
+    """Return the value of an expression given as words without parentheses.
 
-    Raises ValueError for a word that is none and for a tree that is not balanced.
+    Raises:
+        ValueError: a word is unknown, or the tree is not balanced.
     """
     stack: list[list] = [["", []]]
     for position, word in enumerate(words, start=1):
@@ -52,12 +53,12 @@ def _value(operator: str, operands: list[int]) -> int:
 
 
 def words(tokens: np.ndarray) -> list[str]:
-    """The words of token ids."""
+    """Return the words of token ids."""
     return [WORDS[token - 1] for token in tokens]
 
 
 def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
-    """Labels and token ids of a `Source<TAB>Target` file of LRA: parentheses are dropped, every label is recomputed."""
+    """Yield labels and token ids of a `Source<TAB>Target` file of LRA; parentheses are dropped, labels recomputed."""
     size, read, number = path.stat().st_size, 0, 0
     for number, (where, raw) in enumerate(readers.lines(path), start=1):
         read += len(raw) + 1
@@ -77,7 +78,7 @@ def read_tsv(path: Path, max_length: int, progress: Progress) -> Iterator[tuple[
 
 
 def rows(path: Path) -> int:
-    """The expressions in a file of LRA, whose first line is a header."""
+    """Number of expressions in a file of LRA, whose first line is a header."""
     return readers.count(path) - 1
 
 
@@ -98,7 +99,7 @@ def _parse(fields: list[str], where: str, max_length: int) -> tuple[int, np.ndar
 
 
 def export(task: Task, folder: Path) -> list[Path]:
-    """Write LRA's files basic_{train,val,test}.tsv, left-nested pairs in parentheses."""
+    """Write LRA's files basic_{train,val,test}.tsv, left-nested pairs in parentheses, and return their paths."""
     paths = []
     for split in SPLITS:
         data: Split = getattr(task, split)
@@ -112,7 +113,7 @@ def export(task: Task, folder: Path) -> list[Path]:
 
 
 def nested(expression: list[str]) -> str:
-    """LRA's serialisation: every argument and every close wraps what stands before it in a pair.
+    """Serialise as LRA: every argument and every close wraps the words before it in a pair.
 
     An operator with a arguments is preceded by a + 1 opening parentheses, one for each argument and its close.
     """

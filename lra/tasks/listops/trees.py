@@ -1,8 +1,8 @@
-"""Random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
+"""Generator of random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
 
-A node at depth 1 to 9 is an operator with probability 1/4, else a digit; operators have 2 to 10 arguments; at
-depth 10 all are digits. LRA's generator is recursive and unseeded. This one draws a whole level of many trees
-at once, from raw Philox bits and with integer arithmetic only, so a seed gives the same bytes on every machine.
+A node at depth 1 to 9 is an operator with probability 1/4, else a digit; operators have 2 to 10 arguments; at depth 10
+all are digits. LRA's generator is recursive and unseeded. This one draws a whole level of many trees at once, from raw
+Philox bits and with integer arithmetic only, so that a seed gives the same bytes on every machine.
 """
 
 import hashlib
@@ -34,10 +34,23 @@ def generate(
     workers: int,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`total` different expressions: tokens [sum of lengths] uint8, offsets [total + 1] int64, labels [total].
+    """Generate different expressions.
 
-    Chunk c of candidates is a pure function of (seed, c) and chunks are taken in order, so the number of
-    worker processes changes nothing.
+    Chunk c of candidates is a pure function of (seed, c), and chunks are taken in order, so that the number of worker
+    processes changes nothing.
+
+    Args:
+        total: number of expressions.
+        min_length: see `ListOps`; likewise max_length, max_depth and max_args.
+        seed: of the data.
+        workers: processes.
+        progress: called with (expressions done, total).
+
+    Returns:
+        Tokens [sum of lengths] uint8, offsets [total + 1] int64, labels [total].
+
+    Raises:
+        UserError: there are too few different expressions within the bounds.
     """
     seen: set[bytes] = set()
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -69,7 +82,7 @@ Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]
 
 
 def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: int, max_args: int) -> Chunk:
-    """The kept trees of candidate chunk `index`: tokens, lengths, labels, and a digest of each expression.
+    """Return tokens, lengths, labels and digests of the kept trees of candidate chunk `index`.
 
     A bare digit is never long enough, so every root is an operator.
     """
@@ -92,10 +105,10 @@ Level = tuple[np.ndarray, np.ndarray]
 
 
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
-    """Draw the trees level by level, giving up on those that grow too long; keep those of the right length.
+    """Draw the trees level by level, dropping those that grow too long, and keep those of the right length.
 
-    One 64-bit word decides a node: bits 0-1 whether it is an operator, bits 2-3 which, and the upper half,
-    scaled to the range by a product, its digit or its number of arguments (bias below 3e-9).
+    One 64-bit word decides a node: bits 0-1 whether it is an operator, bits 2-3 which, and the upper half, scaled to
+    the range by a product, its digit or its number of arguments (bias below 3e-9).
     """
     trees = np.arange(TREES_PER_CHUNK)
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
@@ -116,7 +129,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         drawn.append((trees, symbol, arguments))
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
-        alive = lengths + pending < max_length  # before children are counted out: they may be any number
+        alive = lengths + pending < max_length  # before children are allocated: there may be any number
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
         lengths[lengths + pending >= max_length] = max_length
     keep = (lengths > min_length) & (lengths < max_length)
@@ -124,7 +137,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
 
 
 def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """From the leaves to the roots: the length and the value of every node, level by level."""
+    """Compute length and value of every node from the leaves to the roots, level by level."""
     sizes: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for symbol, arguments in reversed(levels):
@@ -141,7 +154,7 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """The value of each operator on its run of operands; a median that ends in .5 is truncated."""
+    """Apply each operator to its run of operands; a median that ends in .5 is truncated."""
     counts = np.bincount(
         np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)
     ).reshape(-1, 10)
@@ -160,7 +173,7 @@ def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, argum
 
 
 def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
-    """From the roots to the leaves: write each node's word at its place, operators also their close."""
+    """Write each node's word at its place from the roots to the leaves, operators also their close."""
     tokens = np.empty(sizes[0].sum(), dtype=np.uint8)
     places = np.cumsum(sizes[0]) - sizes[0]
     for depth, (symbol, arguments) in enumerate(levels):

@@ -1,8 +1,10 @@
-"""Pathfinder: are the two markers on one path? Pictures of two long snakes of paddles among short ones, read pixel by
-pixel; 2 classes.
+"""Pathfinder: are the two markers on one path? Pictures of two long snakes of paddles among short ones; 2 classes.
 
-Linsley et al. 2018 (arXiv:1805.08315), drawn after the generator of Kim et al. 2020; as a task: Long Range Arena (Tay
-et al. 2021), with 32 pixels a side, and 128 as Path-X. The public generator has no seed; this one has.
+The public generator has no seed; this one has.
+
+Source:
+    Linsley et al. 2018 (arXiv:1805.08315); generator of Kim et al. 2020. Task: Long Range Arena (Tay et al. 2021),
+    with 32 pixels a side, and 128 as Path-X.
 """
 
 from collections.abc import Iterator
@@ -25,12 +27,12 @@ from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
 
 VERSION = 1
-GENERATED = 3  # of pictures with the generator's accidents; 1 and 2 had not all those of its floating point
+GENERATED = 3  # version of unmended pictures; 1 and 2 lacked some of the generator's rounding
 GREYS = 256
-KNOWN = ("marker distance", "distractors placed", "path length")  # of each picture, in pixels or snakes
+KNOWN = ("marker distance", "distractors placed", "path length")  # attributes, in pixels or snakes
 
-# What makes the data those of a published name, by the pixels of a side: LRA's settings of the generator
-# (lra_benchmarks/data/pathfinder.py); what is not said there is the generator's own (snakes2_wrapper.py).
+# Options of the published data: LRA's settings of the generator
+# (lra_benchmarks/data/pathfinder.py), else the generator's own (snakes2_wrapper.py).
 COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
 SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -50,10 +52,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 class Paths(FromSource):
-    """What is known of such pictures, wherever they come from."""
+    """Base class of generated pictures and of those from files."""
 
     def groups(self, split: Pictures) -> dict[str, Group]:
-        """Also by what is known of the pictures that were drawn here."""
+        """Return the groups of every task and, for generated pictures, those by KNOWN."""
         groups = super().groups(split)
         if isinstance(split, Pictures) and split.known is not None:
             distance, placed, path = split.known.reshape(len(split), len(KNOWN)).T
@@ -65,11 +67,11 @@ class Paths(FromSource):
         return sheet(task.train.grey(rows), task.train.labels[rows])
 
     def guesses(self, task: Task) -> np.ndarray | None:
-        """The most frequent label in train for each distance of the markers."""
+        """Return the most frequent label in train for each distance of the markers."""
         return None if task.train.known is None else by_distance(task.train, task.test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Test accuracy (percent) of answers that follow no path."""
+        """Return test accuracies (percent) of the majority class, the marker distance and `picture_baselines`."""
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
         if train.known is not None:
@@ -79,10 +81,9 @@ class Paths(FromSource):
 
 @dataclass(kw_only=True)
 class Pathfinder(Design, Generated, Paths):
-    """Pictures of `window` pixels a side, split in order. With the options of LRA they have their published name; the
-    options are those of the public generator, contrasts in percent.
+    """Generated pictures, split in order; with the options of LRA they have the published name.
 
-    `mended`: without that generator's accidents, see `Design`.
+    The options are those of `Design`.
     """
 
     name = "pathfinder"
@@ -95,7 +96,7 @@ class Pathfinder(Design, Generated, Paths):
 
     @property
     def design(self) -> Design:
-        """The options of a picture, alone."""
+        """Options of a picture, without sizes and seed."""
         return Design(**self.options)
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -110,7 +111,7 @@ class Pathfinder(Design, Generated, Paths):
         return facts_of_pictures(titled(base, notes), self.window, VERSION if self.mended else GENERATED)
 
     def generated(self, place: Place) -> Iterator[Images]:
-        """Block by block."""
+        """Yield blocks of images."""
         total = sum(self.sizes.values())
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
         for number, images in enumerate(in_order(block, calls, place.workers), start=1):
@@ -131,12 +132,13 @@ class Pathfinder(Design, Generated, Paths):
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Pictures [n, W, W] uint8, with their labels [n] and what else is known of them [n, p]."""
+    """Write pictures [n, W, W] uint8 with labels [n] and KNOWN attributes [n, p]."""
     if len(pixels):
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
 
 def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:
+    """Return the facts of a task with pictures of `window` pixels a side."""
     return TaskSpec(
         name=name,
         version=version,
@@ -153,8 +155,7 @@ def _said(value: Any) -> str:
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
-    """The more frequent label of train at the distance of the markers, for each picture of test [n]; 0 for a distance
-    never seen."""
+    """Return the more frequent label of train at the marker distance of each picture of test [n]; 0 if unseen."""
     near, far = (split.known.reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)

@@ -1,6 +1,6 @@
-"""Boards on which Pathfinder's snakes grow: which pixels are taken, of many images at once.
+"""Occupancy masks on which Pathfinder's snakes grow, for many images at once.
 
-Legend: n images, S paddles of a snake, P pixels of a stamp's side; places are (row, column), turns number the
+Legend: n images, S paddles of a snake, P pixels of a stamp's side; places are (row, column), turns index the
 directions of `Paddles`.
 """
 
@@ -16,7 +16,7 @@ FREE = 76  # a mask of at most so much of 255 leaves a place free: 0.3
 
 
 class Snakes(NamedTuple):
-    """A snake in each of n images: where its paddles begin [n, S, 2], their turns [n, S], the last pivot [n, 2]."""
+    """One snake in each of n images: beginnings of paddles [n, S, 2], their turns [n, S], the last pivot [n, 2]."""
 
     places: np.ndarray
     turns: np.ndarray
@@ -26,7 +26,7 @@ class Snakes(NamedTuple):
         return Snakes(*(part[rows] for part in self))
 
     def longer(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
-        """Those of `rows`, with another paddle each."""
+        """Return the snakes of `rows` with another paddle each."""
         return Snakes(
             np.concatenate([self.places[rows], places[:, None]], axis=1),
             np.concatenate([self.turns[rows], turns[:, None]], axis=1),
@@ -36,8 +36,10 @@ class Snakes(NamedTuple):
 
 @dataclass(frozen=True)
 class Board:
-    """The masks of n images, with a rim so that a paddle at an edge needs no care, and the same dilated, where the rim
-    is full."""
+    """Masks of n images with a rim, so that paddles at an edge need no special case, and the same masks dilated.
+
+    The rim of the dilated masks is full.
+    """
 
     window: int
     style: Paddles
@@ -48,27 +50,28 @@ class Board:
         return len(self.mask)
 
     def at(self, rows: np.ndarray) -> "Board":
-        """A copy of some images."""
+        """Return a copy of some images."""
         return Board(self.window, self.style, self.mask[rows], self.near[rows])
 
     def put(self, rows: np.ndarray, board: "Board") -> None:
+        """Replace the masks of some images."""
         self.mask[rows], self.near[rows] = board.mask, board.near
 
     def within(self, places: np.ndarray) -> np.ndarray:
-        """Whether places [..., 2] lie in the window."""
+        """True where places [..., 2] are inside the window."""
         return ((places >= 0) & (places < self.window)).all(axis=-1)
 
     def free(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Whether nothing is at places [..., 2] of images `rows` [...]."""
+        """True where places [..., 2] of images `rows` [...] are free."""
         return self.mask[rows, places[..., 0] + self.style.rim, places[..., 1] + self.style.rim] <= FREE
 
     def touches(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        """Whether paddles [n], one an image, touch what is there."""
+        """True where paddles [n], one per image, touch the mask."""
         patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, places)
         return (patches[where] > self.style.room[turns]).any(axis=(1, 2))
 
     def add(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> None:
-        """Paddles [n], one an image."""
+        """Add paddles [n], one per image."""
         lay(self.mask, self.style.rim, self.style.mask[turns], rows, places)
         lay(self.near, self.style.rim, self.style.near[turns], rows, places)
 
@@ -76,7 +79,7 @@ class Board:
 def _around(
     pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """All patches as large as a stamp, and the indices of those around `places` [n, 2]."""
+    """All patches of a stamp's size, and the indices of those around `places` [n, 2]."""
     size = stamps.shape[-1]
     corners = places + (rim - size // 2)
     patches = sliding_window_view(pictures, (size, size), axis=(1, 2), writeable=True)
@@ -84,13 +87,13 @@ def _around(
 
 
 def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
-    """Lay a stamp [n, P, P] around a place [n, 2] of pictures with a rim, one a picture; the larger value stays."""
+    """Take the maximum of pictures with a rim and stamps [n, P, P] around places [n, 2], one per picture, in place."""
     patches, where = _around(pictures, rim, stamps, rows, places)
     patches[where] = np.maximum(patches[where], stamps)
 
 
 def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
-    """Boards with nothing but a frame of `padding` pixels."""
+    """Return n boards with only a frame of `padding` pixels."""
     side = window + 2 * style.rim
     far = np.maximum.outer(*[np.abs(2 * np.arange(side) - side + 1)] * 2)  # from the middle, in half pixels
     inner = window - 2 * padding
@@ -100,4 +103,5 @@ def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
 
 
 def joined(snakes: "tuple[Snakes, ...] | list[Snakes]") -> Snakes:
+    """Concatenate snakes of several sets of images."""
     return Snakes(*(np.concatenate(parts) for parts in zip(*snakes, strict=True)))

@@ -1,14 +1,13 @@
-"""Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or on both.
+"""Generator of Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or on both.
 
-After the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder), which draws one image after the other.
-Here the images of a block grow in lockstep: each step is taken by all of them at once. A block is a function of
-(seed, block) alone, of raw Philox bits and of numbers that every machine rounds alike, so a seed gives the same bytes
-on every machine.
+The public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder) draws one image after the other. Here the
+images of a block grow in lockstep. A block is a function of (seed, block) alone, computed from raw Philox bits and
+numbers that every machine rounds alike, so that a seed gives the same bytes on every machine.
 
-A pair of snakes that meets a dead end is given up, and another is begun. All pairs take equally many steps, so a block
-begins many at once and keeps those that arrive.
+A pair of snakes at a dead end is dropped, and another is started. All pairs take equally many steps, so a block starts
+many at once and keeps those that are completed.
 
-Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column), turns number the directions of
+Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column), turns index the directions of
 `Paddles`.
 """
 
@@ -35,11 +34,25 @@ FRUITLESS = 1 << 15  # pairs given up one after the other
 
 @dataclass(kw_only=True)
 class Design:
-    """What decides an image: pixels, numbers of paddles, and contrasts in percent.
+    """Options of an image: those of the public generator.
 
-    `mended`: without the generator's accidents. The first paddle has any direction; the second snake does not begin on
-    the first; no paddle is missing from the mask; distractors have the contrast of the snakes; a snake goes on in the
-    same way at every edge; greys and places are rounded from exact values.
+    Args:
+        window: pixels of a side.
+        padding: pixels at the edges that stay free.
+        seed_distance: pixels between the first paddles of the two snakes.
+        paddle_length: pixels.
+        paddle_thickness: pixels, a multiple of 0.5.
+        paddle_margins: pixels of free space around a paddle, one of these for each picture.
+        continuity: straightness of snakes.
+        marker_radius: pixels.
+        contour_length: paddles of a snake.
+        distractors: short snakes to place, if there is room.
+        distractor_length: paddles of a distractor.
+        contrast: percent, of the snakes.
+        distractor_contrast: percent.
+        mended: without the generator's artefacts: the first paddle has any direction; the second snake does not begin
+            on the first; no paddle is missing from the mask; distractors have the contrast of the snakes; all edges are
+            alike; greys and places are rounded from exact values.
     """
 
     window: PositiveInt
@@ -59,7 +72,7 @@ class Design:
 
     @property
     def contrasts(self) -> tuple[int, int]:
-        """The contrasts of the two snakes and of the distractors."""
+        """Contrasts of the two snakes and of the distractors."""
         return self.contrast, self.contrast if self.mended else self.distractor_contrast
 
     def paddles(self, margin: int) -> Paddles:
@@ -68,9 +81,11 @@ class Design:
 
 
 class Images(NamedTuple):
-    """pixels [n, W, W] uint8; labels [n]: 1 where both markers are on one snake; what else is known [n, 3]: the
-    distance of the markers, the distractors placed, and the length of the snake under the first marker; and meet [n]:
-    whether both snakes end on one pixel, where the label is a coin.
+    """Images of a block.
+
+    `pixels` [n, W, W] uint8; `labels` [n], 1 for both markers on one snake; `known` [n, 3]: distance of the markers,
+    distractors placed, and length of the snake under the first marker; `meet` [n]: both snakes end on one pixel, which
+    makes the label a coin toss.
     """
 
     pixels: np.ndarray
@@ -80,7 +95,7 @@ class Images(NamedTuple):
 
 
 def block(index: int, seed: int, design: Design) -> Images:
-    """The BLOCK images of this index."""
+    """Return the BLOCK images of this index."""
     draws = Draws(seed, index)
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
@@ -96,8 +111,7 @@ def block(index: int, seed: int, design: Design) -> Images:
 def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pixels, what is known, and whether both snakes meet, of images with these labels, whose first marker is on the
-    snake of this number [n]."""
+    """Pixels, attributes and `meet` of images with these labels; `origins` [n] index the snake of the first marker."""
     style, rows = design.paddles(margin), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
@@ -121,7 +135,7 @@ def _drawn(
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
-    """The lengths of steps [..., 2], in 256ths of a pixel: whole numbers, whose sums no machine rounds otherwise."""
+    """Lengths of steps [..., 2] in 256ths of a pixel: whole numbers, so that sums do not depend on the machine."""
     return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
 
 
@@ -148,7 +162,7 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
 
 
 def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
-    """The boards on which a pair arrived, of one begun on each."""
+    """Start a pair on each board, and return the boards on which it was completed."""
     rows, pair = _seeds(draws, design, board)
     for _ in range(design.contour_length - 1):
         for number in range(2):
@@ -160,10 +174,10 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
-    """The first paddles of two snakes, and the images [n] where both find room.
+    """First paddles of two snakes, and the images [n] with room for both.
 
-    The generator wants all that it looks at for the first paddle, not only its beginning, in the middle of the window:
-    few directions fit there.
+    The generator requires all pixels that it checks for the first paddle in the middle of the window, so that few
+    directions fit.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance
@@ -190,9 +204,9 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
 
 
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
-    """Another paddle for each snake: which of them found room for it, and these snakes.
+    """Add a paddle to each snake, and return the indices with room for it and their snakes.
 
-    A paddle enters the mask one step late, when the next one is placed: else that would touch it.
+    A paddle enters the mask one step late, when the next one is placed, which would touch it otherwise.
     """
     style, rim = board.style, board.style.rim
     pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)
@@ -211,7 +225,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
 
 
 def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
-    """A short snake on as many boards as have room for one: the boards, and their snakes."""
+    """Add a short snake to each board with room for one, and return the boards and their snakes."""
     missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
@@ -232,9 +246,9 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
 
 
 def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, Snakes]:
-    """First paddles [n] of these directions at a free place, where there is one: which of them, and the paddles.
+    """First paddles [n] of these directions at a free place: the indices that have one, and the paddles.
 
-    A few guesses find one of many free places; where they fail, all places are looked at.
+    A few guesses find one of many free places; if they fail, all places are tried.
     """
     guesses = draws.below(board.window, len(rows), GUESSES, 2)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
@@ -255,8 +269,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
 
 
 def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Whether first paddles [n] have room at their places: the pixels are looked at one after the other, and only
-    where all before were free."""
+    """True for first paddles [n] with room at their places; pixels are checked in turn, while all before were free."""
     style = board.style
     fits = board.within(style.walked(style.head, turns, places)) & board.within(
         style.walked(style.first, turns, places)

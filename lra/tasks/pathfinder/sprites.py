@@ -1,8 +1,8 @@
-"""What Pathfinder's paddles and markers look like: small images for every direction, made once.
+"""Sprites of Pathfinder's paddles and markers for every direction, computed once.
 
-After the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), at its time with
-SciPy's `imresize`: everything is drawn at twice the size and made smaller by a Lanczos filter in fixed point. Sines are
-rounded to 30 bits before anything is compared with a whole number, so that every machine finds the same pixels.
+As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018) with SciPy's former
+`imresize`, everything is drawn at twice the size and reduced by a Lanczos filter in fixed point. Sines are rounded to
+30 bits before they are compared with a whole number, so that every machine finds the same pixels.
 
 Legend: M margins, A directions (360 whole degrees of a first paddle, then the K of a further one), P pixels of a side.
 """
@@ -23,7 +23,7 @@ TOUCH = 459  # the sum of two masks that touch: 1.8 x 255
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
-    """Sine and cosine [n, 2] in units of 1 / ONE: the displacements of rows and of columns."""
+    """Sine and cosine [n, 2] in units of 1 / ONE: displacements of rows and columns."""
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 
@@ -31,50 +31,54 @@ ROUNDED_TWICE = [60, 300]  # 120 degrees either way: in floating point their cos
 
 
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
-    """The displacements [n, 2] of a walk of `distance` pixels, rounded up."""
+    """Displacements [n, 2] of a walk of `distance` pixels, rounded up."""
     return -((-distance * directions) // ONE)
 
 
 def paces(distance: int, angles: np.ndarray, *, exact: bool) -> np.ndarray:
-    """The displacements [n, 2, 1] of walks of `distance` pixels. Not exact: in floating point, as the generator."""
+    """Displacements [n, 2, 1] of walks of `distance` pixels; in floating point, as in the generator, unless exact."""
     if exact:
         return distance * sines(angles)[:, :, None] / ONE
     return distance * np.array([[[sin(angle)], [cos(angle)]] for angle in angles.tolist()])
 
 
 def walks(distance: int, angles: np.ndarray, places: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Where walks of `distance` pixels end, rounded up [n, 2, P], from rows and from columns `places` [n or 1, 2 or 1,
-    P]. In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are a little more than zero, which counts where a
-    place is near zero: at the upper and at the left edge such a walk ends a pixel further inside."""
+    """Ends of walks of `distance` pixels from `places` [n or 1, 2 or 1, P], rounded up [n, 2, P].
+
+    In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are slightly above zero: at the upper and the left
+    edge such a walk ends a pixel further inside.
+    """
     return np.ceil(places + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def seconds(distance: int, places: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Where the second of two snakes begins [360, 2, P], `distance` pixels from rows and from columns `places` [P],
-    rounded to the nearest. 7 sin 30 and the like are halves only where they are exact."""
+    """Beginnings of the second snake [360, 2, P], `distance` pixels from `places` [P], rounded to the nearest.
+
+    7 sin 30 and the like are halves only in exact arithmetic.
+    """
     angles = (np.arange(DEGREES) + DEGREES // 2) % DEGREES * pi / 180
     return np.rint(places + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def reversed_(angles: np.ndarray) -> np.ndarray:
-    """The other way, as the generator computes it."""
+    """Opposite angles, as the generator computes them."""
     return np.where(angles + pi < pi, angles + pi, angles - pi)
 
 
 def circle_points(radius: int) -> np.ndarray:
-    """The different pixels [K, 2] that an arc of one pixel's length each finds on a circle, rounded down."""
+    """Different pixels [K, 2], rounded down, at arcs of one pixel's length on a circle."""
     around = sines(np.arange(ceil(2 * np.pi * radius)) / radius)
     return np.unique(radius * around // ONE, axis=0)
 
 
 def disc(radius: int) -> np.ndarray:
-    """Whether a pixel lies within `radius` of the middle [2 radius + 1, 2 radius + 1]."""
+    """Mask [2 radius + 1, 2 radius + 1] of the pixels within `radius` of the middle."""
     axis = np.arange(-radius, radius + 1)
     return axis[:, None] ** 2 + axis**2 <= radius**2
 
 
 def dilated(image: np.ndarray, radius: int) -> np.ndarray:
-    """The largest value within `radius` of each pixel [..., P, P]."""
+    """Maximum within `radius` of each pixel [..., P, P]."""
     side = image.shape[-1]
     wide = np.pad(image, [(0, 0)] * (image.ndim - 2) + [(radius, radius)] * 2)
     shifts = np.argwhere(disc(radius))
@@ -82,7 +86,7 @@ def dilated(image: np.ndarray, radius: int) -> np.ndarray:
 
 
 def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
-    """A line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] bool."""
+    """Line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] bool."""
     image = np.zeros((side, side), dtype=bool)
     middle = side // 2
     if width > 1:
@@ -95,7 +99,7 @@ def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
 
 
 def _corners(end: np.ndarray, width: int) -> np.ndarray:
-    """Those of the quadrangle that a wide line fills, four of (row, column)."""
+    """Corners of the quadrangle of a wide line, four of (row, column)."""
     length = np.hypot(*end)
     ahead, behind = width // 2 / length, (width - 1) // 2 / length  # an even width has more on one side
     down, across = end[0], end[1]
@@ -105,12 +109,12 @@ def _corners(end: np.ndarray, width: int) -> np.ndarray:
 
 
 def _half_up(value: float) -> int:
-    """The nearest whole number, halves away from zero."""
+    """Nearest whole number, halves away from zero."""
     return int(np.sign(value) * np.floor(abs(value) + 0.5))
 
 
 def _half_down(value: float) -> int:
-    """The nearest whole number, halves towards zero."""
+    """Nearest whole number, halves towards zero."""
     return int(np.sign(value) * np.ceil(abs(value) - 0.5))
 
 
@@ -129,7 +133,7 @@ def _quadrangle(image: np.ndarray, corners: np.ndarray) -> np.ndarray:
 
 
 def shrunk(image: np.ndarray, side: int) -> np.ndarray:
-    """Images [..., s, s] uint8 made as small as [..., side, side] by a Lanczos filter, columns first."""
+    """Reduce images [..., s, s] uint8 to [..., side, side] by a Lanczos filter, columns first."""
     weights = _weights(image.shape[-1], side)
     half = 1 << (FILTER_BITS - 1)
     columns = np.clip((image.astype(np.int64) @ weights.T + half) >> FILTER_BITS, 0, FULL)
@@ -137,7 +141,7 @@ def shrunk(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def _weights(before: int, after: int) -> np.ndarray:
-    """The filter's weights [after, before] in units of 2^-FILTER_BITS; a row's sum is about one."""
+    """Filter weights [after, before] in units of 2^-FILTER_BITS; a row sums to about one."""
     scale = before / after
     middles = (np.arange(after) + 0.5) * scale
     first = np.maximum(0, np.floor(middles - LANCZOS * scale + 0.5))[:, None]
@@ -152,16 +156,16 @@ def _weights(before: int, after: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paddles:
-    """The paddles of one margin, for A directions.
+    """Paddles of one margin, for A directions.
 
-    line, mask [A, P, P] uint8: the paddle, and the same with its margin, around where it begins. near [A, Q, Q]: the
-    mask, dilated by the margin. room [A, P, P]: the largest mask that each pixel of the paddle's bears beside it.
-    points [K, 2]: where the next paddle can begin, from its pivot. head, first [360, 2, C]: for each row and each
-    column from -`outside` on, where a first paddle that begins there has its other end and its pivot. ahead [A, 2, C]:
-    for those of a paddle's pivot those of the next one's. second [360, 2, C]: for those where the first snake begins
-    those where the second does, by the direction from the one to the other. weights [A, K]: how likely the next
-    direction is, WEIGHT for straight on. seen [360, S, 2]: of each first paddle the pixels around its beginning that
-    must be free, some of them repeated. usable [360]: the directions in which the generator begins.
+    `line` and `mask` [A, P, P] uint8 are the paddle, and the same with its margin, around its beginning; `near` [A, Q,
+    Q] is the mask dilated by the margin; `room` [A, P, P] the largest mask that each pixel of the paddle's tolerates.
+    `points` [K, 2] are the possible beginnings of the next paddle, from its pivot. Tables by row and column from
+    -`outside` on: `head` and `first` [360, 2, C] for the other end and the pivot of a first paddle, `ahead` [A, 2, C]
+    for the next pivot, `second` [360, 2, C] for the beginning of the second snake by the direction from the first.
+    `weights` [A, K] are the likelihoods of the next direction, WEIGHT for straight on; `seen` [360, S, 2] the pixels
+    around the beginning of a first paddle that must be free, some repeated; `usable` [360] the directions in which the
+    generator begins.
     """
 
     margin: int
@@ -180,13 +184,12 @@ class Paddles:
     usable: np.ndarray
 
     def walked(self, ends: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The places [..., 2] at which walks end from `places` [..., 2], by a table: head, first, ahead or
-        second."""
+        """Ends [..., 2] of walks from `places` [..., 2], by a table: head, first, ahead or second."""
         return ends[turns[..., None], np.arange(2), places + self.outside]
 
     @property
     def rim(self) -> int:
-        """How far beyond the window a paddle, or a place for one, can lie at most."""
+        """Maximum distance beyond the window of a paddle, or of a place for one."""
         return self.near.shape[-1] // 2 + 2
 
 
@@ -197,7 +200,7 @@ WEIGHT = 1 << 16
 def paddles(
     length: int, thickness: float, margin: int, continuity: float, window: int, seed_distance: int, *, exact: bool
 ) -> Paddles:
-    """Paddles of `length` and `thickness` pixels with free space of `margin` pixels; `exact`: see `paces`."""
+    """Return paddles with these sizes in pixels and free space of `margin` pixels; `exact`: see `paces`."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
@@ -234,7 +237,7 @@ def paddles(
 
 
 def _seen(masks: np.ndarray, most: int) -> np.ndarray:
-    """The generator looks at the full pixels of a mask, one row and one column too far, and at most so far."""
+    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `most`."""
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
     lists = [offsets[(offsets <= most).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
@@ -242,17 +245,17 @@ def _seen(masks: np.ndarray, most: int) -> np.ndarray:
 
 
 def _usable(seen: np.ndarray) -> np.ndarray:
-    """The generator finds no free place at all where, from some corner of the window, it would see nothing of it."""
+    """False where the generator finds no free place: if it sees no pixel of the window from some corner."""
     corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 
 
 @cache
 def markers(radius: float, window: int) -> np.ndarray:
-    """A marker [C, C, C, C] uint8 in squares of C pixels a side, for each place in such a square.
+    """Markers [C, C, C, C] uint8 in squares of C pixels a side, for each place in such a square.
 
-    A place in the middle is far from the window's edges, one at the rim as near to them: the filter sees no further
-    than the window.
+    A place in the middle is far from the window's edges, one at the rim as close to them, since the filter sees no
+    further than the window.
     """
     far = ceil(radius) + 2 * LANCZOS + 1
     side = min(2 * far + 1, window)

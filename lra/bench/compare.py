@@ -1,0 +1,115 @@
+"""A comparison of subjects: its measurements, and the page and figure that show them."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+
+from lra.bench.measure import peak_memory, seconds_in_turns
+from lra.bench.settings import BenchSettings
+from lra.bench.subjects import Step, Subject, layer_step, model_step
+from lra.core.console import say
+from lra.core.files import write_atomic, write_json
+
+NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
+TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
+Record = dict[str, Any]
+
+
+def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
+    """Yield the measurements of each subject at each length; ratios are to the first subject, round by round."""
+    for length in [None] if settings.what == "step" else settings.lengths:
+        say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
+        make = layer_step if settings.what == "layer" else model_step
+        made = [make(subject, length, device) for subject in subjects]
+        memory = [_peak(step, device) for step in made]
+        fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
+        seconds = seconds_in_turns(fits, settings.rounds)
+        for number, (subject, step) in enumerate(zip(subjects, made, strict=True)):
+            yield {
+                "subject": subject.title,
+                "length": step.length,
+                "tokens": step.tokens,
+                "parameters": sum(parameter.numel() for parameter in step.module.parameters()),
+                "seconds": seconds.get(number),
+                "ratio": _ratios(seconds, number),
+                "peak_bytes": memory[number],
+            }
+
+
+def _peak(step: Step, device: str) -> int | None:
+    """Peak memory in bytes; None where the accelerator has too little."""
+    try:
+        return peak_memory(step.run, device)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _ratios(seconds: dict[int, list[float]], number: int) -> list[float] | None:
+    if number not in seconds or 0 not in seconds:
+        return None
+    return [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
+
+
+def write(folder: Path, record: Record) -> Path:
+    """Write the record, its page and, over several lengths, its figure; return the path of the page."""
+    write_json(folder / NAME, record)
+    if record["what"] != "step" and len(record["config"]["lengths"]) > 1:
+        write_atomic(folder / FIGURE, figure(record["results"]))
+    write_atomic(folder / PAGE, "".join(f"{line}\n" for line in page(record)).encode())
+    return folder / PAGE
+
+
+def page(record: Record) -> Iterator[str]:
+    """Yield the lines of the page."""
+    config, where = record["config"], record["provenance"]
+    batch = config["train"]["batch_size"] if record["what"] == "step" else config["batch"]
+    yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
+    yield f"`{record['command']}`\n"
+    yield f"Batch {batch}, {config['precision']}, dropout {config['model']['dropout']}. Ratios: median [least, most] of"
+    yield f"{config['rounds']} rounds; memory is the peak of tensors beyond weights and optimiser state.\n"
+    yield "| subject | length | time ratio | ms | tokens/s | peak MB | parameters |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for result in record["results"]:
+        cells = ["out of memory", "", "", ""] if result["seconds"] is None else _cells(result)
+        cells = [f"`{result['subject']}`", f"{result['length']:,}", *cells, f"{result['parameters']:,}"]
+        yield f"| {' | '.join(cells)} |"
+    if record["what"] != "step" and len(config["lengths"]) > 1:
+        yield f"\n![Time and memory by length]({FIGURE})"
+    machine = where["cpu"] if where["device"] == "cpu" else where["device"]
+    dirty = " with uncommitted changes" if where["dirty"] else ""
+    yield f"\n{machine}, threads: {where['threads']}, torch {where['packages']['torch']},"
+    yield f"commit {where['commit']}{dirty}, {where['started'][:10]}. Raw: [{NAME}]({NAME})."
+
+
+def _cells(result: Record) -> list[str]:
+    seconds, ratio = median(result["seconds"]), result["ratio"]
+    return [
+        "" if ratio is None else f"{median(ratio):.2f} [{min(ratio):.2f}, {max(ratio):.2f}]",
+        f"{1e3 * seconds:.4g}",
+        f"{result['tokens'] / seconds:,.0f}",
+        f"{result['peak_bytes'] / 1e6:,.1f}",
+    ]
+
+
+def figure(results: list[Record]) -> bytes:
+    """Milliseconds and peak memory by length, as SVG."""
+    drawing = Figure(figsize=(7, 3), layout="constrained")
+    panels = drawing.subplots(1, 2)
+    for title in dict.fromkeys(result["subject"] for result in results):
+        rows = [row for row in results if row["subject"] == title and row["seconds"] is not None]
+        lengths = [row["length"] for row in rows]
+        panels[0].plot(lengths, [1e3 * median(row["seconds"]) for row in rows], marker="o", label=title)
+        panels[1].plot(lengths, [row["peak_bytes"] / 1e6 for row in rows], marker="o")
+    for panel, name in zip(panels, ("ms", "peak MB"), strict=True):
+        panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
+    panels[0].legend(fontsize=6)
+    image = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "lra"}):
+        drawing.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()

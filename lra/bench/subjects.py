@@ -1,0 +1,127 @@
+"""The steps that `lra-bench` compares: training steps of models, and forward and backward passes of layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import torch
+
+from lra.bench.settings import BenchSettings
+from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
+from lra.config import configure
+from lra.core.errors import UserError
+from lra.laws.trial import shape_of
+from lra.ops.dropout import set_keys
+from lra.runs.build import assemble
+from lra.runs.initial_weights import draw_model
+from lra.runs.stand_in import stand_in
+from lra.training import update as training
+from lra.training.adamw import make_optimizer
+
+STRAIGHTFORWARD = "straightforward"
+Again = Callable[..., BenchSettings]
+"""Composes the settings of this command with more overrides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One row of a comparison; `plain`: in plain PyTorch."""
+
+    title: str
+    plain: bool
+    settings: BenchSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step, the module that it runs, the positions of a document and the tokens of all of them."""
+
+    run: Callable[[], object]
+    module: torch.nn.Module
+    length: int
+    tokens: int
+
+
+def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
+    """The subjects that the configuration names: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
+    if settings.what == "step":
+        return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
+    named = []
+    for title in settings.subjects:
+        first, *overrides = title.split() or [""]
+        kind, _, name = first.rpartition(":")
+        if kind not in ("", STRAIGHTFORWARD):
+            raise UserError(f"subjects: {title!r}: expected an attention, or {STRAIGHTFORWARD}:simple or :softmax")
+        named.append(Subject(title=title, plain=bool(kind), settings=again(f"attention={name}", *overrides)))
+    return named
+
+
+def layer_step(subject: Subject, length: int, device: str) -> Step:
+    """Forward and backward pass of one layer on `batch` documents of `length` positions."""
+    settings = subject.settings
+    model, batch = settings.model, settings.batch
+    torch.manual_seed(settings.seed)
+    if subject.plain:
+        module: torch.nn.Module = straightforward_attention(settings.attention, model, length)
+    else:
+        module = configure.build(settings.attention, "attention", settings.packages, supplied=1)(
+            shape_of(model, length)
+        )
+    module.to(device).train()
+    x = torch.randn(batch, length, model["dim"], device=device, requires_grad=True)
+    weights = torch.randn_like(x)
+
+    def run() -> None:
+        x.grad = None
+        module.zero_grad()
+        set_keys(module, seed=settings.seed, step=0, rows=range(batch))
+        with torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16"):
+            y = module(x)
+        y.backward(weights.to(y.dtype))
+
+    return Step(run=run, module=module, length=length, tokens=batch * length)
+
+
+def model_step(subject: Subject, length: int | None, device: str) -> Step:
+    """Training step of a model on random tokens, `length` (or as many as the task allows) in each document."""
+    settings = subject.settings
+    system = assemble(settings)
+    recipe, facts, seed = system.recipe, system.builder.facts, settings.seed
+    if length is not None:
+        facts = replace(facts, max_len=length)
+    batch = recipe.batch_size if length is None else settings.batch
+    recipe = replace(recipe, batch_size=batch, micro_batch=min(batch, recipe.micro_batch))
+    split, examples = stand_in(facts, batch, seed), np.arange(batch)
+    model = draw_model(system, facts, seed).to(device)
+    size = {"length": facts.max_len, "tokens": batch * facts.documents * facts.max_len}
+    if not subject.plain:
+        if recipe.compiles(device):
+            training.compile_blocks(model)
+        ours, turn = make_optimizer(model, recipe), count()
+
+        def run() -> object:
+            step = next(turn)
+            asked = training.update(
+                model, ours, split, examples, recipe, seed=seed, step=step, precision=settings.precision
+            )
+            return asked.look()
+
+        return Step(run=run, module=model, **size)
+    expect("train", settings.train, {"clip_norm": None})
+    plain = Straightforward(settings.attention, settings.model, facts).to(device)
+    plain.load_state_dict(model.state_dict())
+    optimizer = torch.optim.AdamW(
+        plain.parameters(),
+        lr=recipe.learning_rate(1),
+        betas=tuple(recipe.betas),
+        eps=recipe.eps,
+        weight_decay=recipe.weight_decay,
+    )
+
+    def run_plain() -> float:
+        read = torch.from_numpy(split.pad(examples, facts.max_len)).to(device).long()
+        labels = torch.from_numpy(split.targets(examples)).to(device)
+        return update(plain, optimizer, read, labels, recipe.micro_batch, bf16=settings.precision == "bf16")
+
+    return Step(run=run_plain, module=plain, **size)

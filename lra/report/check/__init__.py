@@ -1,1 +1,0 @@
-"""Whether pages and texts say what the records say."""

@@ -1,0 +1,287 @@
+"""One pandas DataFrame with a row for each run of a results folder, declared runs that are missing included."""
+
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from lra.core.errors import UserError, printable
+from lra.core.paths import conf_dir
+from lra.records import record
+from lra.records.names import SWEEP
+from lra.records.record import RULES, RunRecord
+from lra.records.runs import Run, Tell
+from lra.report.published import Published
+from lra.report.statistics import not_above
+
+MAJORITY = "majority class"  # the baseline of that name
+MILESTONES = ("50", "90", "99")  # percent of validation accuracy
+LARGEST = 1e15  # a perplexity above is treated as infinite
+COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
+CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
+
+
+def runs_frame(
+    folder: Path, runs: list[Run], published: Published, selection: str | None = None, tell: Tell = print
+) -> pd.DataFrame:
+    """Return a row for each run, sorted as tables are.
+
+    `run` holds the `Run`, or None where a declared run is missing; `score` is the test result under `selection`, or
+    under the rule of the run's recipe, and NaN where the run is not finished. Raises UserError if runs that would share
+    a cell or a column differ in more than a table shows.
+    """
+    declared = list(declared_cells(folder, tell))
+    rows = [_of_run(run, selection) for run in runs]
+    known = {(row["cell"], row["seed"]) for row in rows}
+    rows += [_missing(cell, seed, selection) for cell in declared for seed in cell["seeds"]
+             if (cell["folder"], seed) not in known]  # fmt: skip
+    announced = {cell["folder"]: cell for cell in declared}
+    if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
+        raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
+    _name_tasks(rows, announced)
+    for row in rows:
+        asked = announced.get(row["cell"], {})
+        row |= {"declared": bool(asked), "reference": asked.get("reference"), "margin": asked.get("margin")}
+        if row["run"]:
+            published.add(row["attention"], row["variant"], row["run"].record.row)
+    frame = pd.DataFrame(rows)
+    names = [published.name(*key) for key in zip(frame.attention, frame.variant, frame.settings, strict=True)]
+    frame = frame.assign(system=names, short=_short(frame.task, published), majority_class=_at_majority(frame))
+    refuse_hidden_differences(frame)
+    keys = [
+        (row.protocol, row.selection, published.task_order(row.task),
+         published.order(row.attention, row.variant, row.settings), row.seed)
+        for row in frame.itertuples()
+    ]  # fmt: skip
+    order = sorted(range(len(frame)), key=keys.__getitem__)
+    return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
+
+
+def declared_cells(folder: Path, tell: Tell) -> Iterator[dict[str, Any]]:
+    """Yield each cell that a sweep in `folder` declared, its folder relative to it."""
+    for path in sorted(folder.rglob(SWEEP)):
+        try:
+            cells = record.read_declared(path)
+        except ValueError as error:
+            tell(printable(str(error)))
+            continue
+        place = path.parent.relative_to(folder)
+        yield from ({**cell, "folder": (place / cell["folder"]).as_posix()} for cell in cells)
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return what a sweep varied besides, as tables show it."""
+    return printable(" ".join(f"{name}={value}" for name, value in sorted(settings.items())))
+
+
+def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
+    record = run.record
+    rule = selection or record.selection
+    best = record.validation.get("best")
+    score = record.score(rule) if record.status == "finished" else None
+    status = record.status
+    if status == "finished" and (score is None or score > LARGEST):
+        status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
+    return {
+        "run": run,
+        "cell": run.cell.as_posix(),
+        "protocol": record.protocol,
+        "selection": rule,
+        "task": printable(record.task),
+        "attention": printable(record.attention),
+        "variant": printable(record.variant),
+        "settings": settings_text(record.settings),
+        "seed": record.seed,
+        "metric": record.metric,
+        "status": status,
+        "score": score,
+        **{f"test_{each}": record.score(each) for each in RULES},
+        "best_val": getattr(best, record.metric, None),
+        "best_val_step": best and best.step,
+        "steps": record.steps or None,
+        "ended": record.ended,
+        "goal": record.goal,
+        "solved": record.solved if record.goal is not None else None,
+        **{f"steps_to_{percent}": _milestone(record, percent) for percent in MILESTONES},
+        "train_seconds": train_seconds(record),
+        "tokens_per_second": record.tokens_per_second,
+        "parameters": record.parameters or None,
+        "device": record.provenance.device,
+        "commit": record.provenance.commit,
+        "dirty": record.provenance.dirty,
+    }
+
+
+def _missing(cell: Mapping[str, Any], seed: int, selection: str | None) -> dict[str, Any]:
+    return {
+        "run": None,
+        "cell": cell["folder"],
+        **{name: cell[name] for name in ("protocol", "attention", "variant")},
+        "selection": selection or cell["selection"],
+        "task": printable(cell["task_name"]),
+        "settings": settings_text(cell["settings"]),
+        "seed": seed,
+        "status": "missing",
+    }
+
+
+def _milestone(record: RunRecord, percent: str) -> int | None:
+    reached = record.reached.get(percent)
+    return None if reached is None else reached.step
+
+
+def train_seconds(record: RunRecord) -> float | None:
+    """Return the seconds of training and pretraining, without evaluations."""
+    if "train" not in record.seconds:
+        return None
+    before = record.pretrain["seconds"].get("train", 0.0) if record.pretrain else 0.0
+    return record.seconds["train"] + before
+
+
+def _name_tasks(rows: list[dict[str, Any]], announced: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give each row the final name of its task, which a run knows once its data are read.
+
+    A row without data takes the name from its cell, or from the other cells that were declared with the same name.
+    """
+    final = {row["cell"]: row["task"] for row in rows if row["run"] and row["run"].record.provenance.data_sha256}
+    names: dict[str, set[str]] = defaultdict(set)
+    for cell, task in final.items():
+        names[announced.get(cell, {}).get("task_name", task)].add(task)
+    for row in rows:
+        if row["run"] and row["run"].record.provenance.data_sha256:
+            continue
+        others = names[announced.get(row["cell"], {}).get("task_name", row["task"])]
+        row["task"] = final.get(row["cell"]) or (min(others) if len(others) == 1 else row["task"])
+
+
+def _at_majority(frame: pd.DataFrame) -> list[bool]:
+    """Mark the finished runs whose accuracy is not above that of the majority class, within its 95 % interval."""
+    marks = []
+    for row in frame.itertuples():
+        record = row.run and row.run.record
+        known = record and row.status == "finished" and record.metric == "accuracy" and MAJORITY in record.baselines
+        result = record.test[row.selection] if known else None
+        marks.append(bool(result) and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
+    return marks
+
+
+def _short(tasks: pd.Series, published: Published) -> pd.Series:
+    titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
+    ordered = sorted(tasks.unique(), key=published.task_order)
+    return tasks.map(short_names(ordered, published.tasks, titles))
+
+
+def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping[str, str]) -> dict[str, str]:
+    """Name each task in a word or two: its title if it has one, `listops-short` where sizes are not the published ones,
+    `image-copies` where the data are not; numbered where two names would be equal."""
+    names: dict[str, str] = {}
+    for task in tasks:
+        base, _, note = task.partition(" (")
+        suffix = "-short" if "length" in note else "-small" if note else ""
+        if note.startswith("JPEG copies") and "limit" not in note:
+            suffix = "-copies"
+        name = titles.get(task) or base + (suffix if base in published else "")
+        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", other) is not None for other in names.values())
+        names[task] = f"{name}-{same + 1}" if same else name
+    return names
+
+
+def _column_names(frame: pd.DataFrame) -> list[str]:
+    """Name the column of each row: its task, with its protocol and selection rule where there are several."""
+    protocols = frame.protocol.nunique() > 1
+    rules = len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique()
+    return [
+        ", ".join([row.short, *([row.protocol] if protocols else []), *([row.selection] if rules else [])])
+        for row in frame.itertuples()
+    ]
+
+
+def baselines(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the trivial baselines of a column; of a network that is trained on each machine, the best result.
+
+    Raises UserError if runs disagree.
+    """
+    values: dict[str, float] = {}
+    for run in present(frame):
+        for name, value in run.record.baselines.items():
+            if values.setdefault(name, value) != value and "convolution" not in name:
+                raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {values[name]}")
+            values[name] = max(values[name], value)
+    return dict(sorted(values.items()))
+
+
+def present(frame: pd.DataFrame) -> list[Run]:
+    """Return the runs of a frame, without missing ones."""
+    return [run for run in frame.run if run is not None]
+
+
+@cache
+def default_question() -> tuple[str | None, float]:
+    """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
+    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
+    return sweep["reference"], sweep["margin"]
+
+
+def question(frame: pd.DataFrame) -> tuple[str | None, float]:
+    """Return the reference system and the margin that the sweeps of a column declared. Raises UserError if they
+    differ."""
+    asked = {
+        (row.reference if isinstance(row.reference, str) else None, float(row.margin))
+        for row in frame.itertuples()
+        if pd.notna(row.margin)
+    }
+    if len(asked) > 1:
+        words = " and ".join(
+            f"{name or 'the default'} with margin {margin:g}" for name, margin in sorted(asked, key=str)
+        )
+        raise UserError(f"sweeps of one column have reference {words}: set sweep.reference and sweep.margin once")
+    return asked.pop() if asked else default_question()
+
+
+# Runs of a cell differ in the seed only; those of a column share task version, data, protocol and goal.
+
+
+def refuse_hidden_differences(frame: pd.DataFrame) -> None:
+    """Raises UserError where a table would pool or compare runs that differ in more than it shows."""
+    for _, cell in frame.groupby(CELL, sort=False):
+        if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
+            first, other = (run.name for run in repeated)
+            raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")
+        _refuse(present(cell), _pooled, "a cell")
+    for _, column in frame.groupby(COLUMN, sort=False):
+        _refuse(present(column), _compared, "a column")
+
+
+def _refuse(runs: list[Run], facts: Any, place: str) -> None:
+    runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
+    for run in runs[1:]:
+        varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
+        for key, mine, theirs in record.differences(facts(runs[0].record), facts(run.record)):
+            if (key not in varied or place == "a cell") and not (key == "data" and None in (mine, theirs)):
+                raise UserError(
+                    f"{runs[0].name} and {run.name} would share {place} of the table but differ in {key}: {mine} and "
+                    f"{theirs}"
+                )
+
+
+def _pooled(record: RunRecord) -> dict[str, Any]:
+    config = {key: value for key, value in record.config.items() if key != "seed"}
+    if config.get("init"):  # each seed may start from the weights of its own source
+        config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
+    return {"task_version": record.task_version, "metric": record.metric, "config": config}
+
+
+def _compared(record: RunRecord) -> dict[str, Any]:
+    train = record.config.get("train", {})
+    goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
+    return {
+        "task_version": record.task_version,
+        "data": record.provenance.data_sha256,
+        "metric": record.metric,
+        "config": {"protocol": record.config.get("protocol"), "train": {"goal": record.goal, **goal}},
+    }

@@ -1,0 +1,158 @@
+"""Published numbers, and the names and order of rows and columns, from `published.yaml`."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from lra.core.errors import UserError, printable
+from lra.core.files import read_regular
+from lra.core.paths import systems_file, table1_file
+from lra.records.record import TableName, fault
+
+NAME = "published.yaml"
+BYTES = 2**24  # the most that a file may have
+OWN = Path(__file__).with_name(NAME)
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
+Numbers = dict[Text, dict[Text, FiniteFloat]]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PublishedSystem(_Strict):
+    """A row of a table: its name, and the attention and variant of our runs of it, which `system=option` chooses.
+
+    `local`: it reads neighbours only.
+    """
+
+    name: Text
+    option: Text | None = None
+    attention: Text | None = None
+    variant: Text | None = None
+    complexity: Annotated[str, AfterValidator(printable)] = ""
+    local: bool = False
+
+
+class PublishedTable(_Strict):
+    """A published table: `best` has the printed number by system and task, `mean` the mean where one is given.
+
+    `settings`: by task, the settings of the published runs, with the keys of our configuration. `protocol`: our
+    protocol with the same rules.
+    """
+
+    name: Text
+    reference: Text
+    numbers: Text
+    protocol: Text | None = None
+    best: Numbers
+    mean: Numbers = {}
+    settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | Text]] = {}
+
+    def number(self, system: str, task: str, which: str = "best") -> float | None:
+        return getattr(self, which).get(system, {}).get(task)
+
+    def covers(self, task: str) -> bool:
+        return any(task in numbers for numbers in self.best.values())
+
+
+class _File(_Strict):
+    tasks: dict[Text, Text] = {}
+    arena: list[Text] = []
+    systems: list[PublishedSystem] = []
+    sources: list[PublishedTable] = []
+
+
+class Published:
+    """The published tables of this package and of further files. Raises UserError."""
+
+    def __init__(self, *files: Path) -> None:
+        self.tasks: dict[str, str] = {}
+        self.arena: list[str] = []
+        self._systems: dict[str, PublishedSystem] = {}
+        self.sources: list[PublishedTable] = []
+        for path in (table1_file(), OWN, systems_file(), *files):
+            file = _read(path)
+            self.tasks |= file.tasks
+            self.arena += file.arena
+            for system in file.systems:
+                if system.name in self._systems:
+                    raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
+                self._systems[system.name] = system
+            for source in file.sources:
+                if source.name in (table.name for table in self.sources):
+                    raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
+                self.sources.append(source)
+        self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
+
+    def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
+        """Add the row of an attention from outside this package; a name that is taken keeps its owner."""
+        if row is None or (attention, variant) in self._rows:
+            return
+        row = row if isinstance(row, TableName) else TableName(**row)
+        name = row.name if variant == "transformer" else f"{row.name}, {variant}"
+        if name not in self._systems:
+            system = PublishedSystem(name=name, attention=attention, variant=variant, complexity=row.complexity)
+            self._systems[name] = self._rows[attention, variant] = system
+
+    def rows(self) -> Iterator[PublishedSystem]:
+        """Return all systems, in order."""
+        yield from self._systems.values()
+
+    def name(self, attention: str, variant: str, settings: str) -> str:
+        """Return the name of a row."""
+        row = self._rows.get((attention, variant))
+        name = row.name if row else f"{attention}, {variant}"
+        return f"{name} ({settings})" if settings else name
+
+    def complexity(self, attention: str) -> str:
+        """Return the complexity of an attention, which variants do not change."""
+        return next((row.complexity for (name, _), row in self._rows.items() if name == attention), "")
+
+    def order(self, attention: str, variant: str, settings: str) -> tuple:
+        """Return a sort key: rows in the order of the paper, others after them."""
+        place, places = (attention, variant), list(self._rows)
+        number = places.index(place) if place in places else len(places)
+        return number, *place, _natural(settings), settings
+
+    def title(self, task: str) -> str:
+        return self.tasks.get(task, task)
+
+    def task_order(self, task: str) -> tuple:
+        """Return a sort key: columns in the order of the paper, derived data next to their originals, others last."""
+        tasks = list(self.tasks)
+        name = task if task in tasks else task.split(" (")[0]
+        return (tasks.index(name) if name in tasks else len(tasks), task)
+
+    def source(self, task: str) -> PublishedTable | None:
+        """Return the first source with numbers for a task; None if there is none."""
+        return next((source for source in self.sources if source.covers(task)), None)
+
+
+def files(folder: Path, more: Iterable[Path]) -> list[Path]:
+    """Return the files of published numbers of a user: the one in the results folder, and `more`."""
+    of_folder = folder / NAME
+    return [*([of_folder] if of_folder.exists() else []), *more]
+
+
+def _natural(text: str) -> tuple[str | float, ...]:
+    """Sort key of texts by the size of the numbers in them."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return tuple(float(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+def _read(path: Path) -> _File:
+    unreadable = f"{path}: not a readable file of published numbers"
+    try:
+        return _File.model_validate(yaml.safe_load(read_regular(path, BYTES, follow=True).decode()) or {})
+    except ValidationError as error:
+        raise UserError(f"{path}: {fault(error)}") from None
+    except RecursionError:
+        raise UserError(f"{unreadable}: it is nested too deep") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{unreadable}: {' '.join(str(error).split())}") from None

@@ -1,1 +1,0 @@
-"""What a results folder holds: records and what lies beside them, what sweeps declared, published numbers."""

@@ -1,0 +1,213 @@
+"""Frames as Markdown, CSV, LaTeX and HTML."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lra.core.errors import UserError, did_you_mean
+from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
+from lra.report.frame import CELL
+from lra.report.tables import Matrix, column_notes, sentences, significance_note
+
+if TYPE_CHECKING:
+    from lra.report import Report
+
+HERE = Path(__file__).parent
+METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
+RULES = {
+    "last": "`last`: after the last step",
+    "best_val": "`best_val`: best validation result",
+    "best_test": "`best_test`: best result on the test split itself",
+}
+LEFT_OUT = ["place", "caveats", "scores", "vanilla", "pretrained", "published_mean", "kind", "short"]  # of table.csv
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # of seeds.csv
+SHOWN = {  # in a page, by column of the frame of cells
+    "system": "system", "complexity": "complexity", "mean": "mean", "sd": "sd", "n": "n", "low": "low", "high": "high",
+    "published": "published", "difference": "difference", "difference_low": "from", "difference_high": "to",
+    "p_holm": "p (Holm)", "verdict": "verdict", "best": "best", "expected_best": "expected best",
+    "majority_class": "at majority", "goal": "goal", "solved": "solved", "median_steps": "median steps",
+    "train_seconds": "training (s)", "parameters": "parameters", "seeds": "seeds",
+}  # fmt: skip
+TEX = {"±": r"$\pm$", "²": "$^2$", "√": r"$\sqrt{\,}$", "…": r"\ldots{}", "−": "$-$"}
+
+
+def texts(report: "Report") -> dict[str, str]:
+    """Return README.md, table.csv, table.tex and seeds.csv by name."""
+    return {
+        README: readme(report),
+        TABLE: as_csv(table(report.cells).drop(columns=LEFT_OUT)),
+        TABLE_TEX: latex(report),
+        SEEDS: as_csv(seeds(report.frame)),
+    }
+
+
+def table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame of cells with per-seed results and caveats as text."""
+
+    def listed(value: Any, form: Any) -> str:
+        return form(value) if isinstance(value, (dict, list)) else ""
+
+    return cells.assign(
+        seeds=[
+            listed(scores, lambda known: " ".join(f"{score:.2f}" for score in known.values()))
+            for scores in cells.scores
+        ],
+        footnotes=[listed(caveats, "; ".join) for caveats in cells.caveats],
+    )
+
+
+def seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame of runs without what is no number or name."""
+    names = [run.name if run is not None else "" for run in frame.run]
+    return frame.drop(columns=INTERNAL).assign(name=names)
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """Return a CSV; numbers have ten digits, and a text that a spreadsheet would compute follows an apostrophe."""
+    guarded = frame.map(
+        lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    )
+    return guarded.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+
+
+def readme(report: "Report") -> str:
+    """Return README.md."""
+    matrix = report.matrix
+    return _environment(autoescape=False).get_template("readme.md.j2").render(
+        **_facts(report),
+        figure=SEEDS_FIGURE,
+        metrics=" or ".join(METRICS[name] for name in report.cells.metric.unique()),
+        rules=[RULES[rule] for rule in report.frame.selection.unique()],
+        matrix=markdown(matrix.table),
+        races=markdown(matrix.races, left=1) if len(matrix.races) else "",
+        notes=matrix.notes,
+        significant=significance_note() if matrix.significant else "",
+        sentences={name: said for name, cells, _ in report.columns() if (said := sentences(cells))},
+        column_notes=column_notes(report.cells, report.frame, report.published),
+    )  # fmt: skip
+
+
+def page(report: "Report", figures: Mapping[str, str]) -> str:
+    """Return index.html, which needs no other file."""
+    sections = []
+    for name, cells, _ in report.columns():
+        whole = table(cells)
+        shown = whole[[column for column in SHOWN if column in whole and whole[column].notna().any()]].rename(
+            columns=SHOWN
+        )
+        caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
+        sections.append({"name": name, "sentences": sentences(cells), "table": html(shown), "caveats": caveats})
+    assets = HERE / "assets"
+    return _environment(autoescape=True).get_template("page.html.j2").render(
+        **_facts(report),
+        sections=sections,
+        figures=figures,
+        seeds=html(seeds(report.frame).drop(columns=CELL)),
+        script=(assets / "sortable.min.js").read_text(),
+        licence=(assets / "sortable.LICENSE").read_text(),
+    )  # fmt: skip
+
+
+def _facts(report: "Report") -> dict[str, Any]:
+    records = [run.record for run in report.runs]
+    return {
+        "title": report.title,
+        "left_out": report.left_out,
+        "done": int(report.frame.score.notna().sum()),
+        "expected": len(report.frame),
+        "runs": len(records),
+        "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
+        "hardware": sorted({_hardware(record.provenance.device, record.provenance.cpu) for record in records}),
+        "commits": sorted({(record.provenance.commit or "unknown")[:9] for record in records}),
+    }
+
+
+def _hardware(device: str, cpu: str) -> str:
+    return cpu if device == "cpu" else device
+
+
+def markdown(frame: pd.DataFrame, left: int = 2) -> str:
+    """Return a Markdown table; the columns after the first `left` are aligned to the right."""
+    rows = [[escape(str(value)) for value in row] for row in frame.itertuples(index=False)]
+    rule = ["---" if place < left else "---:" for place in range(len(frame.columns))]
+    lines = [[escape(str(name)) for name in frame.columns], rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """Escape what Markdown would read as markup, but for emphasis around a whole text and footnote marks."""
+    body, marks = re.fullmatch(r"(.*?)((?:<sup>[a-z,]+</sup>)?)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    emphasised = re.fullmatch(r"\*(baseline: .*)\*", body)
+    inner = emphasised[1] if emphasised else body
+    inner = re.sub(r"[\\`*|]|<(?! )|(?<!\w)_|_(?!\w)|\](?=[(\[:])", r"\\\g<0>", inner)
+    return (f"*{inner}*" if emphasised else inner) + marks
+
+
+def latex(report: "Report") -> str:
+    """Return the table in LaTeX, for booktabs."""
+    frame = report.matrix.table.map(_plain).rename(columns=_plain)
+    columns = "ll" + "r" * (len(frame.columns) - 2)
+    text = frame.to_latex(index=False, escape=True, column_format=columns)
+    for letter, command in TEX.items():
+        text = text.replace(letter, command)
+    notes = "".join(f"% {letter}: {note}\n" for letter, note in report.matrix.notes.items())
+    return f"% By lra-report; needs \\usepackage{{booktabs}}.\n{notes}{text}"
+
+
+def _plain(text: str) -> str:
+    """Return a cell without its footnote marks and emphasis."""
+    return re.sub(r"<sup>.*?</sup>", "", re.sub(r"^\*(.*)\*$", r"\1", text))
+
+
+def html(frame: pd.DataFrame) -> str:
+    """Return a sortable HTML table."""
+    shown = {name: frame[name].map(_short) for name in frame}
+    return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
+
+
+def _short(value: Any) -> Any:
+    """Return a cell of an HTML table: whole numbers as they are, others with two decimals, or three digits below 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return "" if value is None or value is pd.NA else value
+    if pd.isna(value):
+        return ""
+    return f"{value:.10g}" if float(value).is_integer() else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def excerpt(folder: str, *systems: str, races: bool = False) -> str:
+    """Return a table of some systems of a results folder in Markdown, with its footnotes, for blocks of cog.
+
+    `races`: seeds that solved each task, and median steps, in place of test results. Raises UserError for an unknown
+    system.
+    """
+    from lra.report import Report
+
+    report = Report(Path(folder))
+    known = set(report.cells[report.cells.kind == "system"].system)
+    for name in systems:
+        if name not in known:
+            raise UserError(f"{report.folder}: no system {name!r}; {did_you_mean(name, known)}")
+    matrix = Matrix(report.cells, list(systems))
+    if races:
+        return f"\n{markdown(matrix.races, left=1)}\n"
+    notes = [f"{letter}: {text}." for letter, text in matrix.notes.items()]
+    notes += [f"{significance_note()}."] * matrix.significant
+    return "\n".join(["", markdown(matrix.table), "", "  \n".join(map(escape, notes)), ""])
+
+
+@cache
+def _environment(autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=autoescape, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["md"] = escape
+    return environment
+
+
+__all__ = ["Matrix", "as_csv", "html", "latex", "markdown", "page", "readme", "seeds", "table", "texts"]

@@ -1,1 +1,0 @@
-"""Tables, pages and figures: what is said, for people and for other programs."""

@@ -1,1 +1,0 @@
-"""What is said of the records: cells, columns, comparisons, verdicts and caveats."""

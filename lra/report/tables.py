@@ -1,0 +1,326 @@
+"""The tables of a report: a row for each cell and trivial baseline, and what is printed of them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from statistics import fmean
+from string import ascii_lowercase
+from typing import Any
+
+import pandas as pd
+
+from lra.core.errors import printable
+from lra.report.frame import CELL, COLUMN, baselines, present, question
+from lra.report.published import Published, PublishedTable
+from lra.report.statistics import ALPHA, Comparison, compare, holm, median_steps, summarise
+
+VANILLA = ("softmax", "transformer")
+CASE = re.compile(r"\b(case|pretrain[\w.]*)=\S+ ?")  # settings that a reference need not share
+TESTED = ("reference", "difference", "difference_low", "difference_high", "p", "p_holm", "p_equivalent", "verdict")
+RACE = ("goal", "ran", "solved", "median_steps")
+MARK = "*"  # a difference that is significant after Holm's correction
+
+
+def cells_frame(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
+    """Return a row for each cell of each column, and for each trivial baseline, which has only a mean."""
+    columns = [_column(column, published) for _, column in frame.groupby("column", sort=False)]
+    return pd.concat(columns, ignore_index=True)
+
+
+def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
+    runs = present(frame)
+    metric = runs[0].record.metric if runs else "accuracy"
+    source = published.source(frame.task.iloc[0])
+    names = {name: frame[name].iloc[0] for name in (*COLUMN, "short", "column")} | {"metric": metric}
+    rows = [_cell(cell, metric, published, source) for _, cell in frame.groupby(CELL, sort=False)]
+    rows = _compared(rows, *question(frame), lower=metric == "perplexity")
+    trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
+    return pd.DataFrame([names | row for row in (*trivial, *rows)])
+
+
+def _cell(frame: pd.DataFrame, metric: str, published: Published, source: PublishedTable | None) -> dict[str, Any]:
+    runs, done, first = present(frame), frame[frame.score.notna()], frame.iloc[0]
+    lower, goals = metric == "perplexity", {run.record.goal for run in present(frame)} - {None}
+    states = Counter(status for status in frame.status if status != "finished")
+    seconds = done.train_seconds.dropna().tolist()
+    row = {
+        "kind": "system",
+        **{name: first[name] for name in ("system", "attention", "variant", "settings")},
+        "place": published.order(first.attention, first.variant, first.settings),
+        "complexity": published.complexity(first.attention),
+        **asdict(summarise(done.score.tolist(), lower_is_better=lower)),
+        "declared": int(frame.declared.sum()) or None,
+        "problems": ", ".join(f"{count} {status}" for status, count in sorted(states.items())),
+        "majority_class": int(done.majority_class.sum()),
+        "scores": dict(zip(done.seed, done.score, strict=True)),
+        "train_seconds": fmean(seconds) if seconds else None,
+        "parameters": next((run.record.parameters for run in runs), None),
+        "device": next((run.record.provenance.device for run in runs), None),
+        "published": source and source.number(first.system, first.task),
+        "published_mean": source and source.number(first.system, first.task, "mean"),
+        "published_source": source and source.name,
+        "pretrained": any(run.record.config.get("pretrain") for run in runs),
+        "vanilla": _is_vanilla(frame),
+        **dict.fromkeys((*RACE, *TESTED)),
+    }
+    if goals and len(goals) == 1:
+        ended = frame[frame.status.isin(["finished", "diverged"])]
+        steps = [row.steps if row.solved else None for row in ended.itertuples()]
+        complete = len(ended) == len(frame)
+        row |= {
+            "goal": goals.pop(),
+            "ran": len(ended),
+            "solved": sum(count is not None for count in steps),
+            "median_steps": median_steps(steps) if complete else None,
+        }
+    return row | {"caveats": list(_caveats(row, frame))}
+
+
+def _is_vanilla(frame: pd.DataFrame) -> bool:
+    """True for a Transformer that is trained from drawn weights, all of it."""
+    configs = [run.record.config for run in present(frame)]
+    helped = any(config.get(key) for config in configs for key in ("init", "pretrain"))
+    frozen = any(config.get("train", {}).get("freeze") for config in configs)
+    return (frame.attention.iloc[0], frame.variant.iloc[0]) == VANILLA and bool(configs) and not helped and not frozen
+
+
+def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
+    """Yield the footnotes of a cell."""
+    records = [run.record for run in present(frame)]
+    if row["problems"]:
+        yield f"of {len(frame)} seeds, {row['problems']}"
+    if row["majority_class"]:
+        yield f"{row['majority_class']} of {row['n']} seeds no better than the majority class"
+    if any("best_test" in record.test for record in records) and frame.selection.iloc[0] != "last":
+        yield "checkpoint selected on the test split"
+    if row["pretrained"] or any(record.config.get("init") for record in records):
+        yield "starts from pretrained weights"
+    if any(record.full_pattern for record in records):
+        yield "attends to every pair of positions at this length, as softmax attention does"
+
+
+def _compared(rows: list[dict[str, Any]], name: str | None, margin: float, *, lower: bool) -> list[dict[str, Any]]:
+    """Compare each row with its reference; p-values are corrected over the rows of the column."""
+    tests: list[Comparison | None] = []
+    for row in rows:
+        other = reference(row, rows, name)
+        row["reference"] = None if other is None or other is row else other["system"]
+        pair = [list(side["scores"].values()) for side in (row, other)] if row["reference"] and other else None
+        tests.append(compare(*pair, margin, lower_is_better=lower) if pair else None)
+    tested = [place for place, test in enumerate(tests) if test is not None and test.p is not None]
+    corrected = dict(zip(tested, holm([tests[place].p for place in tested]), strict=True))
+    for place, (row, test) in enumerate(zip(rows, tests, strict=True)):
+        if test is not None:
+            row |= {
+                "difference": test.difference,
+                "difference_low": test.low,
+                "difference_high": test.high,
+                "p": test.p,
+                "p_holm": corrected.get(place),
+                "p_equivalent": test.p_equivalent,
+                "verdict": test.word(corrected.get(place)),
+            }
+    return rows
+
+
+def reference(row: dict[str, Any], rows: list[dict[str, Any]], name: str | None) -> dict[str, Any] | None:
+    """Return the row to compare with: the named system, else the same system from scratch if `row` is pretrained, else
+    the Transformer from scratch, else the first row; with the settings of `row` where there are several."""
+    measured = [other for other in rows if other["n"]]
+
+    def settings(other: dict[str, Any]) -> str:
+        return CASE.sub("", other["settings"]).strip()
+
+    if name is None and row["pretrained"]:
+        same = [other for other in measured if not other["pretrained"] and settings(other) == settings(row)
+                and (other["attention"], other["variant"]) == (row["attention"], row["variant"])]  # fmt: skip
+        if same:
+            return same[0]
+    if name is None:
+        named = [other for other in measured if other["vanilla"]]
+    else:
+        named = [other for other in measured if name in (other["system"], _base(other))]
+    alike = [other for other in named or measured if settings(other) == settings(row)]
+    if named:
+        return alike[0] if alike else named[0] if len(named) == 1 else None
+    if name is not None or not measured:
+        return None
+    return alike[0] if len(alike) > 1 else measured[0]
+
+
+def _base(row: dict[str, Any]) -> str:
+    return row["system"].removesuffix(f" ({row['settings']})")
+
+
+# What is printed.
+
+
+def number(value: Any, form: str = ".2f") -> str:
+    """Format a number; empty where there is none."""
+    return "" if value is None or pd.isna(value) else format(value, form)
+
+
+def mean_sd(row: Any) -> str:
+    """Return `mean ± sd`."""
+    return number(row.mean_) + (f" ± {row.sd:.2f}" if pd.notna(row.sd) else "")
+
+
+class Matrix:
+    """The table of a report as text: systems by columns, and footnotes.
+
+    Attributes:
+        table: test results, trivial baselines first.
+        races: seeds that solved a task, and median steps; empty where no task has a goal.
+        notes: footnotes by letter.
+        significant: whether a difference is marked as significant.
+    """
+
+    def __init__(self, cells: pd.DataFrame, systems: list[str] | None = None) -> None:
+        self.notes: dict[str, str] = {}
+        self.significant = False
+        self._marks: dict[str, str] = {}
+        cells = cells.rename(columns={"mean": "mean_"})  # DataFrame rows have a method of that name
+        rows: dict[tuple[str, str], dict[str, str]] = {}
+        shared = {name: self._shared(column) for name, column in cells.groupby("column", sort=False)}
+        trivial = cells[cells.kind == "baseline"]
+        own = cells[cells.kind == "system"]
+        order = systems or own.sort_values("place").system.drop_duplicates().tolist()
+        for name in trivial.system.drop_duplicates():
+            rows["baseline", name] = {"system": f"*baseline: {name}*", "complexity": ""}
+        for name in order:
+            complexity = own[own.system == name].complexity
+            rows["system", name] = {"system": name, "complexity": "" if complexity.empty else complexity.iloc[0]}
+        headers: list[str] = []
+        races: dict[str, dict[str, str]] = {}
+        for name, column in cells.groupby("column", sort=False):
+            several = column[column.kind == "system"]
+            counts = several.n.mode()
+            title = f"{name} (n = {int(counts.iloc[0])})" if len(counts) else str(name)
+            if (several.metric == "perplexity").any():
+                title += ", perplexity"
+            title += self._mark(shared[name])
+            heads = [title, *([f"{name}, published"] if several.published.notna().any() else [])]
+            headers += heads
+            for row in column.itertuples():
+                if (row.kind, row.system) not in rows:
+                    continue
+                entry = rows[row.kind, row.system]
+                entry[title] = self._cell(row, counts, shared[name])
+                if len(heads) > 1:
+                    entry[heads[1]] = number(row.published)
+                if row.kind == "system" and pd.notna(row.goal):
+                    races.setdefault(row.system, {"system": row.system})[f"{name}, {row.goal:g} %"] = solved(row)
+        frame = pd.DataFrame(list(rows.values()), columns=["system", "complexity", *headers])
+        self.table = frame.fillna("")
+        self.races = pd.DataFrame([races[name] for name in order if name in races]).fillna("")
+
+    def _shared(self, column: pd.DataFrame) -> list[str]:
+        """Return the caveats of all cells with a number."""
+        own = column[column.kind == "system"]
+        lists = own[own.n > 0].caveats.tolist()
+        return [text for text in lists[0] if all(text in others for others in lists)] if len(lists) > 1 else []
+
+    def _mark(self, caveats: list[str]) -> str:
+        if not caveats:
+            return ""
+        for text in caveats:
+            if text not in self._marks:
+                place = len(self._marks)
+                self._marks[text] = ascii_lowercase[place % 26] * (place // 26 + 1)
+                self.notes[self._marks[text]] = text
+        return f"<sup>{','.join(sorted(self._marks[text] for text in caveats))}</sup>"
+
+    def _cell(self, row: Any, counts: pd.Series, shared: list[str]) -> str:
+        if row.kind == "baseline":
+            return number(row.mean_)
+        caveats = [text for text in row.caveats if text not in shared]
+        if len(counts) and row.n and row.n != counts.iloc[0]:
+            caveats.append(f"n = {int(row.n)}")
+        significant = row.verdict in ("better", "worse")
+        self.significant |= significant
+        text = mean_sd(row) + MARK * significant
+        return text + self._mark(caveats)
+
+
+def solved(row: Any) -> str:
+    """Return how many seeds solved a task, and the median steps."""
+    if pd.isna(row.goal):
+        return ""
+    share = f"{int(row.solved)} of {int(row.ran)}"
+    return share if pd.isna(row.median_steps) else f"{share}: {int(row.median_steps):,}"
+
+
+def sentences(column: pd.DataFrame) -> list[str]:
+    """Describe a column in at most two sentences."""
+    own, trivial = column[(column.kind == "system") & (column.n > 0)], column[column.kind == "baseline"]
+    said = []
+    if own.goal.notna().any():
+        every = own[(own.solved == own.ran) & own.median_steps.notna()].sort_values("median_steps", kind="stable")
+        said.append(
+            f"{len(every)} of {len(own)} systems reach {own.goal.dropna().iloc[0]:g} % of validation in all seeds"
+        )
+        if len(every):
+            said[0] += f", {every.system.iloc[0]} first ({int(every.median_steps.iloc[0]):,} steps)"
+        said[0] += "."
+    elif own.reference.notna().any():
+        said.append(_difference(own))
+    if len(trivial) and len(own):
+        lower = column.metric.iloc[0] == "perplexity"
+        strongest = trivial.sort_values("mean", ascending=lower, kind="stable").iloc[0]
+        below = (own["mean"] > strongest["mean"] if lower else own["mean"] < strongest["mean"]).sum()
+        if below:
+            said.append(
+                f"{below} of {len(own)} systems do worse than the trivial baseline {strongest.system!r} "
+                f"({strongest['mean']:.2f})."
+            )
+    return said
+
+
+def _difference(own: pd.DataFrame) -> str:
+    """Report the largest significant difference, or the largest difference."""
+    against = own[own.reference.notna() & own.difference.notna()]
+    if against.empty:
+        return "No difference could be tested."
+    significant = against[against.verdict.isin(["better", "worse"])]
+    shown = significant if len(significant) else against
+    row = shown.loc[shown.difference.abs().idxmax()]
+    count = f"{len(significant)} of {len(against)} differences are significant after Holm correction; "
+    text = f"{row.system} differs from {row.reference} by {row.difference:+.2f}"
+    if pd.isna(row.p):
+        return f"{count if len(significant) else ''}{text}, which the runs do not allow to test."
+    p = f"p = {row.p_holm:.3f}" if row.p_holm >= 0.0005 else "p < 0.001"
+    return f"{count}{text} [{row.difference_low:.2f}, {row.difference_high:.2f}], {p}."
+
+
+def column_notes(cells: pd.DataFrame, frame: pd.DataFrame, published: Published) -> list[str]:
+    """Describe the data of each column, and the published numbers next to them."""
+    notes = []
+    for name, column in frame.groupby("column", sort=False):
+        runs, task = present(column), column.task.iloc[0]
+        if task not in (name, column.short.iloc[0]):
+            notes.append(f"{name}: {task}.")
+        seen = {run.record.test_in_train for run in runs} - {None, 0.0}
+        if seen:
+            notes.append(f"{name}: {max(seen):.1f} % of the test examples are in the training set, too.")
+        source = published.source(task)
+        if source is not None and cells[cells.column == name].published.notna().any():
+            others = _other_settings(source, task, [run.record.config for run in runs])
+            notes.append(f"{name}: published numbers are those of {source.name} ({source.numbers}).{others}")
+    return list(dict.fromkeys(notes))
+
+
+def _other_settings(source: PublishedTable, task: str, configs: list[dict[str, Any]]) -> str:
+    """Return the settings in which our runs differ from the published ones."""
+    differing = []
+    for key, theirs in source.settings.get(task, {}).items():
+        group, name = key.split(".")
+        ours = {str(config[group][name]) for config in configs if config.get(group, {}).get(name, theirs) != theirs}
+        if ours:
+            differing.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
+    return printable(f" Other settings here: {'; '.join(differing)}.") if differing else ""
+
+
+def significance_note() -> str:
+    """Explain the mark of a significant difference."""
+    return f"{MARK} differs significantly from the reference (Welch's t-test, Holm-corrected, p < {ALPHA})"

@@ -1,0 +1,107 @@
+"""A command that is killed at random moments and run again leaves what an undisturbed one leaves."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import chdir, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from faults.runs import TINY, Child, without_figures
+from support import strip_times
+
+import lra.__main__ as commands
+from lra.records import record
+from lra.records.names import METRICS, RECORD, WEIGHTS
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
+
+HERE = ("out=runs", "cache=cache", "workers=1", "data_dir=null", "max_hours=null")
+DATA = tuple(option for option in TINY if option.startswith("task"))
+SWEEP = ("--multirun", *TINY, *HERE, "seed=1,2,3", "train.steps=12")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command to kill; `main`: of which program; `children`: kill one of its processes now and then."""
+
+    words: tuple[str, ...]
+    main: Callable = commands.train
+    children: bool = False
+
+    def start(self) -> Child:
+        return Child(*self.words, main=self.main, inside=without_figures)
+
+
+STAGES = {
+    "preparation": Stage((*DATA, "task.train_size=1997", "cache=cache", "workers=2"), commands.prepare, children=True),
+    "training": Stage((*TINY, *HERE)),
+    "early stopping": Stage((*TINY, *HERE, "train.patience=2", "train.progress=0.999", "train.schedule=constant")),
+    "pretraining": Stage((*TINY, *HERE, "pretrain=masked", "pretrain.train.steps=12", "pretrain.train.warmup=3")),
+    "sweep": Stage(SWEEP),
+    "joblib": Stage((*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), children=True),
+    "two ranks": Stage((*TINY, *HERE, "train.processes=2"), children=True),
+}
+FAST = ("preparation", "training", "pretraining", "sweep")
+
+
+@cache
+def undisturbed(name: str) -> tuple[dict[str, Any], float]:
+    """The results of a stage that nothing disturbs, and its seconds."""
+    with TemporaryDirectory() as folder, chdir(folder):
+        begun = monotonic()
+        ended = STAGES[name].start().ends()
+        assert ended.code == 0, ended.err
+        return results(), monotonic() - begun
+
+
+def results() -> dict[str, Any]:
+    """Records, evaluations and weights of the runs in this folder, without times; the prepared data."""
+    kept: dict[str, Any] = {}
+    for path in sorted(Path().rglob(RECORD)):
+        kept[str(path)] = strip_times(record.read(path)) | {"resumes": None}
+    for path in sorted(Path().rglob(METRICS)):
+        kept[str(path)] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
+    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.bin")]):
+        kept[str(path)] = path.read_bytes()
+    return kept
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that one has started, and theirs."""
+    with suppress(OSError):
+        children = [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        return [*children, *(further for child in children for further in descendants(child))]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        *((name, 1) for name in FAST),
+        *(pytest.param(name, seed, marks=pytest.mark.slow) for name in STAGES for seed in range(2, 7)),
+    ],
+)
+def test_killed_at_random_moments(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, (expected, seconds) = STAGES[name], undisturbed(name)
+    assert expected
+    monkeypatch.chdir(tmp_path)
+    rng = Random(f"{name} {seed}")
+    for _ in range(rng.choice((1, 2, 3))):
+        child, number = stage.start(), rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+        sleep(rng.uniform(0, 0.95) * seconds)
+        victims = [child.process, *(descendants(child.process) if stage.children and number == signal.SIGKILL else [])]
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(victims), number)
+        assert "Traceback" not in child.ends().err
+    ended = stage.start().ends()
+    assert ended.code == 0, ended.err
+    assert results() == expected
