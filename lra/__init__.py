@@ -1,4 +1,4 @@
-"""Long Range Arena in PyTorch: every attention on equal terms, every number with a receipt."""
+"""Long Range Arena benchmark harness in PyTorch: 42 sequence mixers, one trainer, seed variance."""
 
 import sys
 from importlib import import_module

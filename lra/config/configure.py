@@ -240,8 +240,10 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         mark = error.problem_mark or error.context_mark
         return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
     if str(error).startswith(NO_OPTION):
-        nothing = next(text for text in overrides if text.endswith("=null") and options(text[:-5]))
-        return f"{nothing}: expected an option; known: {', '.join(options(nothing[:-5]))}"
+        chosen = [text.partition("=") for text in overrides]
+        nulls = [group for group, _, value in chosen if "null" in value.split(",") and options(group)]
+        if nulls:
+            return f"{nulls[0]}=null: expected an option; known: {', '.join(options(nulls[0]))}"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
