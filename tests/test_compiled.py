@@ -59,8 +59,8 @@ def test_compiled_blocks_are_plain_ones(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", options("attention"))
 def test_a_block_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In evaluation one, of the first length and of any other, but for those named above, and those that take one for
-    each and say so. In training, where it draws noise, too, nothing breaks a graph in parts."""
+    """In evaluation one or two for all lengths, three for those named above, and one for each length for those that say
+    so. In training, where it draws noise, too, nothing breaks a graph in parts."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     sizes = (*TINY_MODEL, "model.depth=1", "model.dropout=0.3")
@@ -73,7 +73,7 @@ def test_a_block_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         model.blocks[0](noise(2, length, 6).float(), None)
     assert not counters["graph_break"]
     most = 3 if name in FEW else 2 if model.blocks[0].mixer.one_graph else len(lengths)
-    assert counters["stats"]["unique_graphs"] == min(most, len(lengths))
+    assert counters["stats"]["unique_graphs"] <= min(most, len(lengths))
     model.train()
     set_keys(model, seed=1, step=3, rows=range(2))
     model.blocks[0](noise(2, 131, 6).float(), None)
