@@ -76,7 +76,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["train.micro_batch=64"], "train.micro_batch=64 is larger than train.batch_size=32"),
         (["task.min_length=2000"], "task.max_length=2000 must exceed task.min_length=2000"),
         (["task=listops_files"], "task.folder: no value; set task.folder=..."),
-        (["task=listops_files", "task.folder=nowhere"], "nowhere/basic_train.tsv: no such file"),
+        (["task=listops_files", "task.folder=nowhere"], "task.folder: nowhere: no such file or folder"),
         (["attention._target_=os.system"], "attention._target_=os.system: not in a trusted package (lra)"),
         (["attention._target_=lra.attention.simple.Simpel"], "attention._target_=lra.attention.simple.Simpel: "),
         (["seed="], "seed="),

@@ -111,7 +111,6 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
     assert budget.training_tokens(also) == (without.recipe.steps + 30) * 7 * facts.documents * facts.max_len
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
     cli: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         ({"config": {"packages": ["os", "posix"]}}, "its config has packages"),
         ({"config": {"out": "../elsewhere"}}, "its config has out"),
         ({"config": {"task": None}}, "its config has no task"),
-        ({"config": {"model": None}}, "config.model: Input should be a valid dictionary"),
+        ({"config": {"model": None}}, "its config has no model"),
         ({"config": {"task": {"_target_": "os.system", "command": f"touch {MARK}"}}}, "not in a trusted package"),
         ({"config": {"train": {"steps": "9"}}}, "train.steps='9': should be a valid integer"),
         ({"protocol": "../../.."}, "a path that leads elsewhere"),

@@ -48,7 +48,6 @@ STAGES = {
     "pretraining": Stage((*TINY, *HERE, "pretrain=masked", "pretrain.train.steps=12", "pretrain.train.warmup=3")),
     "sweep": Stage(SWEEP),
     "joblib": Stage((*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), children=True),
-    "two ranks": Stage((*TINY, *HERE, "train.processes=2"), children=True),
 }
 FAST = ("preparation", "training", "pretraining", "sweep")
 

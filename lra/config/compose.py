@@ -4,7 +4,8 @@ Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, ima
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import hydra
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -74,13 +76,24 @@ def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> Dict
     """Return the configuration of a command line; `with_hydra` includes the node `hydra`."""
     set_up()
     refuse_our_names()
-    with hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
         config = hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)  # for ${hydra:...}
     if not with_hydra:
         with open_dict(config):
             del config["hydra"]
     return config
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Set aside the Hydra application that is running, if there is one: only one can be initialised."""
+    application = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = application
 
 
 def refuse_our_names() -> None:
