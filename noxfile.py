@@ -53,7 +53,7 @@ def package(session: nox.Session) -> None:
     session.run("python", "-m", "build", "--outdir", str(folder / "dist"), silent=True)
     [wheel], [source] = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
     session.run("twine", "check", "--strict", str(wheel), str(source))
-    session.run("check-wheel-contents", str(wheel))
+    session.run("check-wheel-contents", "--ignore", "W009", str(wheel))  # hydra_plugins beside lra
     session.run("python", "-m", "venv", "--clear", str(folder / "venv"))
     clean = folder / "venv" / "bin"
     install = (str(clean / "pip"), "install", "--quiet", "-c", "constraints.txt", "torch", str(wheel))

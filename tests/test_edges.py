@@ -123,14 +123,14 @@ def test_lists_groups_and_long_texts_have_folders_of_their_own(
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take seconds, and are none of these tests' concern."""
-    monkeypatch.setattr("lra.cli.sweep.write_report", lambda out, tell: out / "sweep.json")
+    monkeypatch.setattr("lra.report.write_report", lambda out, tell: out / "sweep.json")
 
 
 def test_a_report_that_fails_is_not_passed_over(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_out: Path, tell: Callable) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("lra.cli.sweep.write_report", fails)
+    monkeypatch.setattr("lra.report.write_report", fails)
     code, _, err = cli(train.main, *SWEEP, "out=runs")
     assert code == 1
     assert "no report: no figure" in err
@@ -284,7 +284,7 @@ def test_a_finished_run_of_a_sweep_is_not_launched_again(cli: Commands, monkeypa
     line = (*SWEEP, "out=runs", "seed=range(1,4)")
     assert cli(train.main, *line)[0] == 0
     honest, launched = sweep._launch_all, []
-    monkeypatch.setattr(sweep, "_launch_all", lambda *words: launched.extend(words[-1]) or honest(*words))
+    monkeypatch.setattr(sweep, "_launch_all", lambda *words: launched.extend(words[4]) or honest(*words))
     code, _, err = cli(train.main, *line)
     assert (code, err.count("nothing to do"), launched) == (0, 3, [])
 

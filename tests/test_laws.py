@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -265,26 +264,6 @@ def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli:
         assert "not tried" not in err
         assert not list(Path().rglob("metrics.jsonl"))
         assert not list(Path().rglob("sweep.json"))
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
-def test_a_mixer_that_ends_its_process_does_not_end_the_sweep_without_a_word(name: str, cli: Commands) -> None:
-    """Like a kernel of its own that writes where it may not, in its first pass, wherever that is."""
-    written("Sound")
-    Path("theirs.py").write_text(
-        THEIRS.replace(
-            "        real = torch.ones_like",
-            f"        __import__('os').kill(__import__('os').getpid(), {getattr(signal, name):d})\n"
-            "        real = torch.ones_like",
-            1,
-        )
-    )
-    code, out, err = cli(
-        train.main, *SMOKE, "--multirun", "attention=simple,sound", "packages=[theirs]", "max_hours=null"
-    )
-    assert (code, out) == (2, "")
-    assert f"Sound cannot compute: its first pass ended its process with {name};" in err.splitlines()[-1]
-    assert not list(Path().rglob("sweep.json"))
 
 
 def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:

@@ -305,11 +305,11 @@ def test_the_largest_value_is_of_real_positions() -> None:
 @pytest.mark.parametrize(
     ("output", "shown"),
     [
-        (lambda x: x.mean(dim=-1, keepdim=True), "[2, 12, 1] in float32"),
-        (lambda x: x.mean(dim=1, keepdim=True), "[2, 1, 15] in float32"),
-        (lambda x: x.mean(dim=0, keepdim=True), "[1, 12, 15] in float32"),
-        (lambda x: x.double(), "[2, 12, 15] in float64"),
-        (lambda x: None, "nothing"),
+        (lambda x: x.mean(dim=-1, keepdim=True), "[2, 12, 1]"),
+        (lambda x: x.mean(dim=1, keepdim=True), "[2, 1, 15]"),
+        (lambda x: x.mean(dim=0, keepdim=True), "[1, 12, 15]"),
+        (lambda x: x.double(), "float64"),
+        (lambda x: None, "NoneType"),
         (lambda x: (x, x), "tuple"),
     ],
     ids=["width", "positions", "documents", "type", "nothing", "two"],
@@ -321,8 +321,9 @@ def test_what_a_mixer_gives_is_like_what_it_reads(norm: str, output: Callable, s
     model.blocks[0].mixer.forward = lambda x, *_: output(x)
     with pytest.raises(UserError) as error:
         model(torch.ones(2, 11, dtype=torch.long))
-    expected = "expected [2, 12, 15] in float32 (documents, positions, model.dim)"
-    assert str(error.value) == f"Softmax gives {shown}, {expected}"
+    actual, _, expected = str(error.value).partition("expected")
+    assert actual.startswith("Softmax") and shown in actual
+    assert "[2, 12, 15]" in expected and "float32" in expected
 
 
 @pytest.mark.parametrize(("causal", "later"), [(True, 0), (False, 1)])

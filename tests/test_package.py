@@ -45,7 +45,10 @@ def test_an_index_would_take_both_packages(built: Path) -> None:
     [wheel], [source] = built.glob("*.whl"), built.glob("*.tar.gz")
     said = call(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source), cwd=built)
     assert said.count("PASSED") == 2
-    assert ": OK" in call(sys.executable, "-m", "check_wheel_contents", str(wheel), cwd=built)
+    checked = call(
+        sys.executable, "-m", "check_wheel_contents", "--ignore", "W009", str(wheel), cwd=built
+    )  # hydra_plugins
+    assert ": OK" in checked
 
 
 def test_the_wheel_says_the_version_that_it_is(built: Path, site: Path) -> None:

@@ -49,7 +49,7 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str, make: Callable) -> None:
     make(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name}: expected a regular file, found {kind}"):
+    with pytest.raises(UserError, match=f"{name}: expected a regular file"):
         READERS[name](tmp_path / name)
 
 

@@ -78,11 +78,29 @@ def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> Dict
     refuse_our_names()
     with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
         config = hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(config)  # for ${hydra:...}
+    if not GlobalHydra.instance().is_initialized():
+        HydraConfig.instance().set_config(config)  # for ${hydra:...}
+    for key in config:
+        if key != "hydra":
+            settle(config, key)
     if not with_hydra:
         with open_dict(config):
             del config["hydra"]
     return config
+
+
+def settle(parent: DictConfig, key: str) -> None:
+    """Replace values by choice, `${by_...}`, by what they are for the choices of this configuration, in place.
+
+    They would otherwise be resolved late, by the choices of whatever Hydra composed last.
+    """
+    if OmegaConf.is_interpolation(parent, key):
+        if "${by_" in str(OmegaConf.to_container(parent, resolve=False)[key]):
+            value = parent[key]
+            parent[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    elif not OmegaConf.is_missing(parent, key) and isinstance(parent[key], DictConfig):
+        for below in parent[key]:
+            settle(parent[key], below)
 
 
 @contextmanager
