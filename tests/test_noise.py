@@ -85,8 +85,9 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
     mixer = build(Shape(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
     set_keys(mixer, seed=1, step=3, rows=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
-    assert torch.equal(gone.any(dim=1), gone.all(dim=1))
-    assert 0 < gone.double().mean() < 1
+    share = gone.double().mean(dim=1)  # a GELU of a very negative number is zero, too
+    assert ((share == 1) | (share < 0.1)).all()
+    assert 0 < (share == 1).double().mean() < 1
 
 
 @every_setting

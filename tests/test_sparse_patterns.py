@@ -163,7 +163,7 @@ def test_the_dense_rows_have_their_own_dropout() -> None:
     mixer.row_dropout.register_forward_pre_hook(lambda _, inputs: met.append(inputs[0]))
     mixer.attend(heads(7, 1), heads(7, 2), heads(7, 3), None)
     assert [weights.shape for weights in met] == [(2, 3, 3, 7)]
-    assert mixer.row_dropout.key(2).layer != mixer.dropout.key(2).layer
+    assert mixer.row_dropout.key.layer != mixer.dropout.key.layer
 
 
 @pytest.mark.parametrize("causal", [False, True])
