@@ -58,9 +58,8 @@ def _resolver(group: str) -> Callable[..., Any]:
     return value
 
 
-@cache
 def set_up() -> None:
-    """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra, once."""
+    """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra."""
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _resolver(group), replace=True)
     Plugins.instance().register(UserOptions)
