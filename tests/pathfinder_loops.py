@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-import yaml
 from PIL import Image, ImageDraw
 from scipy.ndimage import grey_dilation
+from support import composed
 
 from lra.config import configure
-from lra.config.compose import conf_dir
 from lra.tasks.pathfinder import Pathfinder
 
 Point = tuple[int, int]
@@ -22,7 +21,7 @@ Point = tuple[int, int]
 
 def builder(option: str, **changes: object) -> Pathfinder:
     """The task of an option in `conf/task`, with changes of its values."""
-    values = yaml.safe_load((conf_dir() / "task" / f"{option}.yaml").read_text())["task"]
+    values = configure.plain(composed(f"task={option}").task)
     return configure.build(values | changes, "task", [])()
 
 

@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:
     refused(tmp_path, "train/neg/0_7.txt: No such file")
     review.unlink()
     review.mkdir()
-    refused(tmp_path, "train/neg/0_7.txt: expected a regular file, found a folder")
+    refused(tmp_path, "train/neg/0_7.txt: expected a regular file")
 
 
 @pytest.mark.parametrize("offline", [True, False])

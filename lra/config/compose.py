@@ -5,7 +5,7 @@ Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, ima
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import InterpolationResolutionError
 
 from lra.config.user_options import user_options_folder
 from lra.core.errors import UserError
@@ -58,9 +59,8 @@ def _resolver(group: str) -> Callable[..., Any]:
     return value
 
 
-@cache
 def set_up() -> None:
-    """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra, once."""
+    """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra."""
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _resolver(group), replace=True)
     Plugins.instance().register(UserOptions)
@@ -96,8 +96,9 @@ def settle(parent: DictConfig, key: str) -> None:
     """
     if OmegaConf.is_interpolation(parent, key):
         if "${by_" in str(OmegaConf.to_container(parent, resolve=False)[key]):
-            value = parent[key]
-            parent[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            with suppress(InterpolationResolutionError):  # no value for this choice: an error for those who read it
+                value = parent[key]
+                parent[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     elif not OmegaConf.is_missing(parent, key) and isinstance(parent[key], DictConfig):
         for below in parent[key]:
             settle(parent[key], below)
