@@ -117,12 +117,11 @@ def test_who_offers_what(name: str) -> None:
     assert offered == [name in ("simple", "softmax")] * 2 + [name == "luna"]
 
 
-@pytest.mark.parametrize("form", ["gram", "textbook"])
-def test_a_hook_on_a_layer_is_called_whatever_the_form(form: str) -> None:
-    """And what the model gives is the same up to rounding, whether layers are watched or not."""
+def test_a_hook_on_a_layer_is_called() -> None:
+    """And what the model gives is the same, whether layers are watched or not."""
     torch.manual_seed(1)
     sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7", "model.dropout=0.1")
-    model = model_of("system=simple_resl", f"attention.form={form}", *sizes, task=facts()).double().eval()
+    model = model_of("system=simple_resl", "attention.form=textbook", *sizes, task=facts()).double().eval()
     tokens = torch.randint(1, 17, (2, 11))
     plain, seen = model(tokens), []
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
