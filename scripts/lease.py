@@ -102,7 +102,7 @@ def trained(dry: bool) -> Path:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run's folder has the record of a finished run."""
+    """Return True if a run's folder has the record of a finished run."""
     path = folder / "record.json"
     return path.exists() and json.loads(path.read_bytes())["status"] == "finished"
 
@@ -169,13 +169,13 @@ class Progress:
 
 
 def factors(running: dict[Run, Progress]) -> dict[Kind, float]:
-    """By kind: how many times as long as listed a run takes, by the steps per second of those under way."""
+    """Return measured over listed duration by kind of run, from the steps per second of the runs under way."""
     shared = sum(run.seconds for run in running)
     return {run.kind: now.steps / now.rate / max(run.alone, shared) for run, now in running.items() if now.rate}
 
 
 def fits(run: Run, running: dict[Run, Progress], left: float, known: dict[Kind, float]) -> bool:
-    """Whether a run that starts now ends within `left` seconds, and so do those that share the device with it."""
+    """Return True if a run that starts now, and all that share the device, end within `left` seconds."""
     before = sum(other.seconds * known.get(other.kind, 1) * now.left for other, now in running.items())
     factor = known.get(run.kind, 1)
     return max(run.alone * factor, before + run.seconds * factor) <= left

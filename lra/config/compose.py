@@ -26,7 +26,7 @@ from lra.core.paths import conf_dir, systems_file, table1_file
 
 HYDRA_VERSION = "1.3"
 SYSTEMS = {"system": table1_file, "system/other": systems_file}
-"""By config group, the table whose rows are its options."""
+"""Tables whose rows are the options of a config group, by group."""
 RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
 # conf/hydra/launcher/joblib.yaml extends the plugin's configuration of the same name on purpose.

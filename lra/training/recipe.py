@@ -35,7 +35,7 @@ class GroupOverrides:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train; the keys of `train` in the configuration. `micro_batch` only cuts a batch."""
+    """Training recipe: the keys of `train` in the configuration. `micro_batch` only cuts a batch."""
 
     steps: PositiveInt
     batch_size: PositiveInt
