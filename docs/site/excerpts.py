@@ -17,7 +17,7 @@ SOURCE = "SimpleTRON v4"
 MISSING = "–"
 
 Filter = Mapping[str, Any]
-"""Values by column of `lra.load(folder).table`; also `row` (system without settings), `folder`, `show` (key of SHOW)."""
+"""Values by column of `lra.load(folder).table`; also `row` (system without settings), `folder` and `show`."""
 
 
 def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system") -> str:
@@ -70,8 +70,14 @@ def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",
     trained = [task for task in titles if (table.task == task).any()]
     notes: dict[str, str] = {}
     header = ["system"]
+    shown = {}
     for task, title in titles.items():
-        header += [f"{title}, published", *([f"{title}, ours"] if task in trained else [])]
+        header.append(f"{title}, published")
+        if task in trained:
+            seeds = table[(table.task == task) & (table.protocol == protocol)].n
+            same = seeds.nunique() == 1
+            shown[task] = "mean_sd" if same else "mean_sd_n"
+            header.append(f"{title}, ours (n = {seeds.iloc[0]:.0f})" if same else f"{title}, ours")
     lines = []
     for system in (*PAPER, *extra):
         line = [system]
@@ -80,7 +86,7 @@ def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",
             line.append(MISSING if number is None else f"{number:.2f}")
             if task in trained:
                 wanted = {"folder": folder, "task": task, "protocol": protocol, "system": system, "optional": True}
-                line.append(_cell({**wanted, "show": "mean_sd_n"}, notes))
+                line.append(_cell({**wanted, "show": shown[task]}, notes))
         lines.append(line)
     found = baselines(folder, **{task: {"task": task, "protocol": protocol} for task in trained})
     for name, values in found.items():

@@ -76,7 +76,8 @@ def _front() -> str:
     studies = "| folder |" + studies.replace("](", "](results/")
     return f"""# Long Range Arena: attentions compared
 
-Which attentions learn the tasks of the Long Range Arena, in how many seeds, and at what cost. One trainer; compared with trivial baselines and published numbers.
+Which attentions learn the tasks of the Long Range Arena, in how many seeds, and at what cost: next to
+trivial baselines and published numbers.
 
 {"".join(_tab(title, text) for title, text in tabs.items())}
 ## Three findings
