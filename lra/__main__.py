@@ -15,11 +15,11 @@ from lra.core.version import __version__
 
 COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),
-    "lra-prepare": ("lra.cli.prepare", "fetch or make, verify and cache the data of a task"),
-    "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
-    "lra-check": ("lra.cli.check", "try which laws of mixers an attention keeps"),
+    "lra-prepare": ("lra.cli.prepare", "fetch or generate, check and cache the data of a task"),
+    "lra-report": ("lra.cli.report", "write or verify the report of a results folder"),
+    "lra-check": ("lra.cli.check", "run the correctness checks of an attention"),
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
-    "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
+    "lra-bench": ("lra.cli.bench", "compare time and memory"),
 }
 
 
