@@ -18,7 +18,7 @@ from lra import __main__ as start
 from lra.cli import sweep, train
 from lra.config.configure import dotted
 from lra.config.settings import settings_of
-from lra.core import console, locks
+from lra.core import console, files
 from lra.core.errors import UserError
 from lra.core.signals import ASKING
 from lra.records import record
@@ -242,7 +242,7 @@ def test_a_folder_of_results_that_cannot_be_is_named_once(
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("lra.runs.status.read_json", refuse)
+    monkeypatch.setattr("lra.runs.folder.read_json", refuse)
     said = cli(train.main, *line, "out=runs")[2]
     assert "seed1/config.json: permission denied" in said
     assert "damaged" not in said
@@ -270,7 +270,7 @@ def test_a_model_of_the_hub_has_a_name(cli: Commands, folder: str) -> None:
 def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> None:
     held = Path("runs/listops/paper/simple/simple/seed1")
     held.mkdir(parents=True)
-    with locks.hold(held / LOCK, 0):
+    with files.hold(held / LOCK, 0):
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err
