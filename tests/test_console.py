@@ -69,9 +69,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal of 60 columns in the place of standard error."""
+    """Put a terminal of 60 columns in the place of standard error."""
     made = Terminal()
     monkeypatch.setattr(console.sys, "stderr", made)
     monkeypatch.setattr(console, "_bars", True)
@@ -87,8 +86,8 @@ def drawn(bar: console.TrainingBar) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", shown.file.getvalue()).splitlines()
 
 
-@pytest.mark.usefixtures("terminal")
-def test_the_bar_fits_its_terminal_and_moves_within_a_step(now: list[float]) -> None:
+def test_the_bar_fits_its_terminal_and_moves_within_a_step(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
     bar = console.TrainingBar("[3/45] listops simple/simple_resl (paper) seed 1", 2, 0)
     for done in (0, 5, 10):
         bar.within(done, 20)
@@ -106,11 +105,10 @@ def test_the_bar_fits_its_terminal_and_moves_within_a_step(now: list[float]) -> 
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_that_wants_no_colour_gets_none(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_a_terminal_that_wants_no_colour_gets_none(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    shown = terminal(monkeypatch)
     monkeypatch.setenv(name, value)
     with console.Bar("run", 3) as bar:
         bar.update(1, "loss 0.5")
-    assert not re.search(r"\x1b\[[0-9;]*m", terminal.getvalue().replace("\x1b[0m", ""))
+    assert not re.search(r"\x1b\[[0-9;]*m", shown.getvalue().replace("\x1b[0m", ""))
     assert (bar._live is None) == (value == "dumb")

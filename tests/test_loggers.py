@@ -26,7 +26,7 @@ from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG
 from lra.runs.folder import run
-from lra.runs.loggers import LoggedRun, Loggers, loggers_of
+from lra.runs.loggers import Loggers, loggers_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -134,7 +134,8 @@ def test_tensorboard_shows_a_run(sweep: Path, seed: str) -> None:
     assert set(events.Tags()["scalars"]) == set(curves)
     content, parse = events.PluginTagToContent("hparams"), plugin_data_pb2.HParamsPluginData.FromString
     parameters = parse(content["_hparams_/session_start_info"]).session_start_info.hparams
-    assert parameters["cell.attention"].string_value == "simple"
+    tags = {"Attention": "simple", "Protocol": "paper", "Task": "listops", "Variant": "simple"}
+    assert {name: parameters[name].string_value for name in sorted(parameters)[:4]} == tags
     assert parameters["train.steps"].number_value == 16
     assert parameters["seed"].number_value == int(seed[-1])
     assert parameters["train.betas"].string_value == "[0.9, 0.999]"
@@ -294,12 +295,13 @@ def test_a_library_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
 
 
 def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
-    logged = LoggedRun(folder=tmp_path, name="n", group="g", tags=[], config={"train": {"lr": 0.1, "clip": None}})
-    with Loggers(loggers_of(settings_of(composed("logger=tensorboard"))), logged) as both:
+    cfg = composed(*TINY, "logger=tensorboard", f"out={tmp_path}")
+    job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+    with Loggers(loggers_of(job.settings), job) as both:
         both.start(b'{"step": 1, "val_loss": null, "train_loss": 2.5}\n')
         both.log({"step": 2, "val_loss": float("inf"), "train_loss": 1.5})
         both.log({"step": 3, "val_loss": 0.5, "train_loss": float("nan")})
-    events = EventAccumulator(str(tmp_path)).Reload()
+    events = EventAccumulator(str(job.folder)).Reload()
     read = {name: [(event.step, event.value) for event in events.Scalars(name)] for name in ("train/loss", "val/loss")}
     assert read == {"train/loss": [(1, 2.5), (2, 1.5)], "val/loss": [(3, 0.5)]}
 

@@ -22,7 +22,7 @@ from lra.records.names import CONFIG, ERRORS, LOCK, RECORD, WEIGHTS
 from lra.records.outcome import recorded, state
 from lra.records.record import RunRecord
 from lra.runs.build import Job
-from lra.runs.loggers import Loggers, logged_run, loggers_of
+from lra.runs.loggers import Loggers, loggers_of
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
@@ -222,7 +222,7 @@ class Runner:
             task = self._task()
             data_digest = task.digest
             gate.open()
-            with Loggers(loggers_of(job.settings), logged_run(job)) as loggers:
+            with Loggers(loggers_of(job.settings), job) as loggers:
                 results = self._train(task, loggers, stop)
                 if results["status"] == "finished":
                     loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)

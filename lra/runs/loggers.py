@@ -10,7 +10,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
 from lra.config import configure
@@ -20,34 +19,15 @@ from lra.core.files import digest
 from lra.runs.build import Job
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedRun:
-    """A run as loggers show it.
-
-    Args:
-        group: shared by the seeds of a system on a task.
-        tags: task, attention, variant and protocol.
-        config: the tags by name, and all settings that decide the numbers.
-    """
-
-    folder: Path
-    name: str
-    group: str
-    tags: list[str]
-    config: dict[str, Any]
+def tags_of(job: Job) -> dict[str, str]:
+    """Return task, attention, variant and protocol of a job by name."""
+    cell = job.cell
+    return {"task": cell.task, "attention": cell.attention, "variant": cell.variant, "protocol": cell.protocol}
 
 
-def logged_run(job: Job) -> LoggedRun:
-    """Return the name, group, tags and configuration of a job."""
-    cell, identity = job.cell, job.settings.identity
-    tags = {"task": cell.task, "attention": cell.attention, "variant": cell.variant, "protocol": cell.protocol}
-    return LoggedRun(
-        folder=job.folder,
-        name=f"{cell} seed {job.settings.seed}",
-        group=str(cell),
-        tags=list(dict.fromkeys(tags.values())),
-        config={"cell": {**tags, **cell.settings}, **identity},
-    )
+def config_of(job: Job) -> dict[str, Any]:
+    """Return the tags and varied settings of a job's cell, and all settings that decide its numbers."""
+    return {"cell": {**tags_of(job), **job.cell.settings}, **job.settings.identity}
 
 
 class TensorBoard:
@@ -56,11 +36,12 @@ class TensorBoard:
     def __init__(self) -> None:
         _require("tensorboard")
 
-    def start(self, run: LoggedRun) -> None:
+    def start(self, job: Job) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._config = _flat(run.config)
-        self._writer = SummaryWriter(run.folder, purge_step=0)  # hides what an earlier process wrote
+        first = {name.title(): value for name, value in tags_of(job).items()}  # capitals are the table's first columns
+        self._config = {**first, **_flat(config_of(job))}
+        self._writer = SummaryWriter(job.folder, purge_step=0)  # hides what an earlier process wrote
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -90,28 +71,28 @@ class Wandb:
         if self.mode != "disabled":
             _require("wandb")
 
-    def start(self, run: LoggedRun) -> None:
+    def start(self, job: Job) -> None:
         self._run = None
         if self.mode == "disabled":
             return
         import wandb
 
-        run_id = digest({"config": run.config, "folder": run.folder.as_posix()})[:16]
-        for earlier in (run.folder / "wandb").glob(f"offline-run-*-{run_id}"):
+        run_id = digest({"config": config_of(job), "folder": job.folder.as_posix()})[:16]
+        for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
             mode=self.mode,
             project=self.project,
             entity=self.entity,
-            tags=[*run.tags, *self.tags],
+            tags=[*dict.fromkeys([*tags_of(job).values(), *self.tags])],
             id=run_id,
             resume="allow",
             reinit="create_new",
-            group=run.group,
-            name=run.name,
+            group=str(job.cell),  # shared by its seeds
+            name=f"{job.cell} seed {job.settings.seed}",
             job_type="train",
-            config=run.config,
-            dir=run.folder,
+            config=config_of(job),
+            dir=job.folder,
             settings=wandb.Settings(console="off", silent=True),
         )
 
@@ -141,15 +122,15 @@ def loggers_of(settings: Settings) -> list[Any]:
 class Loggers:
     """All loggers of one run; a context manager that finishes them."""
 
-    def __init__(self, loggers: list[Any] | None = None, run: LoggedRun | None = None) -> None:
-        self._loggers, self._run = loggers or [], run
+    def __init__(self, loggers: list[Any] | None = None, job: Job | None = None) -> None:
+        self._loggers, self._job = loggers or [], job
         self._started: list[Any] = []
         self._step, self._test = 0, {}
 
     def start(self, history: bytes) -> None:
         """Start them, and log the lines that `metrics.jsonl` has already."""
         for logger in self._loggers:
-            logger.start(self._run)
+            logger.start(self._job)
             self._started.append(logger)
         for line in map(json.loads, history.splitlines()):
             if "phase" not in line:  # pretraining counts steps of its own
