@@ -25,7 +25,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands() -> Iterator[list[str]]:
-    """What stands behind `lra-train` or `-m lra train` in the pages that people write."""
+    """The arguments of every `lra-train` or `-m lra train` in the pages."""
     for path in WRITTEN:
         text = path.read_text()
         for line in [*"".join(blocks(path, "bash")).splitlines(), *re.findall(r"`(lra-train [^`]+)`", text)]:
@@ -35,23 +35,18 @@ def commands() -> Iterator[list[str]]:
 
 
 def test_every_command_composes() -> None:
-    """The first of every list of values; a launcher may not be installed here, and the examples run below, as do those
-    of an attention of one's own."""
-    seen = 0
+    """The first of every list of values. A launcher may not be installed here, and examples with code run below."""
+    seen = set()
     for words in commands():
-        overrides = [word for word in words if re.match(r"[\w./]+=", word)]
-        if (
-            "--config-dir" not in words
-            and "mine" not in " ".join(words)
-            and not any(word.startswith("hydra/launcher") for word in overrides)
-        ):
-            composed(*(_first_value(word) for word in overrides))
-            seen += 1
-    assert seen >= 10
+        overrides = tuple(_first_value(word) for word in words if re.match(r"[\w./]+=", word))
+        if not any(text in " ".join(words) for text in ("--config-dir", "mine", "hydra/launcher")):
+            seen.add(overrides)
+    assert len(seen) >= 10
+    for overrides in seen:
+        composed(*overrides)
 
 
 def _first_value(override: str) -> str:
-    """Of a sweep over some values, or over all options."""
     key, _, value = override.partition("=")
     if value == "glob(*)":
         return f"{key}={options(key)[0]}"
@@ -69,7 +64,7 @@ def _first_value(override: str) -> str:
 def test_the_examples_run(
     place: int, module: str, option: str, extra: list[str], cli: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they stand in CONTRIBUTING, by the command that stands there, with few steps of a smaller model."""
+    """The examples of CONTRIBUTING by the command beside them, with few steps of a smaller model."""
     page = CHECKOUT / "CONTRIBUTING.md"
     written = {f"{module}.py": blocks(page, "python")[place], f"my_options/{option}.yaml": blocks(page, "yaml")[place]}
     for path, text in written.items():
@@ -112,10 +107,10 @@ SHORTER = {
 
 
 def test_your_attention_in_ten_minutes(cli: Commands) -> None:
-    """Run the commands of docs/your-attention.md in an empty folder, with fewer steps."""
+    """Run the commands of docs/your-attention.md in an empty folder, with fewer steps and one seed."""
     page = CHECKOUT / "docs" / "your-attention.md"
     for line in "".join(blocks(page, "bash")).splitlines():
-        program, *words = shlex.split(line)
+        program, *words = shlex.split(line.replace("seed=1,2,3", "seed=1"))
         code, _, err = cli(PROGRAMS[program], *words, *SHORTER.get(program, []))
         assert code == 0, (line, err)
         if program == "lra-new":
@@ -124,5 +119,5 @@ def test_your_attention_in_ten_minutes(cli: Commands) -> None:
             assert sum(line.startswith("+ ") for line in difflib.ndiff(written, source.splitlines())) <= 30
             Path("mine.py").write_text(source)
     table = Path("results/mine/README.md").read_text()
-    assert re.search(r"^\| Mine \| 0 of 3 \|", table, re.MULTILINE), table
-    assert len(list(Path("results/mine").rglob("record.json"))) == 9
+    assert re.search(r"^\| Mine \|", table, re.MULTILINE), table
+    assert len(list(Path("results/mine").rglob("record.json"))) == 3
