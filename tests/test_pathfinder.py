@@ -27,14 +27,7 @@ def design_of(option: str = "pathfinder", **changes: object) -> Design:
     return replace(builder_of(option).design, **changes)
 
 
-SMALL = {
-    "window": 17,
-    "seed_distance": 3,
-    "contour_length": 3,
-    "distractors": 2,
-    "distractor_length": 2,
-    "mended": True,
-}
+SMALL = {"window": 17, "seed_distance": 3, "contour_length": 3, "distractors": 2, "distractor_length": 2}
 
 
 @cache
