@@ -249,7 +249,6 @@ def test_a_cache_without_its_raw_data_keeps_the_name(tmp_path: Path, example: Ex
 
 def test_counting_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process of a sweep reads what the first remembered."""
-    monkeypatch.setattr("lra.data.fingerprints.SETTLED_NS", -1)
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
     name = imdb().at(at).facts.name

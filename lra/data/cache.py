@@ -2,12 +2,13 @@
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
 which are compared whenever the task is opened. The folder is named after a hash of its identity: all that decides its
-content, the SHA-256 of raw data included.
+content, the SHA-256 of raw data and of a user's own code included.
 """
 
 import secrets
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.version import __version__
 from lra.data import Place, Split, Task, TaskSpec
-from lra.data.duplicates import contradictions
-from lra.data.pictures import Pictures
-from lra.data.splits import LMWindows, PositionLabels
+from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 from lra.data.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; part of the folder's name
@@ -51,6 +50,7 @@ def prepared(
     baselines: Callable[[Splits], dict[str, float]],
     *,
     validates_on_test: bool = False,
+    files: Iterable[Path] = (),
 ) -> Task:
     """Open a prepared task, building it first if the cache does not have it.
 
@@ -60,14 +60,19 @@ def prepared(
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
         identity: all that decides the content, as JSON; `task` names the folder. With `raw: None` (no files at hand)
-            and without a data folder, the only cache that differs in `raw` alone is used instead.
+            and without a data folder, the only cache that differs in `raw` alone is used instead. The SHA-256 of the
+            source files of `make` and of the class that `baselines` is a method of are added, but for those of lra.
         make: writes the examples.
         baselines: computed once, from the stored splits.
         validates_on_test: there is no split `val` to write; the test split serves as validation.
+        files: files that `make` reads; their SHA-256 become a part of the identity.
 
     Raises:
         UserError: the data are missing, do not fit the facts, or the cached files were changed.
     """
+    identity = {**identity, **code_of(getattr(baselines, "__self__", None), make)}
+    if stamps := {str(path): sha256(path) for path in files}:
+        identity["files"] = stamps
     identity = _identity_at_hand(place, identity)
     folder = _folder(place, identity)
     if not (folder / MANIFEST).exists():
@@ -81,6 +86,20 @@ def prepared(
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts, identity)
+
+
+def code_of(*owners: object) -> dict[str, dict[str, str]]:
+    """Return the identity's entry for code outside of lra: SHA-256 of the source file of each module.
+
+    Args:
+        owners: functions, and objects whose classes and base classes count.
+    """
+    classes = (cls for owner in owners for cls in (*type(owner).__mro__, owner))
+    modules = {getattr(owner, "__module__", "builtins") for owner in classes}
+    own = sorted(name for name in modules if name.split(".")[0] not in {"lra", *sys.stdlib_module_names})
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
+    code = {name: sha256(Path(file)) for name, file in files.items() if file}
+    return {"code": code} if code else {}
 
 
 def described(place: Place, identity: Identity) -> Any:

@@ -13,15 +13,11 @@ from pydantic import Field, PositiveInt
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.data import fingerprints
-from lra.data.baselines import bag_of_words, majority, pair_cosine
+from lra.data.baselines import bag_of_words, convolution, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, located
-from lra.data.groups import Group, by_value
-from lra.data.sampling import held_out, limited
+from lra.data.from_source import Content, FromSource, Source, Stamp, counted, located
+from lra.data.groups import Group, by_value, held_out, limited
 from lra.data.tables import KINDS, PACKED, Columns, Example, documents, examples, scan
-from lra.data.text_convolution import convolution
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -164,7 +160,7 @@ class Files(FromSource):
 
     def _scanned(self, train: Path, place: Place) -> dict[str, Any]:
         """Labels and texts per example of the training file, stored in the cache folder."""
-        return fingerprints.counted(place, train, partial(scan, columns=self.columns), f"{VERSION} {self.columns}")
+        return counted(place, train, partial(scan, columns=self.columns), f"{VERSION} {self.columns}")
 
     def _documents(self, place: Place) -> list[Path]:
         return [] if self.documents is None else [located(place, self.documents, "documents")]
