@@ -7,8 +7,8 @@ content, the SHA-256 of raw data and of a user's own code included.
 
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.version import __version__
-from lra.data import Place, Split, Task, TaskSpec
+from lra.data import Place, Split, Task, TaskSpec, inputs
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 from lra.data.writer import ARRAY, Writer
 
@@ -50,7 +51,6 @@ def prepared(
     baselines: Callable[[Splits], dict[str, float]],
     *,
     validates_on_test: bool = False,
-    files: Iterable[Path] = (),
 ) -> Task:
     """Open a prepared task, building it first if the cache does not have it.
 
@@ -59,27 +59,30 @@ def prepared(
     Args:
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
-        identity: all that decides the content, as JSON; `task` names the folder. With `raw: None` (no files at hand)
-            and without a data folder, the only cache that differs in `raw` alone is used instead. The SHA-256 of the
-            source files of `make` and of the class that `baselines` is a method of are added, but for those of lra.
+        identity: all that decides the content, as JSON; `task` names the folder. The source of a user's task and the
+            files that it reads are added. With `raw: None` (no files at hand) and without a data folder, the only cache
+            that differs in `raw` alone is used instead.
         make: writes the examples.
         baselines: computed once, from the stored splits.
         validates_on_test: there is no split `val` to write; the test split serves as validation.
-        files: files that `make` reads; their SHA-256 become a part of the identity.
 
     Raises:
         UserError: the data are missing, do not fit the facts, or the cached files were changed.
     """
-    identity = {**identity, **code_of(getattr(baselines, "__self__", None), make)}
-    if stamps := {str(path): sha256(path) for path in files}:
-        identity["files"] = stamps
+    builder = getattr(baselines, "__self__", baselines)
+    if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
+        identity = {**identity, "code": own}
     identity = _identity_at_hand(place, identity)
     folder = _folder(place, identity)
-    if not (folder / MANIFEST).exists():
+    if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
-                if not (folder / MANIFEST).exists():
+                if not _is_current(folder):
+                    if (folder / MANIFEST).exists():
+                        stale = inputs.changed(_manifest(folder)["inputs"])
+                        say(f"{identity['task']}: {stale} has changed; preparing the data again")
+                        shutil.rmtree(folder)
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
@@ -88,18 +91,11 @@ def prepared(
     return open_cache(folder, facts, identity)
 
 
-def code_of(*owners: object) -> dict[str, dict[str, str]]:
-    """Return the identity's entry for code outside of lra: SHA-256 of the source file of each module.
-
-    Args:
-        owners: functions, and objects whose classes and base classes count.
-    """
-    classes = (cls for owner in owners for cls in (*type(owner).__mro__, owner))
-    modules = {getattr(owner, "__module__", "builtins") for owner in classes}
-    own = sorted(name for name in modules if name.split(".")[0] not in {"lra", *sys.stdlib_module_names})
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
-    code = {name: sha256(Path(file)) for name, file in files.items() if file}
-    return {"code": code} if code else {}
+def _is_current(folder: Path) -> bool:
+    """Return True if a task is prepared, and the files that a user's task read are as they were."""
+    if not (folder / MANIFEST).exists():
+        return False
+    return inputs.changed(_manifest(folder).get("inputs", {})) is None
 
 
 def described(place: Place, identity: Identity) -> Any:
@@ -157,7 +153,8 @@ def _build(
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
-        source = make(writers, staging)
+        with inputs.recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
+            source = make(writers, staging)
         files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
         for split, writer in writers.items():
@@ -171,6 +168,7 @@ def _build(
             "arrays": arrays,
             "files": files,
             "source": source,
+            **({"inputs": read} if read else {}),
             "created_by": f"lra {__version__}",
         }
         mapped = _splits(staging, manifest, facts)

@@ -22,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
-from lra.data.cache import SPLITS, Identity, Splits, code_of, described, prepared
+from lra.data.cache import SPLITS, Identity, Splits, described, prepared
 from lra.data.writer import Writer
 
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
@@ -222,7 +222,7 @@ class FromSource(TaskBuilder):
         source = self.find(self.place)
         if source.paths:
             return self.facts_of(source.content())
-        return self.facts_of(described(self.place, self.identity(self.place, []) | code_of(self)) or {})
+        return self.facts_of(described(self.place, self.identity(self.place, [])) or {})
 
     def build(self, place: Place) -> Task:
         builder = self.at(place)
