@@ -25,8 +25,8 @@ from lra.core.paths import conf_dir
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import Job, assemble
+from lra.runs.operations import saved_tensors
 from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
 
@@ -335,6 +335,21 @@ class Commands:
                 code = stop.code or 0
         out, err = self._capfd.readouterr()
         return code, out, err
+
+
+@cache
+def _task_values(option: str) -> dict[str, Any]:
+    return configure.plain(_composed(f"task={option}").task)
+
+
+def builder_of(option: str, **changes: object) -> TaskBuilder:
+    """The task of an option in conf/task, with some of its values changed."""
+    return configure.build(deepcopy(_task_values(option)) | changes, "task", [])()
+
+
+def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
+    """A cache and a data folder, without a progress bar."""
+    return Place(cache=cache, data_dir=data_dir, workers=workers, progress=lambda done, total: None)
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
