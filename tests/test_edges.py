@@ -16,7 +16,7 @@ from lra import __main__ as start
 from lra.cli import sweep, train
 from lra.config.configure import dotted
 from lra.config.settings import settings_of
-from lra.core import locks
+from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import ASKING
 from lra.records.names import LOCK
@@ -176,7 +176,7 @@ def test_a_folder_of_results_that_cannot_be_made(cli: Commands) -> None:
     assert "out=afile/x/y: afile is a file; expected a folder" in one_line(cli, *SMOKE, "out=afile/x/y")
     assert os.listdir() == ["afile"]
     *_, last = cli(train.main, *SWEEP, "seed=1,2", "out=/proc/x", "max_hours=null")[2].splitlines()
-    assert re.fullmatch(r"lra-train: error: /proc/x\S*: this folder cannot be made: no such .*", last)
+    assert re.fullmatch(r"lra-train: error: /proc/x\S*: cannot make this folder: no such .*", last)
 
 
 def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_model_of_the_hub_has_a_name(cli: Commands, folder: str) -> None:
 def test_a_second_command_begins_with_free_runs(cli: Commands) -> None:
     held = Path("runs/listops/paper/simple/simple/seed1")
     held.mkdir(parents=True)
-    with locks.hold(held / LOCK, 0):
+    with files.hold(held / LOCK, 0):
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err

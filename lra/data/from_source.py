@@ -25,6 +25,7 @@ from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
 from lra.data.cache import SPLITS, Identity, Splits, described, prepared
 from lra.data.writer import Writer
 
+GENERATED = "generated"  # name of a source that needs no raw data
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
@@ -224,6 +225,14 @@ class FromSource(TaskBuilder):
             return self.facts_of(source.content())
         return self.facts_of(described(self.place, self.identity(self.place, [])) or {})
 
+    def locate(self, place: Place) -> str:
+        builder = self.at(place)
+        source = builder.find(place)
+        prepared_or_here = source.paths or source.name == GENERATED or described(place, builder.identity(place, []))
+        if not prepared_or_here and not (source.name and hub.is_reachable()):
+            next(iter(source.read()), None)  # raises
+        return digest(builder.identity(place, source.stamps(place)))
+
     def build(self, place: Place) -> Task:
         builder = self.at(place)
         source = builder.find(place)
@@ -279,7 +288,7 @@ class Generated(FromSource):
 
     def find(self, place: Place) -> Source:
         """Return the generator as a source."""
-        return Source(name="generated", read=partial(self.generated, place))
+        return Source(name=GENERATED, read=partial(self.generated, place))
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
