@@ -1,4 +1,4 @@
-"""lra-check: which laws of mixers an attention keeps, as a list for the person who writes it."""
+"""lra-check: run the correctness checks (laws) of mixers on an attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lra.cli.command import FAILED, command
 from lra.config import configure
 from lra.core.console import say
 
-if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
+if TYPE_CHECKING:  # torch takes seconds to import, which --help and --cfg do not need
     from lra.laws import Finding
     from lra.ops.mixer import Mixer, Shape
 
@@ -31,7 +31,7 @@ class CheckSettings:
 
 
 def job(cfg: DictConfig) -> None:
-    """Check every law and print its verdict. Raises SystemExit where a law is broken."""
+    """Check every law and print its verdict. Raises SystemExit if one is broken."""
     settings = settings_of(cfg)
     name = HydraConfig.get().runtime.choices["attention"]
     findings = examine(name, maker(settings), settings, partial(say, to_stdout=True))
@@ -47,7 +47,7 @@ def settings_of(cfg: DictConfig) -> CheckSettings:
 
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
-    """What makes the mixers that the settings describe."""
+    """Return the constructor of the mixers that the settings describe."""
     from lra.ops.mixer import Mixer
 
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
@@ -56,7 +56,7 @@ def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
 def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[Finding]":
-    """Check every law; `tell` receives the lines to print."""
+    """Check every law and return the findings; `tell` receives the lines to print."""
     import lra.laws as laws
     from lra.laws.trial import shape_of
 
@@ -70,7 +70,7 @@ def examine(
         tell("\n".join(_lines(finding)))
         findings.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
-    tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections")
+    tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} besides the projections")
     broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
     names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
     tell(names if broken else "all laws are kept")

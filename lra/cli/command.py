@@ -1,4 +1,4 @@
-"""Console commands: `hydra.main`, with mistakes in one line and exit codes."""
+"""Console commands: `hydra.main`, with one-line errors and exit codes."""
 
 import os
 import sys
@@ -12,9 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, help_page, refuse_our_names, set_up
+from lra.config.compose import HYDRA_VERSION, completed, help_page, refuse_our_names, set_up
 from lra.config.configure import check_packages, explain, is_mistake
-from lra.config.user_options import with_packages
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import conf_dir
 from lra.core.signals import interruptible
@@ -24,7 +23,7 @@ FAILED = 1
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-    """Return the console command of a Hydra task function; mistakes end in one line and exit code 2."""
+    """Return the console command of a Hydra task function; a mistake ends it with one line and exit code 2."""
     program = f"lra-{config_name}"
     debug = os.environ.get("HYDRA_FULL_ERROR")
 
@@ -53,7 +52,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(flags_first(sys.argv[1:]))]
+        sys.argv = [program, *completed(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
@@ -72,6 +71,6 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """Move overrides behind the flags: argparse takes no second group of them, as in `a=1 --multirun b=1,2`."""
+    """Move overrides behind the flags: argparse refuses two groups of them, as in `a=1 --multirun b=1,2`."""
     overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     return [*(text for text in arguments if text not in overrides), *overrides]

@@ -31,8 +31,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     same = [key for key in known if key.endswith(f".{name}")]
     near = [
         key
-        for key in get_close_matches(name, known, n=len(known) or 1, cutoff=0.5)
-        if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.5 if key in beside else 0.75)
+        for key in get_close_matches(name, known, n=len(known) or 1, cutoff=0.6)
+        if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.6 if key in beside else 0.75)
     ]
     if same or near:
         return f"did you mean {' or '.join(map(repr, same or near[:1]))}?"
