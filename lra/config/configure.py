@@ -154,8 +154,7 @@ def build(
     if node.get("_partial_", True) is not True:
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
-    if os.getcwd() not in sys.path:  # last, so that it hides no other module
-        sys.path.append(os.getcwd())
+    look_here_too()
     trusted = ["lra", *packages]
     package = node["_target_"].split(".")[0]
     if package not in trusted:
@@ -190,6 +189,12 @@ def _located(dotted_name: str, where: str) -> Any:
         public = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
         raise UserError(f"{where}: {module_name} has no {name!r}; {did_you_mean(name, public)}")
     return getattr(module, name)
+
+
+def look_here_too() -> None:
+    """Let modules be found in the working directory: last, so that it hides no other module."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def _no_module(where: str, name: str) -> UserError:
