@@ -12,9 +12,7 @@ from types import FrameType
 from typing import Any
 
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
-from lra.core.paths import USER_OPTIONS, conf_dir
-from lra.core.signals import ASKING
-from lra.core.version import __version__
+from lra.core.paths import USER_OPTIONS, __version__, conf_dir
 
 COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of runs, and write its report"),
@@ -59,6 +57,7 @@ def start(name: str) -> None:
     """Import a command and run it. A signal during the import ends the process with one line."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
+    from lra.core.signals import ASKING  # one of them is missing on Windows
 
     def stop(number: int, _frame: FrameType | None) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)

@@ -69,7 +69,6 @@ def write(files: dict[str, str], folder: str = "options") -> None:
         ("model.dropout=1", ["model.dropout=1"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
-        ("train.warmup=20000", ["train.warmup=20000", "train.steps=15000"]),
         ("train.goal=high", ["train.goal=high", "number or null"]),
         ("+train.groups={state:{rate:0x,weight_decay:null}}", ["train.groups.state.rate=0x"]),
         ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),

@@ -69,8 +69,8 @@ def best_settings(out: Path) -> dict[Cell, list[tuple[float, int, dict[str, Any]
 
 
 def _task(name: str) -> str:
-    """The option of `task=`: the first level of a run's path."""
-    return Path(name).parts[0]
+    """The option of `task=`: the first level of a run's path, up to the name of the user's data."""
+    return Path(name).parts[0].partition("-")[0]
 
 
 def conclude(out: Path) -> None:
