@@ -5,6 +5,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -75,7 +77,10 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
 def _first_cell(config_name: str, arguments: list[str]) -> list[str]:
     """Return the overrides of the first cell of a preset that is a sweep, whose own values are those of no run."""
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
-    params = compose(config_name, *overrides).hydra.sweeper.get("params") or {}
+    words = [word for text in arguments for word in (text.split("=", 1) if text.startswith("--") else [text])]
+    folders = [Path(folder).absolute() for flag, folder in pairwise(words) if flag in ("--config-dir", "-cd")]
+    search_path = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
+    params = compose(config_name, *overrides, *search_path).hydra.sweeper.get("params") or {}
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     parser = OverridesParser.create()
     chosen = [parser.parse_override(f"{key}={value}") for key, value in params.items() if key not in given]
