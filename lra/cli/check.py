@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 
 from lra.cli.command import FAILED, command
 from lra.config import configure
-from lra.core.console import say
+from lra.core.console import plural, say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.laws import Finding
@@ -70,10 +70,12 @@ def examine(
         tell("\n".join(_lines(finding)))
         findings.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
-    tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections")
+    tell(f"      {'parameters':10} {weights:,}; {weights - shape.projections:+,} to four projections")
     broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
-    names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
-    tell(names if broken else "all laws are kept")
+    if unchecked := len(laws.LAWS) - len(findings):
+        tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")
+    else:
+        tell(f"broken: {', '.join(broken)}" if broken else "all laws are kept")
     return findings
 
 
@@ -82,7 +84,8 @@ def _lines(finding: "Finding") -> list[str]:
     lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
     if finding.verdict == "broken":
         lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
-        lines += [f"{'':17}hint: {finding.hint}"] if finding.hint else []
+    if finding.hint:
+        lines.append(f"{'':17}{'hint' if finding.verdict == 'broken' else 'note'}: {finding.hint}")
     return lines
 
 
