@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lra.api.configuration import composed_command, preserved_sys_path
 from lra.cli.check import settings_of
 from lra.config import configure
+from lra.config.compose import options as choices
+from lra.config.user_options import user_options_folder
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
 from lra.ops.mixer import Card, Mixer, Shape
@@ -65,6 +67,13 @@ class AttentionLayer(nn.Module):
         if self.mixer.redraw_every is not None and self._calls % self.mixer.redraw_every == 0:
             self.mixer.redraw(seed, 0)
         self._calls += 1
+
+
+def attentions() -> list[str]:
+    """Return the names that `attention` takes: those of this package, and your own below `lra_options`."""
+    folder = user_options_folder()
+    own = (folder / "attention").glob("*.yaml") if folder else ()
+    return sorted([*choices("attention"), *(path.stem for path in own)])
 
 
 @preserved_sys_path()
