@@ -64,7 +64,6 @@ class Luna(Mixer):
 
     def __init__(self, shape: Shape, *, memory: PositiveInt, share: Literal["key_value", "none"], scale: Scale) -> None:
         super().__init__(shape)
-        self.slots = memory
         self.share = share
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, memory=memory)
@@ -119,10 +118,3 @@ class Luna(Mixer):
 
     def _project_memory(self) -> nn.Linear:
         return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)
-
-    @property
-    def extra_parameters(self) -> int:
-        inner = self.shape.qkv_dim
-        of_x, of_memory = (self.shape.dim + self.shape.bias) * inner, (inner + self.shape.bias) * inner
-        projections = 2 * of_memory - of_x if self.share == "key_value" else 3 * of_memory
-        return projections + 2 * inner + (self.slots * inner if self.shape.layer == 0 else 0)

@@ -79,10 +79,6 @@ class Reformer(Mixer):
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket
 
-    @property
-    def extra_parameters(self) -> int:
-        return -(self.shape.dim + self.shape.bias) * self.shape.qkv_dim
-
     def draw(self, rng: np.random.Generator) -> None:
         drawn = torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape)))
         self.rotations.copy_(to_device(drawn, self.rotations.device))

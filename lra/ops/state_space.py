@@ -58,10 +58,3 @@ class StateSpace(Mixer, abstract=True):
         h = diagonal_scan(u, rate, self.directions)
         c = torch.stack([c.real, -c.imag], dim=1).unflatten(-1, (self.directions, -1)).transpose(1, 2)
         return h.flatten(2) @ c.flatten(1).mT
-
-    @property
-    def extra_parameters(self) -> int:
-        """Parameters of B, C, three numbers per mode, the skip and the output projection."""
-        dim = self.shape.dim
-        modes = (2 * dim * (1 + self.directions) + 3) * self.modes
-        return modes + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections
