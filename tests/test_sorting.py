@@ -178,7 +178,6 @@ def test_noise_in_training_only_and_by_row() -> None:
 def test_the_sorting_network_of_every_head_has_a_column_for_every_block() -> None:
     mixer = sinkhorn_of()
     assert mixer.sort.shape == (3, 5, 5)
-    assert mixer.extra_parameters == 75
 
 
 # ---------------------------------------------------------------- reformer
@@ -346,4 +345,3 @@ def test_dropout_acts_on_the_weights() -> None:
 def test_the_query_is_the_key() -> None:
     mixer = mixer_of("reformer", out_proj=True)
     assert {name.split(".")[0] for name in mixer.state_dict()} == {"query", "value", "out", "rotations"}
-    assert mixer.extra_parameters == -(15 + 1) * 15
