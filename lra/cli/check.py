@@ -1,4 +1,4 @@
-"""lra-check: which laws of mixers an attention keeps, as a list for the person who writes it."""
+"""lra-check: check an attention against the laws of mixers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def settings_of(cfg: DictConfig) -> CheckSettings:
 
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
-    """What makes the mixers that the settings describe."""
+    """Return the constructor of the configured mixers."""
     from lra.ops.mixer import Mixer
 
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
@@ -56,7 +56,7 @@ def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
 def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[Finding]":
-    """Check every law; `tell` receives the lines to print."""
+    """Check the laws and return the findings; `tell` receives each line to print."""
     import lra.laws as laws
     from lra.laws.trial import shape_of
 
@@ -80,7 +80,7 @@ def examine(
 
 
 def _lines(finding: "Finding") -> list[str]:
-    """A law and its verdict; below a broken one the smallest case and a hint."""
+    """Lines of a law: its verdict, and the smallest case and a hint below a broken one."""
     lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
     if finding.verdict == "broken":
         lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")

@@ -102,8 +102,7 @@ def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
 def _tried(law: Law, trial: Trial) -> Finding:
     trial.case = trial.note = ""
     try:
-        verdict = "kept" if law.check(trial) else "silent"
-        return Finding(law, verdict, hint=trial.note)
+        return Finding(law, "kept" if law.check(trial) else "silent", hint=trial.note)
     except Broken as broken:
         return Finding(law, "broken", trial.case, str(broken), broken.hint)
     except UserError as error:
