@@ -151,7 +151,7 @@ def build(
     trusted = ["lra", *packages]
     package = node["_target_"].split(".")[0]
     if package not in trusted:
-        _look_here_too()
+        look_here_too()
         if package not in sys.modules and find_spec(package) is None:
             raise _no_module(name, package)
         raise UserError(
@@ -173,7 +173,7 @@ def build(
 def _located(dotted_name: str, where: str) -> Any:
     """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
     it."""
-    _look_here_too()
+    look_here_too()
     parts = dotted_name.split(".")
     for cut in range(len(parts), 0, -1):
         module = ".".join(parts[:cut])
@@ -192,7 +192,7 @@ def _located(dotted_name: str, where: str) -> Any:
     return located
 
 
-def _look_here_too() -> None:
+def look_here_too() -> None:
     """Let modules be found in the working folder: last, so that it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.config import configure
-from lra.core import paths
+from lra.core import code, paths
 from lra.core.errors import UserError, did_you_mean
 
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
@@ -64,8 +64,8 @@ class Settings:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers; paths, time limits and the like do not. Raises UserError where the
-        file of first weights is missing, since its digest is part of it."""
+        """Everything that decides the numbers, without paths and time limits, and with the SHA-256 of the user's own
+        source files. Raises UserError where the file of first weights is missing, since its digest is part of it."""
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
         if self.start is not None:
@@ -73,6 +73,9 @@ class Settings:
             chosen["init"] = {**options, "sha256": self.start.sha256}
         if self.pretrain is not None:
             chosen["pretrain"] = self.pretrain
+        configure.look_here_too()
+        if sources := code.fingerprints(*code.targets(chosen | {"init": self.init})):
+            chosen["code"] = sources
         return chosen
 
 

@@ -8,6 +8,7 @@ content, the SHA-256 of raw data included.
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.version import __version__
-from lra.data import Place, Split, Task, TaskSpec
+from lra.data import Place, Split, Task, TaskSpec, inputs
 from lra.data.duplicates import contradictions
 from lra.data.pictures import Pictures
 from lra.data.splits import LMWindows, PositionLabels
@@ -59,7 +61,8 @@ def prepared(
     Args:
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
-        identity: all that decides the content, as JSON; `task` names the folder. With `raw: None` (no files at hand)
+        identity: all that decides the content, as JSON; `task` names the folder. The source of a user's task and the
+            files that it reads are added. With `raw: None` (no files at hand)
             and without a data folder, the only cache that differs in `raw` alone is used instead.
         make: writes the examples.
         baselines: computed once, from the stored splits.
@@ -68,19 +71,32 @@ def prepared(
     Raises:
         UserError: the data are missing, do not fit the facts, or the cached files were changed.
     """
+    if own := code.fingerprints(make.__module__, baselines.__module__):
+        identity = {**identity, "code": own}
     identity = _identity_at_hand(place, identity)
     folder = _folder(place, identity)
-    if not (folder / MANIFEST).exists():
+    if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
-                if not (folder / MANIFEST).exists():
+                if not _is_current(folder):
+                    if (folder / MANIFEST).exists():
+                        stale = inputs.changed(_manifest(folder)["inputs"])
+                        say(f"{identity['task']}: {stale} has changed; preparing the data again")
+                        shutil.rmtree(folder)
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return open_cache(folder, facts, identity)
+
+
+def _is_current(folder: Path) -> bool:
+    """Return True if a task is prepared, and the files that a user's task read are as they were."""
+    if not (folder / MANIFEST).exists():
+        return False
+    return inputs.changed(_manifest(folder).get("inputs", {})) is None
 
 
 def described(place: Place, identity: Identity) -> Any:
@@ -138,7 +154,8 @@ def _build(
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
-        source = make(writers, staging)
+        with inputs.recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
+            source = make(writers, staging)
         files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
         for split, writer in writers.items():
@@ -152,6 +169,7 @@ def _build(
             "arrays": arrays,
             "files": files,
             "source": source,
+            **({"inputs": read} if read else {}),
             "created_by": f"lra {__version__}",
         }
         mapped = _splits(staging, manifest, facts)

@@ -66,13 +66,13 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 
 
 def _commit() -> dict[str, Any]:
-    """Commit of the checkout that this code runs from, and whether tracked code differs from it; the version, where it
-    runs from no checkout."""
+    """Return the commit of the checkout that this code runs from, and True for `dirty` if files of lra/ or conf/ were
+    edited or added; outside a checkout, the version."""
     if not (paths.CHECKOUT / ".git").exists():
         return {"commit": f"lra {__version__}, installed", "dirty": None}
     try:
         head = _git("rev-parse", "HEAD").strip()
-        changes = _git("status", "--porcelain", "--untracked-files=no", "--", "lra", "conf", "pyproject.toml")
+        changes = _git("status", "--porcelain", "--untracked-files=all", "--", "lra", "conf", "pyproject.toml")
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": head, "dirty": bool(changes.strip())}

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import reprlib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -19,6 +20,7 @@ from lra.records.names import RECORD as NAME
 
 CONTENTS_BYTES = 2**32  # limit for a file beside a record
 SCHEMA = 2  # of records and declarations
+DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks that name files
 STATUSES = ("finished", "diverged", "failed", "paused")
 RULES = ("last", "best_val", "best_test")
 METRIC_NAMES = ("accuracy", "perplexity")
@@ -319,6 +321,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the paths of its data, which are the same data under every spelling."""
+    task = config.get("task", {})
+    return {**config, "task": {key: value for key, value in task.items() if key not in DATA_PATHS or value is None}}
 
 
 def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from lra.core.errors import UserError
 from lra.report.frame import present
 
 if TYPE_CHECKING:
@@ -70,11 +70,13 @@ def drawn(report: "Report") -> dict[str, str]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw with the style of this package, whatever a user's matplotlibrc says. Raises UserError."""
+    """Draw with the style of this package, whatever matplotlibrc and MPLBACKEND say."""
+    backend = os.environ.pop("MPLBACKEND", None)  # a notebook's; importing matplotlib fails where its package is absent
     try:
         import matplotlib
-    except ValueError as error:  # of MPLBACKEND
-        raise UserError(f"no figures: matplotlib: {error}") from None
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)

@@ -14,7 +14,7 @@ from lra.core.errors import UserError, printable
 from lra.core.paths import conf_dir
 from lra.records import record
 from lra.records.names import SWEEP
-from lra.records.record import RULES, RunRecord
+from lra.records.record import RULES, RunRecord, without_paths
 from lra.records.runs import Run, Tell
 from lra.report.published import Published
 from lra.report.statistics import not_above
@@ -263,17 +263,19 @@ def _refuse(runs: list[Run], facts: Any, place: str) -> None:
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
         for key, mine, theirs in record.differences(facts(runs[0].record), facts(run.record)):
             if (key not in varied or place == "a cell") and not (key == "data" and None in (mine, theirs)):
-                raise UserError(
-                    f"{runs[0].name} and {run.name} would share {place} of the table but differ in {key}: {mine} and "
-                    f"{theirs}"
-                )
+                fault = f"differ in {key}: {mine} and {theirs}"
+                if key.startswith("code."):
+                    fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
+                raise UserError(f"{runs[0].name} and {run.name} would share {place} of the table but {fault}")
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
-    config = {key: value for key, value in record.config.items() if key != "seed"}
+    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
-    return {"task_version": record.task_version, "metric": record.metric, "config": config}
+    sources = config.pop("code", {})
+    data = {"data": record.provenance.data_sha256, "task_version": record.task_version, "metric": record.metric}
+    return {**data, "config": config, "code": sources}
 
 
 def _compared(record: RunRecord) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 
+import numpy as np
+
 from lra.core.errors import UserError, printable
 from lra.core.files import digest, read_regular
 from lra.records.names import METRICS, PREDICTIONS
-from lra.records.record import CONTENTS_BYTES
+from lra.records.record import CONTENTS_BYTES, RunRecord
 from lra.records.runs import Run
 from lra.report import Report
 
@@ -46,6 +48,7 @@ def faults(run: Run) -> Iterator[str]:
     if METRICS not in record.files:
         yield f"finished, but its record lists no {METRICS}"
     yield from _of_validation(run)
+    yield from _of_groups(record)
     if run.predictions is None:
         if record.metric == "accuracy" and PREDICTIONS in record.files:
             yield f"{PREDICTIONS} is missing"
@@ -60,6 +63,20 @@ def faults(run: Run) -> Iterator[str]:
     if stated[0] != correct or abs(stated[1] - 100 * correct / shown.examples) > 1e-9:
         found = f"{correct} correct, {100 * correct / shown.examples} %"
         yield f"test.{record.selection} is {stated[0]} correct, {stated[1]} %; {PREDICTIONS} gives {found}"
+    counts = [(int((labels == c).sum()), int((predicted[labels == c] == c).sum())) for c in np.unique(labels)]
+    classes = {name: (group.examples, group.correct) for name, group in record.diagnostics.get("class", {}).items()}
+    if classes and [*classes.values()] != counts:  # in the order of the labels, under any names
+        yield f"diagnostics.class is {classes}; {PREDICTIONS} gives {counts}"
+
+
+def _of_groups(record: RunRecord) -> Iterator[str]:
+    """Compare the counts of groups of test examples with those of all."""
+    whole = record.test[record.selection]
+    for name, groups in record.diagnostics.items():
+        stated = sum(group.examples for group in groups.values()), sum(group.correct for group in groups.values())
+        if stated != (whole.examples, whole.correct):
+            found = f"{stated[1]} of {stated[0]} correct"
+            yield f"diagnostics.{name} has {found}, test.{record.selection} {whole.correct} of {whole.examples}"
 
 
 def _of_validation(run: Run) -> Iterator[str]:

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lra.config import configure
 from lra.config.settings import Settings
-from lra.core.console import say
+from lra.core.console import Preparation, say
 from lra.core.errors import UserError
 from lra.core.files import explained, read_json
+from lra.data import Place, TaskBuilder
 from lra.records import checkpoint, record
 from lra.records.names import CONFIG, WEIGHTS
 from lra.records.outcome import recorded, state
@@ -27,26 +29,45 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
 
     Raises UserError, with the difference, if the folder holds a run of another configuration.
     """
-    record_there = recorded(folder)
-    for earlier in (_configuration(folder), record_there and record_there.config):
+    run = recorded(folder)
+    for earlier in (_configuration(folder), run and run.config):
         changes = [] if earlier is None else identity_differences(earlier, settings)
+        if run is not None and run.status == "finished" and not changes:
+            changes = _data_differences(run, settings)
         if changes:
             raise UserError(
                 f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
                 "choose another out=..., or delete that folder"
             )
-    return record_there if record_there and record_there.status in LEFT_ALONE[settings.retry] else None
+    return run if run is not None and run.status in LEFT_ALONE[settings.retry] else None
 
 
 def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
     """List the differences of an identity and of settings, except those that `resume=inexact` allows."""
-    now = json.loads(json.dumps(settings.identity))
     may_change = INEXACT if settings.resume == "inexact" else ()
     return [
-        f"{key}: {there} there, {here} now"
-        for key, there, here in record.differences(identity, now)
+        f"the code in {key.removeprefix('code.')} has changed"
+        if key.startswith("code.")
+        else f"{key}: {there} there, {here} now"
+        for key, there, here in _changes(identity, settings)
         if key not in may_change
     ]
+
+
+def _changes(identity: Mapping[str, Any], settings: Settings) -> list[tuple[str, Any, Any]]:
+    """Compare an identity with settings; paths of data are left out, since their content is compared."""
+    now = json.loads(json.dumps(settings.identity))
+    return record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
+
+
+def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
+    """Compare the data of a finished run with those of settings, if they are the user's own."""
+    if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
+        return []
+    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    with Preparation(builder.facts.name) as progress:
+        now = builder.build(Place.of(settings, progress)).digest
+    return [] if now == run.provenance.data_sha256 else [f"the data of {run.task} have changed"]
 
 
 def _configuration(folder: Path) -> Any:
@@ -69,9 +90,8 @@ def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Setti
     status = earlier.status
     if status == "finished":
         checkpoint.remove(folder)
-    now = json.loads(json.dumps(settings.identity))
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    stays = [f"{key} stays {there}" for key, there, _ in record.differences(earlier.config, now)]
+    stays = [f"{key} stays {there}" for key, there, _ in _changes(earlier.config, settings)]
     if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.files:
         stays.append(f"its weights were not kept; delete {folder} to train it again")
     said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])

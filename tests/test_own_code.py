@@ -1,0 +1,147 @@
+"""Numbers belong to the code and the data that made them: the user's attention, task, and files."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from reports import put
+from support import Commands
+
+from lra.cli import new, report, train
+from lra.core.code import fingerprints
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.core.signals import PAUSED
+from lra.records import record
+from lra.records.names import RECORD
+from lra.report import Report
+
+TINY = ("experiment=smoke", "train.steps=4", "train.eval_every=2", "train.warmup=1", "train.batch_size=5")
+SIZES = ("task=listops_short", "task.train_size=20", "task.val_size=5", "task.test_size=5", "train.micro_batch=5")
+MINE = (*TINY, *SIZES, "attention=mine", "out=o")
+
+
+def edit(path: str, old: str = '"""', new: str = '"""Edited: ') -> None:
+    """Replace the first `old`, and have the module imported again, as another process does."""
+    Path(path).write_text(Path(path).read_text().replace(old, new, 1))
+    sys.modules.pop(Path(path).stem, None)
+
+
+def scaffold(cli: Commands, kind: str, name: str) -> None:
+    assert cli(new.main, kind, name)[0] == 0
+    sys.modules.pop(name, None)
+
+
+def refused(cli: Commands, *words: str, because: str) -> None:
+    code, _, err = cli(train.main, *words)
+    assert code == 2
+    assert because in err.splitlines()[-1]
+
+
+def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "own.py": "import json\nimport torch.nn as nn\nimport helper\nfrom parts.inner import deep as other\n",
+        "helper.py": "def late():\n    from lra.attention import Mixer\n    import distant.away\n",
+        "parts/__init__.py": "",
+        "parts/inner/__init__.py": "from . import deep\nfrom ..side import something\n",
+        "parts/inner/deep.py": "import own\n",
+        "parts/side.py": "something = 1\n",
+        "distant/away.py": "",
+        "parts/unused.py": "",
+        "unused.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    used = {name: sha256(tmp_path / name) for name in files if "unused" not in name}
+    assert fingerprints("own.Class") == used
+    assert fingerprints("lra.attention.Mixer", "torch.nn.Linear", "json", "nowhere.Class") == {}
+
+
+def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
+    """After the end of a run, between two seeds, and during a pause."""
+    scaffold(cli, "attention", "mine")
+    paused = (*MINE, "train.steps=4000", "train.minutes=1e-4", "out=p")
+    assert cli(train.main, *MINE, "seed=1")[0] == 0
+    assert cli(train.main, *paused)[0] == PAUSED
+    edit("mine.py")
+    for words in ((*MINE, "seed=1"), paused):
+        refused(cli, *words, because="the code in mine.py has changed")
+    assert cli(train.main, *MINE, "seed=3")[0] == 0
+    code, _, err = cli(report.main, "o")
+    assert (code, "trained by different code: mine.py was edited between them" in err) == (2, True)
+    edit("mine.py", '"""Edited: ', '"""')
+    assert cli(train.main, *MINE, "seed=1")[0] == 0, "it is the first code again"
+
+
+def test_other_rows_of_a_sweep_do_not_depend_on_the_code(cli: Commands) -> None:
+    scaffold(cli, "attention", "mine")
+    words = (*TINY, *SIZES, "attention=fnet", "out=o", "packages=[mine]")
+    assert cli(train.main, *words)[0] == 0
+    edit("mine.py")
+    assert "finished before" in cli(train.main, *words)[2]
+
+
+def test_a_loaded_module_keeps_its_first_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that goes on runs the code it imported, whatever the file has become."""
+    path = tmp_path / "lasting.py"
+    path.write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("lasting")
+    before = fingerprints("lasting")
+    path.write_text("x = 22\n")
+    assert fingerprints("lasting") == before
+    del sys.modules["lasting"]
+    assert fingerprints("lasting") == {"lasting.py": sha256(path)} != before
+
+
+def test_an_edited_task_and_a_replaced_file_make_new_data(cli: Commands) -> None:
+    scaffold(cli, "task", "tsk")
+    words = (*TINY, "task=tsk", "task.examples=20", "train.micro_batch=5", "attention=fnet", "max_hours=null")
+    path = Path("o/tsk/paper/fnet/transformer/seed1", RECORD)
+    digests = []
+
+    def trained() -> None:
+        path.unlink(missing_ok=True)
+        path.with_name("config.json").unlink(missing_ok=True)
+        assert cli(train.main, *words, "out=o")[0] == 0
+        digests.append(record.read(path)["provenance"]["data_sha256"])
+
+    trained()
+    edit("tsk.py", "row.sum() % 2", "row[0]")
+    refused(cli, *words, "out=o", because="the code in tsk.py has changed")
+    trained()
+    Path("words.txt").write_text("even")
+    edit("tsk.py", "int(row[0])", 'int(row[0]) ^ len(Path("words.txt").read_text()) % 2')
+    trained()
+    Path("words.txt").write_text("odd")
+    refused(cli, *words, "out=o", because="the data of tsk (length 23) have changed")
+    trained()
+    assert len({*digests}) == 3 and digests[1] == digests[2] != digests[3]
+
+
+def test_data_are_their_content_under_every_spelling_of_the_path(cli: Commands) -> None:
+    def write(folder: Path, label: str) -> None:
+        folder.mkdir(parents=True)
+        rows = "".join(f"text {number},{label if number % 2 else 'no'}\n" for number in range(60))
+        (folder / "train.csv").write_text(f"text,label\n{rows}")
+
+    write(Path("D/ok"), "yes")
+    write(Path("copy/ok"), "yes")
+    write(Path("other/ok"), "maybe")
+    words = (*TINY, "task=files", "attention=fnet", "train.micro_batch=5", "out=o")
+    assert cli(train.main, *words, "task.data=D/ok")[0] == 0
+    for data in ("D/ok/", "./D//ok", "D/../D/ok", str(Path("D/ok").absolute()), "copy/ok"):
+        code, _, err = cli(train.main, *words, f"task.data={data}")
+        assert (code, "finished before" in err) == (0, True), data
+    assert cli(train.main, *words, "task.data=copy/ok/", "seed=2")[0] == 0
+    assert len(Report(Path("o")).runs) == 2
+    refused(cli, *words, "task.data=other/ok", because="have changed")
+
+
+def test_reports_do_not_pool_different_code(tmp_path: Path) -> None:
+    for seed, digest in ((1, "a"), (2, "b")):
+        put(tmp_path, seed, 37.0, config={"code": {"package/mine.py": digest}})
+    with pytest.raises(UserError, match=r"seed1 and .*seed2 would share a cell .* package/mine\.py was edited"):
+        Report(tmp_path)
