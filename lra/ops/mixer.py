@@ -183,13 +183,13 @@ class Mixer(nn.Module, ABC):
         return mixed if few else mixed[:, :reads]
 
     def _is_half(self, x: Tensor) -> bool:
-        weight = next(self.parameters(), x)
-        return weight.dtype in (torch.bfloat16, torch.float16)
+        """True if the weights, or without any x, are in bf16 or fp16."""
+        return next(self.parameters(), x).dtype in (torch.bfloat16, torch.float16)
 
     def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
         """Call `forward` with weights in bf16 or fp16 as under autocast, which leaves sums and exponentials in fp32."""
         tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
-        with torch.autocast(x.device.type, x.dtype):
+        with torch.autocast(x.device.type, next(self.parameters(), x).dtype):
             return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
 
     @property
@@ -240,7 +240,7 @@ class Attention(Mixer, abstract=True):
         return self.out(merge_heads(mixed))
 
     def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
-        if packed is None or not self.packs or self.causal:
+        if packed is None or not self.packs or self.causal or self._is_half(x):
             return super().mix(x, key_mask, reads, packed)
         x = x.to(autocast_dtype(x))
         q = self.query(x) if reads is None else self.query(take(x, packed.first)).unsqueeze(1)
