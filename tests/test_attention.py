@@ -68,6 +68,8 @@ def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @every_setting
 def test_weights_in_half_precision_give_the_numbers_of_fp32(name: str, extra: list[str], dtype: torch.dtype) -> None:
+    if name == "reformer":
+        extra = ["attention.chunk=100"]  # rounding may change buckets, which then matter
     mixer = mixer_of(name, *extra, max_positions=100).to(dtype)
     exact = deepcopy(mixer).float()
     for length in (1, 65, 100):

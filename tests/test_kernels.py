@@ -135,15 +135,15 @@ def test_the_rows_of_a_projection(orthogonal: bool) -> None:
 
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_favor_is_unbiased(orthogonal: bool) -> None:
-    """The mean over 20,000 draws of phi(q) . phi(k) is exp(q . k scale) within 3 standard errors, at |x| = 1."""
+    """The mean over 10,000 draws of phi(q) . phi(k) is exp(q . k scale) within 3 standard errors, at |x| = 1."""
     q, k = (torch.nn.functional.normalize(noise(5, 5, seed=seed), dim=-1) for seed in (1, 2))
     scale = 5**-0.5
-    w = draws(20_000, 7, 5, orthogonal).flatten(0, 1)
+    w = draws(10_000, 7, 5, orthogonal).flatten(0, 1)
     log_q, log_k = (log_features(x[None, None] * scale**0.5, w, None)[0, 0] for x in (q, k))
     estimates = (log_q + log_k).exp().unflatten(-1, (-1, 7)).mean(dim=-1)  # [pairs, draws]
     error = estimates.std(dim=1) / math.sqrt(estimates.shape[1])
     assert ((estimates.mean(dim=1) - ((q * k).sum(dim=-1) * scale).exp()).abs() < 3 * error).all()
-    assert (error < 0.005).all()
+    assert (error < 0.007).all()
 
 
 def favor_weights(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -12,7 +12,7 @@ from lra.ops.random_features import FastFood, Generator, Spectral, hadamard, log
 from lra.ops.scan import CHUNK
 
 PRF = ["gmm_prf", "fastfood_prf", "generative_prf"]
-DRAWS = 300
+DRAWS = 500
 
 
 def set_parameters(mixer: Spectral, **values: Tensor) -> None:

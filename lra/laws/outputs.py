@@ -88,7 +88,7 @@ def device(trial: Trial) -> bool:
     hint = "give device=x.device where a tensor is made"
     for causal in (False, True) if trial.make and trial.kind.can_be_causal else (None,):
         for x in trial.inputs(1):
-            mixer = (trial.mixer() if causal is None else trial.mixer(causal=causal)).to("meta")
+            mixer = (trial.mixer() if causal is None else trial.mixer(causal=causal, dropout=0.0)).to("meta")
             mask = torch.ones(x.shape[:2], dtype=torch.bool, device="meta") if trial.masked and mixer.maskable else None
             try:
                 y = mixer(x.to("meta"), mask)
