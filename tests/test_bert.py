@@ -2,7 +2,9 @@
 
 import json
 import os
+import urllib.request
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import huggingface_hub
@@ -213,6 +215,7 @@ def test_weights_come_from_the_hub_once(tmp_path: Path, monkeypatch: pytest.Monk
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: BytesIO())
     for _ in range(2):
         assert Bert(folder="hub:OWNER/NAME", take=None).path == folder / "model.safetensors"
     answers["cache"] = False
