@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from lra.core import locks
 from lra.core.errors import UserError
-from lra.core.files import explained, read_regular
+from lra.core.files import explained, holder, read_regular
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord
 
@@ -20,7 +19,7 @@ def state(folder: Path) -> tuple[str, str]:
     run = recorded(folder)
     if run is not None and run.status == "finished":
         return "finished", ""
-    at_work = locks.holder(folder / LOCK)
+    at_work = holder(folder / LOCK)
     if at_work is not None:
         return "running", at_work
     if run is not None:

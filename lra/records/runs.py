@@ -8,6 +8,7 @@ path, and the labels of each test split under `labels/` and the digest of the da
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +89,7 @@ def read_runs(folder: Path, tell: Tell = refuse) -> list[Run]:
 
 
 def _in_folders(folder: Path, tell: Tell) -> Iterator[Run]:
-    for path in sorted(folder.rglob(RECORD)):
+    for path in sorted(_record_paths(folder, tell)):
         try:
             record = RunRecord.read(path)
         except ValueError as error:
@@ -100,6 +101,17 @@ def _in_folders(folder: Path, tell: Tell) -> Iterator[Run]:
             _beside(path.with_name(METRICS), record, parse_metrics, tell) or [],
             _beside(path.with_name(PREDICTIONS), record, _parse_array, tell),
         )
+
+
+def _record_paths(folder: Path, tell: Tell) -> Iterator[Path]:
+    """Find every `record.json` below a folder, also through links; `tell` names folders that cannot be read."""
+    for place, folders, names in os.walk(
+        folder, followlinks=True, onerror=lambda error: tell(f"{error.filename}: {error}")
+    ):
+        real = Path(place).resolve()
+        folders[:] = [name for name in folders if not real.is_relative_to(Path(place, name).resolve())]  # no circles
+        if RECORD in names:
+            yield Path(place, RECORD)
 
 
 def _beside(path: Path, record: RunRecord, parse: Callable[[bytes], Any], tell: Tell) -> Any:
