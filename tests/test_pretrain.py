@@ -17,8 +17,8 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.signals import StopFlag
-from lra.data.pictures import Pictures
 from lra.data.self_pretraining import facts_of, inputs_of
+from lra.data.splits import Pictures
 from lra.init.checkpoint import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain

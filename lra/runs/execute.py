@@ -13,7 +13,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import StopFlag
 from lra.data import Task
-from lra.data.duplicates import seen
+from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
 from lra.records import checkpoint, record
