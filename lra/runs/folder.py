@@ -14,8 +14,8 @@ from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task
 from lra.records import checkpoint, provenance
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
-from lra.records.outcome import recorded
 from lra.records.record import RunRecord
+from lra.records.runs import recorded
 from lra.runs.build import Job
 from lra.runs.loggers import LoggedRun, Loggers, loggers_of
 from lra.runs.status import completed_record, skip_completed

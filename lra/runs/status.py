@@ -12,9 +12,9 @@ from lra.core.errors import UserError
 from lra.core.files import explained, read_json
 from lra.data import Place, TaskBuilder
 from lra.records import checkpoint, record
-from lra.records.names import CONFIG, WEIGHTS
-from lra.records.outcome import recorded, state
+from lra.records.names import CONFIG
 from lra.records.record import RunRecord
+from lra.records.runs import recorded, state
 
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
 LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
@@ -92,15 +92,13 @@ def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Setti
         checkpoint.remove(folder)
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
     stays = [f"{key} stays {there}" for key, there, _ in _changes(earlier.config, settings)]
-    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.files:
-        stays.append(f"its weights were not kept; delete {folder} to train it again")
     said = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
     say(f"{title}: {status} before, nothing to do ({said})")
     return status
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """Return the status of the run with these settings, and its reason or place, as `lra.records.outcome.state`."""
+    """Return the status of the run with these settings, and its reason or place, as `lra.records.runs.state`."""
     try:
         completed_record(folder, settings)
         return state(folder)
