@@ -22,7 +22,7 @@ from lra.data.groups import Group, by_value
 from lra.data.sampling import held_out, limited
 from lra.data.tables import KINDS, PACKED, Columns, Example, documents, examples, scan
 from lra.data.text_convolution import convolution
-from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
+from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, load, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 
@@ -156,6 +156,16 @@ class Files(FromSource):
         """Return the groups of every task, with classes under the names of their labels."""
         labels = self._labels()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
+
+    def class_names(self) -> list[str]:
+        return self._labels()
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        [[ids]] = self._encoded([Example(where="", texts=(text,), label="")], self._loaded(tokenizer))
+        return ids
+
+    def _loaded(self, path: Path) -> "Tokenizer | None":
+        return None if self.tokens == "bytes" else load(path)
 
     def _labels(self) -> list[str]:
         if self.place is None:
