@@ -25,8 +25,8 @@ from lra.core.paths import conf_dir
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import Job, assemble
+from lra.runs.operations import saved_tensors
 from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
 

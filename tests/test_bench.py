@@ -12,7 +12,7 @@ from support import Commands, composed, stub_task
 from torch import nn
 
 from lra.bench import compare, subjects
-from lra.bench.measure import peak_memory, seconds_in_turns
+from lra.bench.compare import peak_memory, seconds_in_turns
 from lra.bench.settings import BenchSettings, settings_of
 from lra.bench.straightforward import Straightforward, update
 from lra.cli.bench import main

@@ -15,7 +15,7 @@ from lra.core.errors import UserError
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops import kernel_attention
-from lra.ops.protocols import Follows, HasScores, HasWeights
+from lra.ops.mixer import Follows, HasScores, HasWeights
 
 CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
 SHAPE = Shape(

@@ -19,7 +19,7 @@ from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles, words
-from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
+from lra.training.evaluate import calibration, calibration_error, diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
 OVERRIDES |= {"files": ["task.data=files"]}

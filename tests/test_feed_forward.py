@@ -1,27 +1,36 @@
 """The feed-forward net with folded scales: the numbers of its layers one by one."""
 
+from functools import cache
 from itertools import product
 
 import pytest
 import torch
+from support import composed
 from torch import Tensor, nn
 
-from lra.model.feed_forward import FeedForward
+from lra.config import configure
+from lra.model.architecture import Architecture
+from lra.model.layers import FeedForward
 from lra.ops.dropout import Over, set_keys
-from lra.ops.saved_tensors import saved_tensors
+from lra.runs.operations import saved_tensors
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]
 NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
+@cache
+def model_settings() -> dict:
+    return configure.plain(composed())["model"]
+
+
 def net(
     dropout: float, *, over: Over = "values", activation: str = "gelu", bias: bool = True, output_gelu: bool = False
 ) -> FeedForward:
     torch.manual_seed(1)
-    made = FeedForward(
-        D, F, dropout, dropout_over=over, activation=activation, output_gelu=output_gelu, bias=bias
-    ).double()
+    values = {**model_settings(), "dim": D, "dropout": dropout, "dropout_over": over, "bias": bias}
+    values |= {"feed_forward_activation": activation, "feed_forward_output_gelu": output_gelu}
+    made = FeedForward(Architecture(**values), F).double()
     set_keys(made, seed=2, step=3, rows=[4, 0, 9])
     return made
 
@@ -38,7 +47,7 @@ def passes(made: nn.Module, x: Tensor, weights: Tensor, *, layers: bool) -> list
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("options", list(product(["gelu", "relu"], [True, False], [0.0, 0.3], OVERS)))
+@pytest.mark.parametrize("options", list(product(["gelu", "relu"], [True, False], [0.3], OVERS)))
 def test_folded_scales_give_the_numbers_of_its_layers(options: tuple[str, bool, float, Over], training: bool) -> None:
     activation, bias, dropout, over = options
     made = net(dropout, over=over, activation=activation, bias=bias).train(training)

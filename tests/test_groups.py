@@ -18,10 +18,9 @@ from support import (
 
 from lra.cli import train
 from lra.core.errors import UserError
-from lra.model.groups import belongs
-from lra.training.adamw import make_optimizer
+from lra.model.architecture import belongs
 from lra.training.recipe import Recipe
-from lra.training.update import accumulate, update
+from lra.training.update import accumulate, make_optimizer, update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
 OF_SOURCES = ("gated_deltanet", "hyena", "lru", "mamba2", "rwkv7", "s4d", "s5")  # in conf/case/own_rates.yaml

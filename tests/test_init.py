@@ -13,7 +13,7 @@ from lra.cli import train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.init.checkpoint import Checkpoint
-from lra.model.groups import GROUPS, belongs
+from lra.model.architecture import GROUPS, belongs
 from lra.records import record
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe

@@ -1,6 +1,5 @@
-"""Laws of every mixer in training: the noise does not depend on how far a batch is padded, cut or dealt out."""
+"""Training of every mixer: noise and gradients depend neither on padding nor on the cut of a batch nor on ranks."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
-from support import cases, composed, every_attention, every_setting, mask_of, noise, stub_task
+from support import case_id, cases, composed, every_attention, every_setting, mask_of, noise, stub_task
 
 from lra.attention import Mixer, Shape
 from lra.config import configure
@@ -30,7 +29,7 @@ def configuration(name: str) -> DictConfig:
 
 
 def settings(name: str, extra: list[str]) -> tuple[Callable[[Shape], Mixer], dict]:
-    """What builds the mixer, and the settings of the model."""
+    """Constructor of the mixer, and the settings of the model."""
     cfg = configuration(name).copy()
     cfg.merge_with_dotlist(extra)
     plain = configure.plain(cfg)
@@ -38,8 +37,10 @@ def settings(name: str, extra: list[str]) -> tuple[Callable[[Shape], Mixer], dic
 
 
 def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
-    """Of the gradient in parts, and in two ranks' shares, from that of the whole batch, in norm over that of the
-    parameter's. A gradient that is zero but for rounding counts as a thousandth of all."""
+    """Relative distances of the gradients in micro-batches and of two ranks from that of the whole batch.
+
+    The largest of all parameters; gradients that are zero but for rounding count as a thousandth of all.
+    """
     torch.manual_seed(1)
     build, model_settings = settings(name, extra)
     task = stub_task(max_len=max_len)
@@ -92,7 +93,7 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
 
 @every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
-    """Noise and all, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
+    """With noise, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
     build, _ = settings(name, extra)
     if not build.func.maskable:
         pytest.skip(f"{name} declares that it cannot mask")
@@ -114,13 +115,6 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
 
 
 @pytest.mark.slow
-def test_the_gradients_of_long_texts() -> None:
-    """At 601 positions, the worst of the settings of every mixer; `pytest -m slow -s` shows the table."""
-    table: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for name, extra in cases():
-        for label, value in differences(name, extra, 601).items():
-            table[name][label] = max(table[name][label], value)
-    print(f"\n{'':24}" + "".join(f"{label:>9}" for label in next(iter(table.values()))))
-    for name, row in table.items():
-        print(f"{name:24}" + "".join(f"{value:9.0e}" for value in row.values()))
-    assert max(value for row in table.values() for value in row.values()) <= 1e-10
+@pytest.mark.parametrize(("name", "extra"), cases(), ids=case_id)
+def test_the_gradients_of_long_texts(name: str, extra: list[str]) -> None:
+    assert max(differences(name, extra, 601).values()) <= 1e-10

@@ -1,91 +1,92 @@
-"""Packed batches give what padded ones do: values, gradients and noise."""
+"""Packed batches have the values, gradients and noise of padded ones."""
 
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, every_setting, model_of, noise, stub_task
+from support import TINY_MODEL, every_setting, model_of, noise, small_recipe, stub_task
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.model.model import Model
+from lra.ops import packing
 from lra.ops.dropout import Dropout, Keyed, set_keys
-from lra.ops.packing import CHUNK, Packed
+from lra.ops.packing import Packed
+from lra.training.batches import MicroBatch
+from lra.training.fit import Training, fit
 
-LENGTHS = [1, 131, 1, 128, 37, 2]  # of documents: of one token, and of one, two and three chunks with the CLS
-WIDE = (*TINY_MODEL, "model.embedding_dropout=true", "model.mixer_dropout=true", "protocol=strict")
-
-
-def tokens_of(lengths: list[int]) -> Tensor:
-    """Tokens [B, longest], padded with 0."""
-    rng = torch.Generator().manual_seed(3)
-    tokens = torch.randint(1, 9, (len(lengths), max(lengths)), generator=rng)
-    return tokens * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
+CHUNK = 8
+LENGTHS = [1, 19, 1, 8, 13, 2]  # of documents: one token, and one, two and three chunks with the CLS
+DROPOUT = ("model.dropout=0.3", "model.embedding_dropout=true", "model.mixer_dropout=true")
 
 
-def results(model: Model, tokens: Tensor, *, pack: bool, rows: list[int] | None = None) -> list[Tensor]:
-    """Logits, and the gradients of a weighted sum of them by all weights."""
-    lengths = (tokens != 0).sum(dim=1).numpy() + model.cls
-    packed = Packed.of(lengths, tokens.shape[1] + model.cls, tokens.device) if pack else None
-    model.redraw(1, 3)
-    set_keys(model, seed=1, step=3, rows=range(len(tokens)) if rows is None else rows)
-    logits = model(tokens, packed=packed)
-    weights = noise(*logits.shape, seed=9)
-    gradients = torch.autograd.grad((logits * weights).sum(), list(model.parameters()), allow_unused=True)
-    return [logits, *[gradient for gradient in gradients if gradient is not None]]
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "CHUNK", CHUNK)
 
 
-def check_same(actual: list[Tensor], expected: list[Tensor]) -> None:
-    """Within 1e-12 of the largest value."""
-    assert len(actual) == len(expected)
-    scale = max(value.abs().max().item() for value in expected)
-    for one, other in zip(actual, expected, strict=True):
-        assert (one - other).abs().max().item() <= 1e-12 * max(scale, 1)
-
-
-def built(name: str, extra: list[str], *more: str, documents: int = 1) -> Model:
+def model_for(name: str, extra: list[str], *more: str, documents: int = 2) -> Model:
     torch.manual_seed(1)
-    task = stub_task(max_len=131, documents=documents)
-    model = model_of(*WIDE, f"attention={name}", *extra, *more, task=task).double()
+    task = stub_task(max_len=max(LENGTHS), documents=documents)
+    model = model_of(*TINY_MODEL, "protocol=strict", f"attention={name}", *extra, *more, task=task).double()
     assert model.can_pack
     return model
 
 
+def logits_and_gradients(model: Model, *, pack: bool) -> list[Tensor]:
+    """Logits of random documents, and the gradients of a weighted sum of them by all weights."""
+    rng, lengths = torch.Generator().manual_seed(3), np.array(LENGTHS)
+    tokens = torch.randint(1, 9, (len(lengths), lengths.max()), generator=rng)
+    tokens *= torch.arange(lengths.max()) < torch.from_numpy(lengths)[:, None]
+    packed = Packed.of(lengths + model.cls, lengths.max() + model.cls, tokens.device) if pack else None
+    model.redraw(1, 3)
+    set_keys(model, seed=1, step=3, rows=range(len(tokens)))
+    logits = model(tokens, packed=packed)
+    loss = (logits * noise(*logits.shape, seed=9)).sum()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return [logits, *[gradient for gradient in gradients if gradient is not None]]
+
+
+def check_packed_is_padded(model: Model) -> None:
+    """Within 1e-12 of the largest value."""
+    packed, padded = (logits_and_gradients(model, pack=pack) for pack in (True, False))
+    scale = max(1.0, *(value.abs().max().item() for value in padded))
+    for actual, expected in zip(packed, padded, strict=True):
+        assert (actual - expected).abs().max().item() <= 1e-12 * scale
+
+
 @every_setting
-def test_packed_logits_and_gradients_are_those_of_a_padded_batch(name: str, extra: list[str]) -> None:
-    """With dropout, which must meet the same values, and without."""
-    for more in (("model.dropout=0.3",), ("model.dropout=0", "variant=simple_resl")):
+def test_packed_is_padded_for_every_mixer(name: str, extra: list[str]) -> None:
+    """Without noise and with that of a CPU; pairs of documents of odd lengths, some of one token."""
+    for more in (("model.dropout=0",), DROPOUT):
         try:
-            model = built(name, extra, *more)
+            model = model_for(name, extra, *more)
         except UserError:
-            pytest.skip(f"{name} cannot mask, or needs its output projection")
-        tokens = tokens_of(LENGTHS)
-        check_same(results(model, tokens, pack=True), results(model, tokens, pack=False))
+            pytest.skip(f"{name} cannot mask")
+        check_packed_is_padded(model)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "last"])
-@pytest.mark.parametrize("name", ["simple", "linear", "performer", "softmax", "mamba2"])
-def test_packed_pooling_and_hashed_noise(name: str, pooling: str) -> None:
-    """Where all positions are read, with the noise of accelerators, for two documents an example."""
-    model = built(name, [], f"model.pooling={pooling}", "model.dropout=0.3", documents=2)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *(("performer", f"model.pooling={pooling}") for pooling in ("mean", "max", "last", "cls")),
+        *((name, "model.pooling=mean") for name in ("simple", "linear", "softmax", "mamba2")),
+        ("simple", "variant=simple_resl"),
+        ("simple", "model.cls_position=true"),
+        ("simple", "model.norm=post"),
+        ("simple", "attention.dropout_on=output"),
+    ],
+)
+def test_packed_is_padded_with_the_noise_of_an_accelerator(name: str, settings: str) -> None:
+    model = model_for(name, [], *DROPOUT, settings, documents=1)
     for module in model.modules():
         if isinstance(module, Keyed):
             module.hashed = True
-    tokens = tokens_of(LENGTHS)
-    check_same(results(model, tokens, pack=True), results(model, tokens, pack=False))
-
-
-@pytest.mark.parametrize("cls_position", [True, False])
-@pytest.mark.parametrize("dropout_on", ["state", "output"])
-def test_packed_pairs_of_documents(cls_position: bool, dropout_on: str) -> None:
-    changes = (f"model.cls_position={cls_position}", f"attention.dropout_on={dropout_on}", "model.dropout=0.3")
-    model = built("simple", [], *changes, "model.norm=post", documents=2)
-    tokens = tokens_of(LENGTHS)
-    check_same(results(model, tokens, pack=True), results(model, tokens, pack=False))
+    check_packed_is_padded(model)
 
 
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("over", ["values", "channels"])
-def test_noise_bits_are_those_of_any_padding_any_cut_and_of_a_packed_batch(over: str, hashed: bool) -> None:
+def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str, hashed: bool) -> None:
     lengths, layers = [5, 1, 29, 17], nn.ModuleList([Dropout(0.3, over), Dropout(0.3, over)]).train()
     for layer in layers:
         layer.hashed = hashed
@@ -104,7 +105,28 @@ def test_noise_bits_are_those_of_any_padding_any_cut_and_of_a_packed_batch(over:
     assert 0.5 < padded.double().mean() < 0.9
 
 
-def test_a_layout_is_undone() -> None:
+def test_packed_training_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MicroBatch, "packs", lambda self, model: bool((self.lengths + model.cls).all()))
+    task, recipe = stub_task(), small_recipe(steps=5)
+
+    def trained(training: Training, until: int) -> Training:
+        steps = {"on_step": lambda *_: None, "last_step": lambda: until}
+        list(fit(training, task, recipe, seed=3, precision="fp32", **steps))
+        return training
+
+    def new() -> Training:
+        torch.manual_seed(1)
+        model = model_of(*TINY_MODEL, "protocol=strict", "attention=performer", *DROPOUT, task=task)
+        return Training(model, recipe)
+
+    whole, first, second = trained(new(), 5), trained(new(), 3), new()
+    second.load({name: value.clone() for name, value in first.tensors().items()}, first.state())
+    trained(second, 5)
+    for name, value in whole.tensors().items():
+        assert torch.equal(second.tensors()[name], value), name
+
+
+def test_layouts_are_inverted() -> None:
     lengths = np.array([1, 2 * CHUNK, 3, CHUNK + 1, CHUNK - 1])
     packed = Packed.of(lengths, 2 * CHUNK + 5, torch.device("cpu"))
     x = noise(lengths.sum(), 7)

@@ -27,10 +27,9 @@ from lra.records import record
 from lra.runs.describe import describe
 from lra.runs.initial_weights import draw_model, pretrain
 from lra.tasks import PADDING, Place, Split, Task
-from lra.training.batches import predict, read
+from lra.training.batches import hits, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
-from lra.training.losses import hits, summed_loss
 from lra.training.pretrain import carried
 from lra.training.update import accumulate
 

@@ -18,9 +18,8 @@ from lra.core.errors import UserError
 from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
-from lra.ops.delta_rule import delta_rule
 from lra.ops.gated_memory import gated_memory
-from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, dplr_delta_rule
+from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, delta_rule, dplr_delta_rule
 
 LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
 

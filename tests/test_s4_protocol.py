@@ -20,10 +20,9 @@ from support import (
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
-from lra.model.norms import BatchNorm
+from lra.model.layers import BatchNorm
 from lra.runs.build import assemble
-from lra.training.adamw import make_optimizer
-from lra.training.update import accumulate, update
+from lra.training.update import accumulate, make_optimizer, update
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")
 # state-spaces/s4, configs/experiment/lra: width, depth, prenorm, batch, rate, steps, warm-up, state, copies of A and B

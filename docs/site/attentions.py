@@ -21,20 +21,20 @@ FOLDER = "attentions"
 ALL = f"{FOLDER}/all.md"
 COSTS = "results/bench/bench.json"
 SUPPORTS = {
-    "mask": "It can leave padding out",
-    "causal": "It has a form for language models",
-    "variants": "It can do without the output projection (`variant=simple`, `simple_res`)",
-    "order": "Without positions it tells permuted inputs apart",
+    "mask": "It can mask padding",
+    "causal": "It has a causal form",
+    "variants": "It works without the output projection (`variant=simple`, `simple_res`)",
+    "order": "Without positions it distinguishes permuted inputs",
 }
 
 
 def places() -> list[str]:
-    """The pages, for the navigation."""
+    """Return the pages, for the navigation."""
     return [ALL, *(f"{FOLDER}/{name}.md" for name in options("attention"))]
 
 
 def pages(top: Path) -> dict[str, str]:
-    """The text of each page; `top`: the checkout, whose results have the costs."""
+    """Return the text of each page; `top` is the checkout, whose results have the costs."""
     costs = json.loads((top / COSTS).read_text())["attentions"]["rows"]
     published, runs = Published(), trained.trained(top)
     settings = {name: lra.compose(f"attention={name}", "task=text").settings for name in options("attention")}
@@ -46,7 +46,7 @@ def pages(top: Path) -> dict[str, str]:
 
 
 def _mixer(settings: Settings) -> Mixer:
-    """The attention of these settings, without storage."""
+    """Return the attention of these settings on the meta device."""
     system = assemble(settings)
     with torch.device("meta"):
         return system.model(system.builder.facts).blocks[0].mixer
@@ -71,7 +71,7 @@ def _table(mixers: dict[str, Mixer]) -> Iterator[str]:
         formula = card.formula.replace("|", "\\|").replace("](", "]\\(")
         flags = " | ".join("yes" if flag else "no" for flag in _flags(mixer).values())
         yield f"| [`{name}`]({name}.md) | {card.paper} | {formula} | {card.time} | {flags} | {card.oracle} |"
-    yield "\n*mask*: can leave padding out. *causal*: has a form for language models. *variants*: can do without the"
+    yield "\n*mask*: can mask padding. *causal*: has a causal form. *variants*: works without the"
     yield "output projection. *order matters*: without positions it distinguishes permuted inputs."
 
 
@@ -98,19 +98,19 @@ def _page(
     yield from _measured(cost)
     yield from trained.section(runs)
     yield "## Deviations\n"
-    yield from [f"- {deviation}" for deviation in card.deviations] or ["None from its paper is known."]
+    yield from [f"- {deviation}" for deviation in card.deviations] or ["None known."]
     yield "\n## Options\n"
     yield option_tables.introduction("attention", name) + "\n"
     yield from option_tables.table("attention", name, given.attention)
     yield "\nThe defaults are those of `task=text protocol=paper`.\n"
     yield from _published(name, published)
-    yield "## What the code says\n"
+    yield "## Notes from the code\n"
     yield f"```text\n{import_module(type(mixer).__module__).__doc__.strip()}\n```"
 
 
 def _measured(cost: dict[str, Any] | None) -> Iterator[str]:
     if cost is None:
-        yield "It was not measured.\n"
+        yield "Not measured.\n"
         return
     yield "One layer, forward and backward, next to `simple` ([all attentions](../results/bench/README.md)):\n"
     yield "| positions | time [least, most] | memory |\n|---:|---:|---:|"
@@ -121,7 +121,7 @@ def _measured(cost: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _published(name: str, published: Published) -> Iterator[str]:
-    """The numbers that sources print for the rows of this attention."""
+    """Yield the published numbers of this attention."""
     rows = {row.name: row for row in published.rows() if row.attention == name}
     lines = [
         f"| {source.name} | {row} | {published.title(task)} | {value:.2f} |"

@@ -1,4 +1,4 @@
-"""Notebooks as pages: their text, their code, and the outputs that they were saved with."""
+"""Notebooks as pages: text, code and saved outputs."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ FOLDER = "notebooks"
 
 
 def pages(top: Path) -> dict[str, str]:
-    """The text of each page by its place; empty where there are no notebooks."""
+    """Return the text of each page by its path."""
     return {
         f"{FOLDER}/{path.stem}.md": "\n\n".join(_cells(json.loads(path.read_text()))) + "\n"
         for path in sorted((top / FOLDER).glob("*.ipynb"))
@@ -27,7 +27,7 @@ def _cells(notebook: dict[str, Any]) -> Iterator[str]:
 
 
 def _output(output: dict[str, Any]) -> str:
-    """A picture, a table, or text."""
+    """Return a picture, a table, or text."""
     data = output.get("data", {})
     if "image/png" in data:
         return f"![output](data:image/png;base64,{''.join(data['image/png'].split())})"

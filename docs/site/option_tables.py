@@ -1,4 +1,4 @@
-"""The table of an option's settings: values and comments from its YAML file, types from the signature of its class."""
+"""Tables of options: values and comments from YAML files, types from the signatures of classes."""
 
 import re
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ BOUNDS = {Gt: ("above", "gt"), Ge: ("at least", "ge"), Lt: ("below", "lt"), Le: 
 
 
 def table(group: str, name: str, node: dict[str, Any]) -> Iterator[str]:
-    """Lines of Markdown. `node`: the section of the composed configuration, with its `_target_`; `???` is no value."""
+    """Yield lines of Markdown; `node` is the section of the composed configuration, with its `_target_`."""
     settings = {key: value for key, value in node.items() if not key.startswith("_")}
     if not settings:
-        yield "It has none."
+        yield "None."
         return
     says, types = _comments(group, name), _types(node["_target_"])
     yield "| option | default | type | meaning |"
@@ -31,7 +31,7 @@ def table(group: str, name: str, node: dict[str, Any]) -> Iterator[str]:
 
 
 def introduction(group: str, name: str) -> str:
-    """What the head of the option's file says, without its commands."""
+    """Return the comment at the head of an option's file, without its commands."""
     head: list[str] = []
     for line in (conf_dir() / group / f"{name}.yaml").read_text().splitlines():
         if not line.startswith("#"):
@@ -42,7 +42,7 @@ def introduction(group: str, name: str) -> str:
 
 
 def _comments(group: str, name: str) -> dict[str, str]:
-    """What stands behind each key, over as many lines as it takes."""
+    """Return the comment of each key."""
     comments: dict[str, str] = {}
     key = ""
     for line in (conf_dir() / group / f"{name}.yaml").read_text().splitlines():
@@ -61,7 +61,7 @@ def _types(target: str) -> dict[str, str]:
 
 
 def _type(hint: Any) -> str:
-    """A type in words, with its bounds."""
+    """Return a type in words, with its bounds."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is NoneType:
         return "`null`"
@@ -80,7 +80,7 @@ def _type(hint: Any) -> str:
 
 
 def _said(value: Any) -> str:
-    """As YAML writes it."""
+    """Return a value as YAML writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,6 +1,5 @@
-"""A page for every task: what it asks, an example where it can be generated, its options, its card with baselines."""
+"""A page for each task: question, an example if it can be generated, options, prepared data with baselines."""
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 from html import escape
@@ -24,7 +23,7 @@ from lra.tasks.pathfinder import Pathfinder
 from lra.tasks.pathfinder.snakes import block
 
 FOLDER = "tasks"
-CARDS = "results/data.md"
+DATA = "results/data.md"
 SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
 SAMPLE = "A fine film."
 PICTURES, LARGEST = 9, 32  # pixels of a side; larger ones take too long to draw here
@@ -37,18 +36,17 @@ QUESTIONS = {
 
 
 def places() -> list[str]:
-    """The pages, for the navigation."""
+    """Return the pages, for the navigation."""
     return [f"{FOLDER}/{name}.md" for name in options("task")]
 
 
 def pages(top: Path) -> dict[str, str]:
-    """The text of each page; `top`: the checkout, whose results have the cards."""
-    kept = top / CARDS
-    cards = re.split(r"^## ", kept.read_text(), flags=re.MULTILINE)[1:] if kept.exists() else []
-    return {f"{FOLDER}/{name}.md": "\n".join(_page(name, cards)) + "\n" for name in options("task")}
+    """Return the text of each page; `top` is the checkout, whose results/data.md has the prepared data."""
+    rows = [line for line in (top / DATA).read_text().splitlines() if line.startswith("|")]
+    return {f"{FOLDER}/{name}.md": "\n".join(_page(name, rows)) + "\n" for name in options("task")}
 
 
-def _page(name: str, cards: list[str]) -> Iterator[str]:
+def _page(name: str, rows: list[str]) -> Iterator[str]:
     node = OmegaConf.to_container(compose("prepare", f"task={name}")["task"], resolve=True)
     yield f"# {name}\n"
     yield option_tables.introduction("task", name) + "\n"
@@ -63,25 +61,25 @@ def _page(name: str, cards: list[str]) -> Iterator[str]:
     yield f"```bash\nlra-prepare task={name}\nlra-train task={name} attention=simple describe=true\n```\n"
     yield "## Options\n"
     yield from option_tables.table("task", name, node)
-    yield "\nWhere the data come from and how they are kept: [Tasks and their data](../docs/data.md).\n"
-    yield from _cards(name, cards)
+    yield "\nWhere the data come from and how they are kept: [tasks and data](../docs/tasks.md).\n"
+    yield from _prepared(name, rows)
 
 
 def _builder(node: dict[str, Any]) -> TaskBuilder | None:
-    """None where an option has no value before a person gives one."""
+    """Return the builder, or None if an option has no default."""
     try:
         return configure.build(node, "task", [])()
     except UserError:
         return None
 
 
-def _cards(name: str, cards: list[str]) -> Iterator[str]:
-    """Its cards in results/data.md: rows, lengths, labels, doubts, baselines."""
-    for card in cards:
-        title, _, text = card.partition("\n")
-        if title.split(" (")[0] == name:
-            yield f"## The card of `{title}`\n"
-            yield text.strip() + "\n"
+def _prepared(name: str, rows: list[str]) -> Iterator[str]:
+    """Yield the rows of results/data.md for a task."""
+    own = [row for row in rows if row.startswith((f"| {name} |", f"| {name} ("))]
+    if own:
+        yield "## Prepared data\n"
+        yield from [*rows[:2], *own]
+        yield "\nSources and licences: [data](../results/data.md).\n"
 
 
 def _example(builder: TaskBuilder) -> list[str]:
@@ -101,7 +99,7 @@ def _example(builder: TaskBuilder) -> list[str]:
 
 
 def _of_probe(probe: Probe) -> list[str]:
-    """The first example of train."""
+    """Return the first training example."""
     tokens, answers = probe.draw(Draws(probe.seed, 0, 0), BLOCK, train=True)
     scored = answers[0] >= 0
     lines = ["The first example of train, with the positions that are scored marked:\n"]
@@ -112,7 +110,7 @@ def _of_probe(probe: Probe) -> list[str]:
 
 
 def _of_pictures(builder: Pathfinder) -> list[str]:
-    """The first pictures of train."""
+    """Return the first training pictures."""
     images = block(0, builder.seed, builder.design)
     png = sheet(images.pixels[:PICTURES].reshape(PICTURES, -1), images.labels[:PICTURES])
     says = "The first pictures of train, with their labels"
@@ -120,6 +118,6 @@ def _of_pictures(builder: Pathfinder) -> list[str]:
 
 
 def _strip(words: Any) -> str:
-    """Tokens side by side, some of them marked."""
+    """Return tokens side by side, the scored ones marked."""
     cells = [f'<span class="{"scored" if marked else "token"}">{escape(word)}</span>' for word, marked in words]
     return f'<div class="tokens">{" ".join(cells)}</div>'

@@ -20,8 +20,8 @@ from torch.nn.functional import normalize, silu
 from lra.attention import Card, Shape, split_heads
 from lra.ops.backend import Backend, Scan
 from lra.ops.convolution import short_convolution
-from lra.ops.delta_rule import delta_rule
 from lra.ops.recurrent import NORM, DecaySteps, Recurrent
+from lra.ops.scan import delta_rule
 
 OF_GATED = (
     "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
-from lra.ops.state_space import SHELL, StateSpace
+from lra.ops.recurrent import SHELL, StateSpace
 
 TWO_SIDED = "the paper is causal; here the same states also run backward, with a C of their own"
 

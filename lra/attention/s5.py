@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
 from lra.ops.first_weights import check_ends, draw_truncated
-from lra.ops.state_space import SHELL, StateSpace
+from lra.ops.recurrent import SHELL, StateSpace
 
 UNRELEASED = (
     "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code, and with "

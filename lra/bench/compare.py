@@ -1,7 +1,7 @@
-"""A comparison of subjects: its measurements, and the page and figure that show them."""
+"""Time and peak memory of steps measured side by side in one process, with a page and a figure of the results."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import matplotlib
 import torch
 from matplotlib.figure import Figure
+from torch.profiler import profile, record_function
+from torch.utils.benchmark import Timer
 
-from lra.bench.measure import peak_memory, seconds_in_turns
 from lra.bench.settings import BenchSettings
 from lra.bench.subjects import Step, Subject, layer_step, model_step
 from lra.core.console import say
@@ -19,6 +20,7 @@ from lra.core.files import write_atomic, write_json
 NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
 TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
 Record = dict[str, Any]
+ALLOCATION, MEASURED = "[memory]", "measured step"  # events of a profile
 
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
@@ -50,10 +52,51 @@ def _peak(step: Step, device: str) -> int | None:
         return None
 
 
-def _ratios(seconds: dict[int, list[float]], number: int) -> list[float] | None:
+def _ratios(seconds: dict[Hashable, list[float]], number: int) -> list[float] | None:
     if number not in seconds or 0 not in seconds:
         return None
     return [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
+
+
+def seconds_in_turns(steps: Mapping[Hashable, Callable[[], object]], rounds: int) -> dict[Hashable, list[float]]:
+    """Time every step once a round, in alternating order, so that drifts of the machine affect all alike.
+
+    Args:
+        steps: The steps by name. Before each timed call a step runs twice to warm up.
+        rounds: Timed calls of each step.
+
+    Returns:
+        Seconds of wall time by name, one value a round; an accelerator is synchronised.
+    """
+    threads = torch.get_num_threads()
+    timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
+    seconds: dict[Hashable, list[float]] = {name: [] for name in timers}
+    for number in range(rounds):
+        for name in list(timers) if number % 2 == 0 else reversed(list(timers)):
+            seconds[name].append(timers[name].timeit(1).median)
+    return seconds
+
+
+def peak_memory(step: Callable[[], object], device: str) -> int:
+    """Return the bytes of tensors at the peak of a step, beyond those that live between steps."""
+    step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(profile_memory=True) as profiler:
+        step()  # its end frees tensors of the step before, of which this profile knows no size
+        with record_function(MEASURED):
+            step()
+    total = before = peak = 0
+    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == MEASURED:
+            before = peak = total
+        elif event.name() == ALLOCATION:
+            total += event.nbytes()
+            peak = max(peak, total)
+    return peak - before
 
 
 def write(folder: Path, record: Record) -> Path:

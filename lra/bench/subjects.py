@@ -17,7 +17,7 @@ from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model
 from lra.runs.stand_in import stand_in
 from lra.training import update as training
-from lra.training.adamw import make_optimizer
+from lra.training.update import make_optimizer
 
 STRAIGHTFORWARD = "straightforward"
 Again = Callable[..., BenchSettings]

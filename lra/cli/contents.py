@@ -15,7 +15,7 @@ FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lr
 START = {
     "lra train experiment=smoke": "check that everything runs: seconds",
     "lra train experiment=small_listops train.steps=800": "one small run, twenty seconds",
-    "lra train experiment=demo": "a sweep with its report, 10 minutes",
+    "lra train experiment=demo": "a sweep with its report, 5 minutes",
     "lra train describe=true attention=softmax": "parameters, FLOPs and bytes of a run",
     "lra new attention mine": "write your own attention, ready to run",
     "lra train --help": "all groups, options and flags",

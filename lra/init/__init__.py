@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.model.groups import Group, belongs
+from lra.model.architecture import Group, belongs
 from lra.records import record
 
 if TYPE_CHECKING:  # the identity of a finished run needs no torch

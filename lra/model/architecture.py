@@ -1,14 +1,33 @@
-"""The settings of a model, as `model` in the configuration names them."""
+"""Settings of a model, the keys of `model` in the configuration, and groups of its weights."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+GROUPS = {  # patterns of names, for `train.freeze`, `train.no_decay` and `init.take`
+    "embedding": r"embedding\.",
+    "qkv": r"blocks\.\d+\.mixer\.(query|key|value)\.",
+    "out": r"blocks\.\d+\.mixer\.out\.",
+    "mixer": r"blocks\.\d+\.(mixer|short_conv)\.",
+    "feed_forward": r"blocks\.\d+\.feed_forward\.",
+    "norms": r"(blocks\.\d+\.((mixer|feed_forward)_norm|mixer\.(.*[._])?norm)|final_norm)[._]",
+    "head": r"head\.",
+    "biases": r"(.*[._])?(bias|shifts?)$",
+}
+Group = Literal[tuple(GROUPS)]
+
+
+def belongs(name: str, groups: Iterable[Group]) -> bool:
+    """Return True if the weight of this name is in one of the groups."""
+    return any(re.match(GROUPS[group], name) for group in groups)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The fields are the keys of `model`; what each means stands beside its value in `conf/`.
+    """Settings of a model; `conf/` documents each key.
 
     With `key_mask` padded positions are masked; without it, as in the papers, padding takes part.
     """

@@ -1,4 +1,4 @@
-"""One block of the encoder: the only place that knows the block equations.
+"""Encoder block: mixer, feed-forward net, norms and residual connections.
 
 Legend: B examples, N positions (the CLS counts, if there is one), D width.
 """
@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.model.architecture import Architecture
-from lra.model.feed_forward import FeedForward
-from lra.model.norms import make_norm, normed
+from lra.model.layers import FeedForward, make_norm, normed
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
 from lra.ops.mixer import Mixer
@@ -19,9 +18,9 @@ class Block(nn.Module):
     """One encoder block around a mixer A and a feed-forward net F.
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
-    Without norms, n1 and n2 are nothing; without a feed-forward net, y is h [+ x]. The bracket is the extra skip of
-    SimpleTRON's Simple-Res and Simple-ResL (section 5.2): from the input of the block to its output. With a
-    `short_conv`, A reads the short convolution of what it would read.
+    Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The bracket is the extra skip of
+    SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With a `short_conv`, A reads a short convolution of its
+    input.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -40,15 +39,7 @@ class Block(nn.Module):
         self.feed_forward = None
         if width:
             self.feed_forward_norm = make_norm(architecture, there=there)
-            self.feed_forward = FeedForward(
-                architecture.dim,
-                width,
-                architecture.dropout,
-                dropout_over=architecture.dropout_over,
-                activation=architecture.feed_forward_activation,
-                output_gelu=architecture.feed_forward_output_gelu,
-                bias=architecture.bias,
-            )
+            self.feed_forward = FeedForward(architecture, width)
 
     def forward(
         self, x: Tensor, key_mask: Tensor | None, reads: int | None = None, packed: Packed | None = None
@@ -81,17 +72,17 @@ class Block(nn.Module):
         return normed(self.mixer_norm if self.feed_forward is None else self.feed_forward_norm, stream, key_mask)
 
     def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """What the mixer reads where x enters the block."""
+        """Return the mixer's input for the block's input x."""
         x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
         return x if self.short_conv is None else self.short_conv(x, key_mask)
 
 
 class ShortConvolution(nn.Module):
-    """What Mamba-2, Gated DeltaNet and Based bring with them, for any other mixer.
+    """Depthwise convolution before a mixer, as in Mamba-2, Gated DeltaNet and Based.
 
-    y_i = sum_l w_l x_{i - l} + b for every channel by itself, over `taps` positions: the own one and, where the
-    mixer reads no later ones, those before it; else half of the others on each side, one more before. Weights begin as
-    PyTorch's convolutions do. Padded positions are read as zeros."""
+    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` the `taps` positions are the own one and those before
+    it, else half of the others are on each side, one more before. Padded positions count as zeros.
+    """
 
     def __init__(self, dim: int, taps: int, *, causal: bool) -> None:
         super().__init__()
@@ -101,7 +92,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
 
     def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """x [B, N, D], key_mask [B, N] -> [B, N, D]."""
+        """Convolve x [B, N, D], given key_mask [B, N]."""
         if key_mask is not None:
             x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
         return short_convolution(x, self.taps.to(x.dtype), self.later) + self.bias.to(x.dtype)

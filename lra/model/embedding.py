@@ -1,4 +1,4 @@
-"""From tokens to the vectors that enter the first block.
+"""Embedding of tokens: the input of the first block.
 
 Legend: B examples, L tokens, D width.
 """
@@ -19,8 +19,11 @@ GREYS = 256
 
 
 class Embedding(nn.Module):
-    """Token vectors N(0, 1) with a zero row for padding, positions, and a CLS vector in front if `cls`; then the norm
-    and a dropout, where the architecture has them. Where it says `pixels`, a token is a grey value, projected."""
+    """Token and position vectors, with a CLS vector in front if `cls`; then an optional norm and dropout.
+
+    Token vectors start N(0, 1), that of padding zero. With the architecture's `pixels` tokens are grey values, which
+    are projected.
+    """
 
     def __init__(self, facts: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
         super().__init__()
@@ -72,10 +75,12 @@ class Embedding(nn.Module):
 
 
 class Pixels(nn.Linear):
-    """Grey values 0 to 255, whose ids are 1 to 256, as the S4 family reads them: (value / 255 - mean) / deviation, of
-    which the architecture's `pixels` are the last two, times a vector, plus another. Where some are hidden, id 257,
-    they count as 0 and have a vector of their own beside that (the masked data set of Never Train from Scratch's
-    src/dataloaders/base.py)."""
+    """Linear projection of the normalised grey value (value / 255 - mean) / deviation, as in the S4 family.
+
+    The architecture's `pixels` are the mean and the deviation; values 0 to 255 have the ids 1 to 256. Hidden pixels, id
+    257, count as 0 and add a learned vector, as in Never Train from Scratch's masked data set
+    (src/dataloaders/base.py).
+    """
 
     def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__(1, architecture.dim)
@@ -89,7 +94,7 @@ class Pixels(nn.Linear):
         self.hidden = nn.Parameter(torch.empty(architecture.dim).uniform_(-1, 1)) if hides else None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[B, L] -> [B, L, D]."""
+        """Project tokens [B, L] to [B, L, D]."""
         grey = (tokens - 1).to(self.weight.dtype) / (GREYS - 1)
         scaled = ((grey - self.mean) / self.deviation).unsqueeze(-1)
         if self.hidden is None:
@@ -99,8 +104,10 @@ class Pixels(nn.Linear):
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """Fixed positions [length, dim] of Long Range Arena: sines in the first half of the width, cosines in the second,
-    wavelengths from 2 pi to 20000 pi in geometric progression."""
+    """Return the fixed positions [length, dim] of Long Range Arena.
+
+    Sines in the first half of the width, cosines in the second; wavelengths from 2 pi to 20000 pi.
+    """
     half = dim // 2
     rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
     angles = torch.arange(length)[:, None] * rates

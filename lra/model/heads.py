@@ -1,4 +1,4 @@
-"""From what the last block gives to logits.
+"""Pooling and classification heads.
 
 Legend: B examples, P documents per example, N positions, D width.
 """
@@ -12,13 +12,16 @@ from lra.core.errors import UserError
 from lra.data import TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.embedding import sinusoids
-from lra.model.feed_forward import ACTIVATIONS
+from lra.model.layers import ACTIVATIONS
 from lra.ops.precision import at_least_float32
 
 
 def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
-    """To logits from vectors of positions [..., D] where these are predicted, from the last one where all are to be
-    reconstructed, else from `pair_features` of pooled documents."""
+    """Create the head that maps features to logits.
+
+    Its input is vectors of positions [..., D] for a task that predicts these, the vector of the last position for a
+    reconstruction, else `pair_features` of pooled documents.
+    """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and facts.documents != 2:
         raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
@@ -30,9 +33,9 @@ def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
 
 
 class Reconstruction(nn.Module):
-    """What stood at each position, from one vector: to it the position's sinusoids are added, then a hidden layer.
+    """Predict the token of each position from one vector plus the position's sinusoids.
 
-    MAD's decoder (Poli et al. 2024), with one hidden layer of `mlp_dim` for its two of the width.
+    MAD's decoder (Poli et al. 2024), with one hidden layer of `mlp_dim` instead of two of the width.
     """
 
     def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
@@ -43,7 +46,7 @@ class Reconstruction(nn.Module):
         self.decoder = document_head(architecture.dim, facts, architecture)
 
     def forward(self, x: Tensor, scored: Tensor | None) -> Tensor:
-        """x [B, D] -> [B, L, classes], or [m, classes] of the scored places alone."""
+        """Map x [B, D] to [B, L, classes], or to [m, classes] of the scored places."""
         length = len(self.positions)
         if scored is None:
             return self.decoder(x[:, None] + self.positions)
@@ -51,10 +54,10 @@ class Reconstruction(nn.Module):
 
 
 def document_head(features: int, facts: TaskSpec, architecture: Architecture) -> nn.Sequential:
-    """Features of an example's documents [B, features] -> logits [B, classes].
+    """Create the head from features of an example's documents [B, features] to logits [B, classes].
 
-    One document: Linear, activation, Linear. A pair: two hidden layers with ReLU (the paper's Table 3). Where the
-    architecture says which hidden layers there are, these, with its activation.
+    The hidden layers are the architecture's `head_hidden`; null: one of `mlp_dim`, and for pairs of documents a second
+    of half of it, with ReLU (the paper's Table 3).
     """
     hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
     if hidden is None:
@@ -69,30 +72,23 @@ def document_head(features: int, facts: TaskSpec, architecture: Architecture) ->
 
 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """[B P, N, D] -> [B P, D]; of the real positions, which `mask` [B P, N] says."""
+    """Pool x [B P, N, D] over the real positions of `mask` [B P, N] to [B P, D]."""
     if pooling == "last":
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
-    if pooling == "max":
-        return _largest(x, mask)
-    if pooling != "mean":
+    if pooling in ("cls", "first"):
         return x[:, 0]
-    x = at_least_float32(x)  # so that tokens are not counted in bf16
+    if pooling == "mean":
+        x = at_least_float32(x)  # so that tokens are not counted in bf16
     if mask is None:
-        return x.mean(dim=1)
+        return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
     real = mask.unsqueeze(-1)
+    if pooling == "max":  # 0 where no position is real
+        return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
-def _largest(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The largest value of each feature; 0 where no position is real."""
-    if mask is None:
-        return x.amax(dim=1)
-    largest = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
-    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0)
-
-
 def pair_features(documents: Tensor, interaction: bool) -> Tensor:
-    """[B, P, D] -> [B, P D]; with `interaction` of two documents u and v, [u, v, u v, u - v]."""
+    """Join documents [B, P, D] to [B, P D]; with `interaction` two of them, u and v, to [u, v, u v, u - v]."""
     if not interaction:
         return documents.flatten(1)
     first, second = documents.unbind(1)

@@ -1,4 +1,4 @@
-"""The whole model: embedding, blocks and head, for one task and one attention.
+"""Model: embedding, blocks and head, for one task and one attention.
 
 Legend: B examples, P documents per example, L tokens, N positions (L, and the CLS if there is one), D width.
 """
@@ -13,27 +13,26 @@ from torch.nn.functional import pad
 
 from lra.core.errors import UserError
 from lra.data import OF_INPUTS, PADDING, TaskSpec
-from lra.model.architecture import Architecture
+from lra.model.architecture import GROUPS, Architecture, Group, belongs
 from lra.model.block import Block
 from lra.model.embedding import Embedding
-from lra.model.groups import GROUPS, Group, belongs
 from lra.model.heads import head_of, pair_features, pooled
-from lra.model.norms import make_norm, normed
+from lra.model.layers import make_norm, normed
 from lra.ops.first_weights import draw_truncated
-from lra.ops.mixer import Attention, Mixer, Shape
+from lra.ops.mixer import Attention, Follows, Mixer, Shape
 from lra.ops.packing import Packed
-from lra.ops.protocols import Follows
 
 
 class Model(nn.Module):
-    """forward(tokens [B * P, L]) -> logits [B, classes], or [B, L, classes] where every position is predicted.
+    """Encoder with a head: tokens [B P, L] -> logits.
 
-    With `scored`, the places [m] of positions in the batch, row after row, the logits are those of them alone.
+    If the architecture masks keys, batches may be padded to any length up to `max_len`, or packed; if not, padding
+    takes part, as in the papers, and batches must be padded to `max_len`.
 
-    Where the architecture masks keys the batch may be padded to any length up to `max_len`; where it does not, padding
-    takes part, as in the papers, and every batch must be padded to `max_len`. Documents that all have `max_len` tokens
-    need no mask. With norms over the batch, `forward` must be given whole batches in training: `whole_batches`.
-    `few_lengths`: batches are padded to one of few lengths, since the compiled blocks are another graph for each.
+    Attributes:
+        whole_batches: training needs whole batches, because of norms over the batch.
+        few_lengths: batches must have one of few lengths, because each compiles another graph.
+        masks_padding: the task has padding, and it is masked.
     """
 
     def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
@@ -50,7 +49,7 @@ class Model(nn.Module):
         self.masks_padding = architecture.key_mask and of_documents and not facts.fixed_length
         self.reconstructs = facts.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
-        # Parts are made in this order, which the draws of their weights follow.
+        # The order of these parts is the order in which their weights are drawn.
         self.embedding = Embedding(facts, architecture, cls=self.cls)
         shape = _shape(facts, architecture, cls=self.cls)
         self.blocks = nn.ModuleList(
@@ -82,7 +81,7 @@ class Model(nn.Module):
         """
         mask = self._mask(tokens) if self.masks_padding and packed is None else None
         x = self.embedding(tokens, packed)
-        if mask is not None:  # mixers want finite numbers there, whatever the row of padding holds
+        if mask is not None:  # mixers expect finite numbers at padding
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask, None, packed)
@@ -101,23 +100,23 @@ class Model(nn.Module):
 
     @cached_property
     def every_parameter(self) -> list[nn.Parameter]:
-        """Those of `parameters`, which looks through all modules anew each time."""
+        """Cached list of `parameters`."""
         return list(self.parameters())
 
     @property
     def can_pack(self) -> bool:
-        """True if `forward` takes packed batches: where padding is masked and only mixers look across positions."""
+        """True if `forward` takes packed batches: padding is masked, and only mixers read other positions."""
         mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
         return self.masks_padding and not mixes_elsewhere
 
     @property
     def packs(self) -> bool:
-        """True if also the mixers compute nothing for padding."""
+        """True if the mixers have a packed form, too."""
         mixer = self.blocks[0].mixer
         return self.can_pack and isinstance(mixer, Attention) and mixer.packs and not mixer.causal
 
     def freeze(self, groups: Iterable[Group]) -> None:
-        """Weights of these groups are not trained."""
+        """Exclude the weights of these groups from training. Raises UserError if a group or the rest is empty."""
         for group in groups:
             frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
             if not frozen:
@@ -128,7 +127,11 @@ class Model(nn.Module):
             raise UserError("train.freeze: nothing is left to train")
 
     def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
-        """Which of these groups a mixer puts its parameters into, by their names; other parameters are left out."""
+        """Return the group of each parameter that its mixer assigns to one of these groups, by name.
+
+        Raises:
+            UserError: a group has no parameters, or a parameter is in two groups.
+        """
         group_of = {}
         for group in groups:
             members = [
@@ -150,18 +153,18 @@ class Model(nn.Module):
         return group_of
 
     def redraw(self, seed: int, step: int) -> None:
-        """Let mixers with random features draw those of this training step."""
+        """Draw the random features of this training step."""
         for block in self.blocks:
             block.mixer.redraw(seed, step)
 
     def _mask(self, tokens: Tensor) -> Tensor:
-        """[B * P, N], True at the CLS and at real tokens."""
+        """Return [B P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
         return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _shape(facts: TaskSpec, architecture: Architecture, *, cls: bool) -> Shape:
-    """What the mixer of the first layer is told."""
+    """Shape of the mixer of the first layer."""
     return Shape(
         dim=architecture.dim,
         qkv_dim=architecture.qkv_dim,
@@ -185,7 +188,7 @@ def _xavier(module: nn.Module) -> None:
 
 
 def _lecun(module: nn.Module) -> None:
-    """A normal cut off at two deviations, of variance 1 / inputs: the layers of the head in Google's code."""
+    """Truncated normal of variance 1 / inputs, as in the head of Google's code."""
     if isinstance(module, nn.Linear):
         draw_truncated(module.weight, module.in_features**-0.5)
 
@@ -204,7 +207,7 @@ def _check(facts: TaskSpec, architecture: Architecture) -> None:
 
 
 def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
-    """Whether what the class says of itself fits this model."""
+    """Raise UserError if the mixer does not support this model."""
     name = type(mixer).__name__
     if not isinstance(getattr(mixer, "shape", None), Shape):
         raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")

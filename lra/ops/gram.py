@@ -1,10 +1,8 @@
-"""The products of the Gram form of SimpleAttention: X^T X about the mean of X, and the small ones after it.
+"""Products of the Gram form of SimpleAttention: X^T X about the mean of X, and small matrices after it.
 
-X^T X itself would hold the square of what all positions share. Where the projections take that away again, its rounding
-would stay: with a shared vector of 30 times the noise, 600 times the rounding of the textbook form in fp32.
-
-On a CPU they round less than products in fp32, which add up a whole sum in one chain; an error here meets every
-position, where those of the textbook form's projections average out.
+Without the mean, a vector shared by all positions would cost digits: at 30 times the noise, rounding is 600 times that
+of the textbook form in fp32. Sums are split into pieces on a CPU, which rounds less than one chain of fp32 additions:
+an error here affects every position, where those of the textbook form's projections average out.
 """
 
 import torch
@@ -13,23 +11,21 @@ from torch import Tensor
 from lra.ops.precision import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 384, 32  # that it adds up in one chain: of the sums over positions, and of the small products' sums
+POSITIONS, TERMS = 384, 32  # summed in one chain: positions of a Gram matrix, terms of a small product
 
 
 def multiply_in_pieces(a: Tensor, b: Tensor, size: int, out: Tensor) -> None:
-    """a [B, M, K] @ b [B, K, N] into `out`, as a sum of sums of `size` terms: rounds less than one chain of K."""
+    """Write a [B, M, K] @ b [B, K, N] into `out`, as a sum of sums of `size` terms."""
     for start in range(0, b.shape[1], size):
         piece = slice(start, start + size)
         torch.baddbmm(out, a[:, :, piece], b[:, piece], beta=min(start, 1), out=out)
 
 
 class Moments(torch.autograd.Function):
-    """x [B, L, D] -> over the real positions, the mean m [B, D] in float64, and the sum of (x_j - m) (x_j - m)^T
-    [B, D, D] in fp32 or higher.
+    """Mean m [B, D] and sum of (x_j - m) (x_j - m)^T [B, D, D] over the real positions of x [B, L, D].
 
-    Both are computed about the mean of the first positions, which is near m, and then moved to m. The backward pass is
-    one product of x, since the sum is symmetric.
-    A CPU sums products of bf16 in fp32, too, but rounds the result to bf16.
+    m is in float64, the sum in fp32 or higher. Both are computed about the mean of the first positions, and then
+    moved to m. The backward pass is one product of x, since the sum is symmetric.
     """
 
     @staticmethod
@@ -66,7 +62,7 @@ class Moments(torch.autograd.Function):
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """x [B, L, D] -> [B, 1, D], in the dtype of x; zero where no position is real."""
+    """Mean [B, 1, D] of the real positions of x [B, L, D]; zero if there are none."""
     if key_mask is None:
         return x.mean(dim=1, keepdim=True)
     real = key_mask.unsqueeze(-1)
@@ -82,7 +78,7 @@ def add_bands(gram: Tensor, x: Tensor) -> None:
 
 
 def on_cpu(x: Tensor) -> bool:
-    """Whether products of x are cut into pieces that stay in a CPU's cache."""
+    """Return True if products of x are cut into pieces that fit a CPU's cache."""
     return x.device.type == "cpu"
 
 

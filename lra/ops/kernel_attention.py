@@ -1,4 +1,4 @@
-"""Attention as a kernel of feature maps: phi(q) . phi(k) in place of exp(q . k), hence linear in the length.
+"""Linear attention with feature maps: phi(q) . phi(k) instead of exp(q . k).
 
 Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
 Legend: M features, N width of the values.
@@ -20,9 +20,9 @@ EVAL_DRAW = "evaluation keeps the last draw of training"
 
 
 class KernelAttention(Attention, abstract=True):
-    """The shell of a feature map; `eps` is added to the denominator.
+    """Base class of attentions with a feature map; `eps` is added to the denominator.
 
-    Features and sums are in fp32 or higher under autocast. Padded keys get features of zero, after the map.
+    Features and sums are in fp32 or higher. Features of padded keys are set to zero.
     """
 
     can_be_causal = True
@@ -34,9 +34,9 @@ class KernelAttention(Attention, abstract=True):
 
     @abstractmethod
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
-        """q, k [B, H, L, Dh] -> phi(q), phi(k) [B, H, L, M]; maxima over keys must leave padded ones out.
+        """Map q, k [B, H, L, Dh] to phi(q), phi(k) [B, H, L, M]; maxima over keys must exclude padded ones.
 
-        A causal form may add the log decay of `causal_product`, [B, H, L].
+        A causal form may append the log decay of `causal_product` [B, H, L].
         """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -70,12 +70,11 @@ class KernelAttention(Attention, abstract=True):
 
 
 def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | None = None) -> tuple[Tensor, ...]:
-    """What `features` returns for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
+    """Return `features` for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
 
-    The exponents are shifted by maxima, through which no gradient goes, since they cancel between the weighted sum
-    and its denominator. Two-sided: each feature of the keys has its own, over all keys, and the queries take it over;
-    the denominator is at least 1. Causal: the features of the keys share one, over the keys so far, so that nothing
-    tells of a later one; where it grows, what lies before decays.
+    Exponents are shifted by maxima, without gradient, since shifts cancel between the weighted sum and its denominator.
+    Two-sided: each feature of the keys has its own maximum, over all keys, which is added to the queries; the
+    denominator is at least 1. Causal: the features share one, over the keys so far; where it grows, earlier sums decay.
     """
     if causal:
         top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import getattr_static
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class Mixer(nn.Module, ABC):
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
     padded ones, and outputs there are finite; the model zeroes padded positions before the first mixer. A class defines
     a `card`, `forward` and `extra_parameters`; a base class of several mixers that has no card is declared with
-    `abstract=True`. Optional interfaces are in `lra.ops.protocols`. Class attributes:
+    `abstract=True`. Optional interfaces are the protocols below. Class attributes:
 
     Attributes:
         maskable: uses a key mask.
@@ -307,3 +307,27 @@ def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[t
     found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
     expected = f"{list(shape)} ({axes})" + (f" in {dtypes[0]}" if dtypes else "")
     raise UserError(f"{source} returns {found}, expected {expected}")
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A mixer that reads a memory of the mixer of the layer before."""
+
+    def follow(self, earlier: Self) -> None:
+        """Connect to `earlier`, the mixer of the layer before; called once by the model's constructor."""
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """An `Attention` whose outputs are weighted sums of values."""
+
+    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Return the weights [B, H, n, L] of q [B, H, n, Dh] and k [B, H, L, Dh], without causality."""
+
+
+@runtime_checkable
+class HasScores(Protocol):
+    """An `Attention` in which the weight of token j for token i is a function of q_i . k_j."""
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
+        """Return the factor of q_i . k_j, a number or [B, 1, 1, 1]."""

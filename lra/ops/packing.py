@@ -16,21 +16,21 @@ CHUNK = 128  # positions of a chunk, which are of one document
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """The layout of packed rows [T, ...], and the ways to a padded batch [B, N, ...] and to chunks [C, CHUNK, ...]."""
+    """Layout of packed rows [T, ...], with conversions to padded batches [B, N, ...] and chunks [C, CHUNK, ...]."""
 
     lengths: tuple[int, ...]  # [B] on the host
     document: Tensor  # [T] int32
     position: Tensor  # [T] int32
-    first: Tensor  # [B] the row of position 0
-    places: Tensor  # [T] in the padded batch [B N]
-    slots: Tensor  # [T] in the chunks [C CHUNK]
+    first: Tensor  # [B] row of position 0
+    places: Tensor  # [T] indices into a padded batch [B N]
+    slots: Tensor  # [T] indices into chunks [C CHUNK]
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK], likewise
-    owner: Tensor  # [C] the document of a chunk
+    owner: Tensor  # [C] document of a chunk
 
     @classmethod
     def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
-        """Lay out documents with so many positions [B], all positive; `longest`: N."""
+        """Create the layout of documents with these lengths [B], all positive; `longest`: N."""
         rows, chunks = np.arange(lengths.sum()), -(-lengths // CHUNK)
         document, first = np.repeat(np.arange(len(lengths)), lengths), lengths.cumsum() - lengths
         position = rows - first[document]
@@ -71,33 +71,33 @@ class Packed:
         return (self._one_hot(x).T @ x.flatten(1)).unflatten(1, x.shape[1:])
 
     def of_chunks(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [C, ...], that of its document for each chunk; its gradient is summed as `sum_chunks` does."""
+        """[B, ...] -> [C, ...], the value of each chunk's document; its gradient is summed by `sum_chunks`."""
         return (self._one_hot(x) @ x.flatten(1)).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
-        """[C, H, CHUNK, M] -> [B, H, 1, M]: the maxima over all positions of a document, without gradient."""
+        """[C, H, CHUNK, M] -> [B, H, 1, M], maxima over the positions of a document, without gradient."""
         of_chunk = x.detach().amax(dim=-2, keepdim=True)
         index = self.owner.view(-1, 1, 1, 1).expand_as(of_chunk)
         largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)
         return largest.scatter_reduce(0, index, of_chunk, "amax")
 
     def _one_hot(self, x: Tensor) -> Tensor:
-        """[C, B] in the type of x."""
+        """One-hot matrix [C, B] of the chunks' documents in the type of x."""
         return (self.owner.unsqueeze(1) == torch.arange(len(self.mask), device=x.device)).to(x.dtype)
 
 
 def put(x: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
-    """Rows x [T, D] at different places of zeros [*shape, D]."""
+    """Write rows x [T, D] to distinct places of zeros [*shape, D]."""
     return x.new_zeros(shape.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, shape)
 
 
 def take(x: Tensor, places: Tensor) -> Tensor:
-    """Rows [T, D] of x [R, D] at different places."""
+    """Read rows [T, D] of x [R, D] at distinct places."""
     return _Take.apply(x, places)
 
 
 class _Take(torch.autograd.Function):
-    """Its gradient is copied, where that of an index is added up, in an order that varies."""
+    """`index_select` with a deterministic gradient: a copy instead of atomic additions."""
 
     @staticmethod
     def forward(ctx, x: Tensor, places: Tensor) -> Tensor:

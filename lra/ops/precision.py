@@ -1,4 +1,4 @@
-"""What autocast does to a tensor, and where it is kept out."""
+"""Types under autocast, and regions without it."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def full_precision(device: torch.device) -> AbstractContextManager:
-    """No autocast inside: for sums, exponentials and transforms that bf16 would spoil."""
+    """Disable autocast, for sums, exponentials and transforms that need more digits than bf16 has."""
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """What products of x are computed in."""
+    """Return the type in which products of x are computed."""
     if x.is_meta or x.dtype == torch.float64:
         return x.dtype
     if torch.is_autocast_enabled(x.device.type):
@@ -23,5 +23,5 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision to fp32; fp32 and fp64 as they are."""
+    """Convert half precision to fp32; fp32 and fp64 are unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -13,7 +13,19 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
-from lra.ops.decayed_product import ChannelDecays, decayed_product, from_here_on
+from lra.ops.decayed_product import (
+    ChannelDecays,
+    HeadDecays,
+    by_chunk,
+    by_decays,
+    decayed_product,
+    from_here_on,
+    read_tile,
+    room,
+    tiles,
+    write_tile,
+)
+from lra.ops.precision import full_precision
 
 CHUNK = 64
 SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
@@ -154,3 +166,142 @@ def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
         before.append(state)
         state = fresh + kept @ state
     return torch.stack(before, dim=-3)
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
+    """Compute the gated delta rule in time O(L (SMALL_CHUNK + M) (M + N)), with explicit gradients.
+
+    S_i = exp(g_i) S_{i-1} + b_i k_i e_i^T, e_i = v_i - exp(g_i) S_{i-1}^T k_i, y_i = S_i^T q_i. In a chunk that starts
+    from the state S, the errors are E = (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i and
+    A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: so E = U - X S, where U and X do not depend on S.
+
+    Args:
+        q: [..., L, M].
+        k: [..., L, M].
+        v: [..., L, N].
+        strength: b [..., L].
+        log_decay: g [..., L], not positive.
+
+    Returns:
+        y [..., L, N].
+
+    Source:
+        Yang et al. 2025, Gated Delta Networks, section 3.3.
+    """
+    return _DeltaRule.apply(q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1), min(SMALL_CHUNK, q.shape[-2]))
+
+
+class _DeltaRule(torch.autograd.Function):
+    """Saves its inputs, and of each chunk (1 + A)^-1, the errors, and the states before and after."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
+        inputs = (q, k, v, strength, log_decay)
+        y = v.new_empty(v.shape)
+        state = v.new_zeros(v.shape[:-2].numel(), q.shape[-1], v.shape[-1])
+        saved: list[Tensor] = []
+        for place in tiles(y, q.shape[-1], chunk):
+            of_tile, inverse, errors, states = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
+            write_tile(of_tile, y[..., place, :])
+            state = states[-1]
+            saved += inverse, errors, states
+        ctx.save_for_backward(*inputs, *saved)
+        ctx.chunk = chunk
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, saved = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        inverses, errors, states = saved[::3], saved[1::3], saved[2::3]
+        grads = [x.new_empty(x.shape) for x in inputs]
+        d_state = torch.zeros_like(states[-1][0])
+        places = list(tiles(grad, inputs[0].shape[-1], ctx.chunk))
+        for number, place in reversed(list(enumerate(places))):
+            tile = (read_tile(x, place, ctx.chunk) for x in (*inputs, grad))
+            with full_precision(grad.device):
+                *parts, d_state = _gradients(*tile, d_state, inverses[number], errors[number], states[number])
+            for whole, part in zip(grads, parts, strict=True):
+                write_tile(part, whole[..., place, :])
+        return *grads, None
+
+
+class _Pairs:
+    """Scores and decays of a tile for both passes.
+
+    `writes` are b k, `both` [n, 2 C, M] are k above q, `scores` [n, 2, C, C] their decayed products with the writes for
+    j <= i, and `since` are both with their decays since the chunk began.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, strength: Tensor, log_decay: Tensor) -> None:
+        self.decays = HeadDecays(log_decay)
+        self.writes, self.both = strength * k, torch.cat([k, q], dim=-2)
+        self.scores = self.weighed(self.both @ self.writes.mT)
+        self.since = self.each(self.both) * self.decays.since.unsqueeze(-3)
+
+    def each(self, both: Tensor) -> Tensor:
+        return both.unflatten(-2, (2, -1))
+
+    def weighed(self, scores: Tensor) -> Tensor:
+        return self.each(scores).mul_(self.decays.between.unsqueeze(-3))
+
+
+def _rule(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+    """Return y of a tile, the inverses, the errors, and the states [T + 1, heads, M, N] of its T chunks."""
+    pairs = _Pairs(q, k, b, g)
+    (system, seen), (read, query) = pairs.scores.unbind(-3), pairs.since.unbind(-3)
+    eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
+    inverse = solve_triangular(system, eye, upper=False, unitriangular=True)  # reads only below the diagonal
+    errors, by_state = inverse @ v, inverse @ read
+    states = room(state, len(q))
+    states[0] = state
+    rows = states.unbind()
+    last = (pairs.writes * pairs.decays.until).mT
+    chunks = (by_chunk(x, rows) for x in (pairs.decays.whole, errors, by_state, last))
+    for before, after, whole, error, by, write in zip(rows[:-1], rows[1:], *chunks, strict=True):
+        error.baddbmm_(by, before, alpha=-1)
+        torch.mul(whole, before, out=after).baddbmm_(write, error)
+    return torch.baddbmm(seen @ errors, query, states[:-1].flatten(0, 1)), inverse, errors, states
+
+
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, d_y: Tensor,
+    d_state: Tensor, inverse: Tensor, errors: Tensor, states: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after it.
+
+    A decay from j to i multiplies the read of i and the write of j alike: its gradient is reads times their gradients
+    minus writes times theirs. The state after a chunk contains the decay of the whole chunk.
+    """
+    pairs = _Pairs(q, k, b, g)
+    decays, (_, seen), (read, query) = pairs.decays, pairs.scores.unbind(-3), pairs.since.unbind(-3)
+    by_state = inverse @ read
+    d_errors = seen.mT @ d_y
+    d_states = room(d_state, len(q))
+    d_states[-1] = d_state
+    torch.baddbmm(query.mT @ d_y, by_state.mT, d_errors, alpha=-1, out=d_states[:-1].flatten(0, 1))
+    rows = d_states.unbind()[::-1]
+    last = pairs.writes * decays.until
+    chunks = (by_chunk(x, rows)[::-1] for x in (decays.whole, d_errors, by_state.mT, last))
+    for after, before, whole, d_error, by, write in zip(rows[:-1], rows[1:], *chunks, strict=True):
+        fresh = write @ after
+        d_error.add_(fresh)
+        before.addcmul_(whole, after).baddbmm_(by, fresh, alpha=-1)
+    d_v = inverse.mT @ d_errors
+    d_found = torch.cat([-d_v, d_y], dim=-2)  # gradients of the reads of k and q from the states
+    d_scores = d_found @ errors.mT
+    d_within = by_decays((pairs.each(d_scores) * pairs.scores).sum(dim=-3))
+    d_scores = pairs.weighed(d_scores)
+    d_scores[:, 0].diagonal(dim1=-2, dim2=-1).zero_()
+    d_scores = d_scores.flatten(-3, -2)
+    before, d_after = states[:-1].flatten(0, 1), d_states[1:].flatten(0, 1)
+    d_both = pairs.each(d_found @ before.mT).mul_(decays.since.unsqueeze(-3)).flatten(-3, -2)
+    d_writes = (errors @ d_after.mT).mul_(decays.until)
+    d_within += pairs.each((d_both * pairs.both).sum(dim=-1, keepdim=True)).sum(dim=-3)
+    d_within -= (d_writes * pairs.writes).sum(dim=-1, keepdim=True)
+    d_both.baddbmm_(d_scores, pairs.writes)
+    d_writes.baddbmm_(d_scores.mT, pairs.both)
+    d_b = (d_writes * k).sum(dim=-1, keepdim=True)
+    d_within[:, -1] += (states[1:].flatten(0, 1) * d_after).sum(dim=(-2, -1)).unsqueeze(-1)
+    d_k, d_q = pairs.each(d_both).unbind(-3)
+    return d_q, torch.addcmul(d_k, b, d_writes), d_v, d_b, from_here_on(d_within), d_states[0]

@@ -1,4 +1,4 @@
-"""The weights of softmax attention: their scale, who may be read, and dropout on them."""
+"""Softmax attention: scale, mask and dropout of its weights."""
 
 from dataclasses import replace
 from typing import Literal
@@ -17,15 +17,14 @@ LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for 
 
 
 def scale_of(shape: Shape, scale: ScaleOrNone) -> float:
-    """What q . k is multiplied by; every mechanism with a softmax over dot products takes the protocol's, but for those
-    whose keys have a length of their own."""
+    """Return the factor of q . k."""
     if scale == "none":
         return 1.0
     return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
 
 
 def card_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> Card:
-    """The card of a mixer whose scores take the protocol's scale: `values` for the names in its formula's braces."""
+    """Return the mixer's card with its scale and deviations; `values` fill the names in the formula's braces."""
     formula = mixer.card.formula.replace(" / {root}", "") if scale == "none" else mixer.card.formula
     return replace(
         mixer.card,
@@ -36,7 +35,7 @@ def card_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object
 
 
 def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Which keys a query may read, for `weigh`; q [B, H, n, Dh] of the first n positions, k [B, H, L, Dh]."""
+    """Return the mask of `weigh` for q [B, H, n, Dh] of the first n positions and k [B, H, L, Dh]."""
     mask = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()

@@ -10,17 +10,14 @@ import torch
 from lra.config.settings import Settings
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.ops.saved_tensors import saved_tensors
 from lra.runs.build import Job, System
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
-from lra.runs.operations import counter
+from lra.runs.operations import counter, saved_tensors
 from lra.runs.stand_in import stand_in
-from lra.training.adamw import make_optimizer
-from lra.training.batches import predict, read
-from lra.training.losses import summed_loss
+from lra.training.batches import predict, read, summed_loss
 from lra.training.recipe import Recipe
-from lra.training.update import update
+from lra.training.update import make_optimizer, update
 
 QUICK_SECONDS = 0.25  # of the forward pass of one example
 

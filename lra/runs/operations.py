@@ -1,10 +1,13 @@
-"""How the operations of a step are counted; a multiplication and its addition are two."""
+"""Counters of a step: operations (a multiplication and its addition are two), and bytes saved for backward."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 
@@ -48,3 +51,22 @@ FORMULAS = {  # those of fused attention on accelerators are known to torch's co
     torch.ops.aten._fft_r2c: _fourier_of_real,
     torch.ops.aten._fft_c2r: _fourier_to_real,
 }
+
+
+@contextmanager
+def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
+
+    Each storage counts once, those of `excluded` not at all. Meta tensors have storages of the same size.
+    """
+    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
+    kept: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in excluded_storages:
+            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())

@@ -31,9 +31,8 @@ from lra.runs.status import identity_differences
 from lra.training import distributed
 from lra.training.batches import Tokens
 from lra.training.block_probe import probe
-from lra.training.diagnostics import calibration, calibration_error, diagnose, packed
 from lra.training.divergence import Diverged
-from lra.training.evaluate import Predictions, Score, evaluate
+from lra.training.evaluate import Predictions, Score, calibration, calibration_error, diagnose, evaluate, packed
 from lra.training.fit import Measurement, Training, fit
 
 

@@ -1,4 +1,4 @@
-"""From a split to a model: the examples of each step, how they are cut into parts, and what a part gives."""
+"""Batches: the examples of each step, their cut into micro-batches, the logits of one, and its loss."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, l1_loss
 
 from lra.config.settings import Precision
 from lra.core import streams
@@ -18,16 +19,16 @@ from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
-# What a micro-batch costs besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
+# Cost of a micro-batch besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
-PADDED = 0.05  # the share of padding in the tokens of a part above which an accelerator packs it
+PADDED = 0.05  # share of padding in a micro-batch above which an accelerator packs it
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Tokens of documents: `real` ones, and those `computed`, padding included."""
+    """Number of tokens of documents: `real` ones, and those `computed`, padding included."""
 
     real: int = 0
     computed: int = 0
@@ -37,7 +38,7 @@ class Tokens:
 
 
 def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps from `start` on and their examples [batch_size]: one permutation per epoch, read without a gap.
+    """Yield the steps from `start` on with their examples [batch_size], one permutation per epoch without gaps.
 
     A function of (seed, size, batch_size) alone, so every model of a seed sees the same data.
     """
@@ -54,14 +55,20 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
 
 
 def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut this rank's share of a batch: the places [m] of each part in the batch, and the length that its documents
-    are padded to.
+    """Cut this rank's share of a batch into micro-batches.
 
-    Where padding takes part in the model, a part is the next `size` examples at `max_len`. Where padding is masked,
-    examples are sorted by length and each part is padded to its own longest document. A part then has at most the
-    tokens of `size` examples of `max_len`, padding included, and the batch is cut where that costs least, unless the
-    model has norms over the batch. Padding does not count where also the mixers are packed. The lengths of a model with
-    `few_lengths` are rounded up before.
+    If padding takes part in the model, or it has norms over the batch, a micro-batch is the next `size` examples. Else
+    examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the tokens of
+    `size` examples of `max_len`, including padding unless the mixers are packed.
+
+    Args:
+        model: its device, width and kind of padding matter.
+        split: of the examples.
+        examples: [batch_size].
+        size: examples of a micro-batch.
+
+    Yields:
+        (places [m] in the batch, length that documents are padded to)
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
     if model.few_lengths:
@@ -85,17 +92,17 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
 
 
 def rounded_up(lengths: np.ndarray, most: int) -> np.ndarray:
-    """The next of four lengths between a power of two and the next, at most `most`: below a quarter more."""
+    """Round lengths up to one of four between powers of two, at most `most`; adds less than a quarter."""
     steps = 2 ** np.clip(np.ceil(np.log2(lengths)) - 3, 0, None).astype(lengths.dtype)
     return np.minimum(-(-lengths // steps) * steps, most)
 
 
 def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
-    """Cut documents [n], the longest first, so that the sum of the costs of the parts is least.
+    """Cut documents with these lengths [n], the longest first, into parts of least total cost.
 
-    A part costs its tokens, padding included, which are at most `most` unless it is one document, and `overhead`.
+    A part costs its tokens, padding included, and `overhead`; it has at most `most` tokens unless it is one document.
     """
-    costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0  # of the first ones
+    costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0
     for stop in range(1, len(lengths) + 1):
         while first < stop - 1 and (stop - first) * lengths[first] > most:
             first += 1
@@ -112,8 +119,15 @@ def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[sli
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """Some examples of a batch, as read: `places` [m] in the batch, tokens [m P, length], targets [m] or [m, length],
-    the positions that are scored (see `Split.scored`), and the tokens of each document [m P]."""
+    """Examples of a batch on the host.
+
+    Args:
+        places: [m] in the batch.
+        tokens: [m P, length].
+        targets: [m] or [m, length].
+        scored: positions that are scored, see `Split.scored`.
+        lengths: tokens of each document [m P].
+    """
 
     places: np.ndarray
     tokens: np.ndarray
@@ -127,25 +141,25 @@ class MicroBatch:
         return int(self.lengths.sum())
 
     def packs(self, model: Model) -> bool:
-        """True if the part is packed: on an accelerator where enough of it is padding."""
+        """Return True if the micro-batch is packed: on an accelerator, if enough of it is padding."""
         worth = self.real < (1 - PADDED) * self.tokens.size and bool((self.lengths + model.cls).all())
         return worth and model.can_pack and is_asynchronous(model.every_parameter[0].device)
 
     @property
     def rows(self) -> list[int]:
-        """The places of its documents [m P] among all of the batch."""
+        """Places of its documents [m P] among those of the batch."""
         documents = len(self.tokens) // len(self.places)
         return (self.places[:, None] * documents + np.arange(documents)).flatten().tolist()
 
 
 def micro_batches(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[MicroBatch]:
-    """This rank's share of a batch, cut by `cuts`, each part read when it is asked for."""
+    """Yield this rank's share of a batch, cut by `cuts`."""
     for places, length in cuts(model, split, examples, size):
         yield read(split, examples, places, length)
 
 
 def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) -> MicroBatch:
-    """The examples at these places of a batch, their documents padded to `length`."""
+    """Read the examples at these places of a batch, with documents padded to `length`."""
     chosen = examples[places]
     return MicroBatch(
         places=places,
@@ -157,7 +171,7 @@ def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) ->
 
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
-    """The items; a thread makes the next one while one is at work."""
+    """Yield the items, each prepared by a thread while the one before is in use."""
     with ThreadPoolExecutor(max_workers=1) as worker:
         coming = worker.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -166,7 +180,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
-    """Logits [m, classes] in fp32 or higher, and targets [m], m predictions of n examples."""
+    """Return logits [m, classes] in fp32 or higher, and targets [m], of m predictions."""
     device = next(model.parameters()).device
     tokens = to_device(torch.from_numpy(part.tokens), device).long()
     labels = to_device(torch.from_numpy(part.targets), device)
@@ -177,3 +191,20 @@ def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tenso
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits = model(tokens, scored, packed).flatten(0, -2)
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()
+
+
+def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Sum the loss over outputs [m, classes] and targets [m].
+
+    Cross-entropy for classes; absolute error for numbers, with outputs [m, 1] (continuous inputs, Amos et al. 2024).
+    """
+    if targets.is_floating_point():
+        return l1_loss(outputs.squeeze(-1), targets, reduction="sum")
+    return cross_entropy(outputs, targets, reduction="sum")
+
+
+def hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count correct classes; 0 for targets that are numbers."""
+    if targets.is_floating_point():
+        return targets.new_zeros((), dtype=int)
+    return (outputs.argmax(dim=-1) == targets).sum()

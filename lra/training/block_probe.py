@@ -1,4 +1,4 @@
-"""What happens inside the blocks: spread, symmetry and size, on a few examples (SimpleTRON, section 5.2 and Figure 5).
+"""Statistics of each block on a few examples: spread, symmetry and size (SimpleTRON, section 5.2 and Figure 5).
 
 Legend: B documents, H heads, N positions, Dh width of a head; A = Q K^T times the scale, [N, N] for each head.
 """
@@ -15,18 +15,18 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.block import Block
 from lra.model.model import Model
-from lra.ops.mixer import Attention
-from lra.ops.protocols import HasScores
+from lra.ops.mixer import Attention, HasScores
 from lra.training.batches import predict, read
 
 
 def probe(model: Model, split: Split, examples: int, *, precision: Precision) -> dict[str, list[float | None]]:
-    """A number for each block, on the first `examples` of the split; nothing of the model or its training changes.
+    """Measure each block on the first `examples` of the split; training is not changed.
 
-    `residual_norm`: mean length of the vectors that enter. `gradient_norm`: of the loss by what is trained in it.
-    `attention_std`: of the heads' outputs before the output projection, or of what the mixer adds where it has no
-    heads. `score_std`: of A, so without the softmax. `score_asymmetry`: ||A - A^T|| / ||A||, 0 where A is symmetric,
-    about 1.41 where it has no relation to its transpose. The last two are null where there is no A.
+    Returns:
+        Lists with a number for each block. `residual_norm`: mean norm of the input vectors. `gradient_norm`: of the
+        loss by the trained weights. `attention_std`: of the heads' outputs before the output projection, or of the
+        mixer's output if it has no heads. `score_std`: of A, without softmax. `score_asymmetry`: ||A - A^T|| / ||A||,
+        0 if A is symmetric, about 1.41 if it is unrelated to its transpose. The last two are null without A.
     """
     model.eval()
     places = np.arange(min(examples, len(split)))
@@ -37,7 +37,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, places, np.arange(len(places)), length), precision)
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
-    # In the order of the blocks: a mixer may hand a memory to the next.
+    # In the order of the blocks: a mixer may read the memory of the one before.
     measured = [
         {**_inside(block, *inputs), "gradient_norm": gradient}
         for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)
@@ -46,7 +46,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
 
 
 def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
-    """None for a block that is frozen. The parameters' own gradients are left alone."""
+    """Gradient norm of each block, None if it is frozen; `grad` of the parameters is not changed."""
     trained = [
         (number, parameter)
         for number, block in enumerate(model.blocks)
@@ -64,7 +64,7 @@ def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
 
 @torch.no_grad()
 def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float | None]:
-    """The measurements inside one block, at all real positions of x [B, N, D]."""
+    """Measure one block at the real positions of x [B, N, D]."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
     mixer, seen = block.mixer, block.mixer_input(x, key_mask)
     numbers: dict[str, float | None] = {
@@ -85,9 +85,9 @@ def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float
 
 
 def score_statistics(q: Tensor, k: Tensor, real: Tensor, scale: Tensor | float) -> tuple[float, float]:
-    """Standard deviation of A, and ||A - A^T|| / ||A||, means over B and H; q, k [B, H, N, Dh], real [B, N].
+    """Return the standard deviation of A and ||A - A^T|| / ||A||, means over B and H.
 
-    A is never formed: ||A||^2 = <Q^T Q, K^T K>, and <A, A^T> = <K^T Q, (K^T Q)^T>, both [Dh, Dh].
+    q, k [B, H, N, Dh], real [B, N]. A is never formed: ||A||^2 = <Q^T Q, K^T K> and <A, A^T> = <K^T Q, (K^T Q)^T>.
     """
     q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))
     pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1]

@@ -14,8 +14,7 @@ from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
 from lra.training import distributed
-from lra.training.batches import MicroBatch, micro_batches, predict
-from lra.training.losses import summed_loss
+from lra.training.batches import MicroBatch, micro_batches, predict, summed_loss
 
 
 class Diverged(Exception):
@@ -73,9 +72,9 @@ def _activations(
 
 
 def _loss_and_outputs(model: Model, part: MicroBatch, precision: Precision) -> tuple[float, dict[str, float]]:
-    """The loss, and the largest absolute value of each module's output, in the order in which they are computed.
+    """Return the loss, and the largest absolute value of each module's output in the order of computation.
 
-    Compiled blocks run uncompiled, since inside of these no hook is called.
+    Compiled blocks run uncompiled, since hooks are not called inside of them.
     """
     outputs: dict[str, float] = {}
 

@@ -1,8 +1,12 @@
-"""A model's score on a split."""
+"""Evaluation: a model's score on a split, its predictions, accuracy by group and calibration.
+
+Legend: n examples of a split, in its order. Counts and calibration are JSON values.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,23 +14,19 @@ from torch import Tensor
 
 from lra.config.settings import Precision
 from lra.data import Split
+from lra.data.groups import Group
 from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
 from lra.training import distributed
-from lra.training.batches import cuts, predict, prefetch, read
-from lra.training.losses import hits, summed_loss
+from lra.training.batches import cuts, hits, predict, prefetch, read, summed_loss
 
 OnPart = Callable[[int, int], None]
-"""Called before each part of an evaluation with the examples that this rank has done, and all that it will do. It may
-raise, because an evaluation does not change the training."""
+"""Called before each micro-batch with the number of examples that this rank has done, and of all its examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """An evaluation of every prediction of a split: one per example, per token, or per position that is scored.
-
-    `examples` counts them, and `loss` is their mean.
-    """
+    """Result of an evaluation; `examples` counts predictions, one per example or scored position."""
 
     correct: int
     examples: int
@@ -44,19 +44,19 @@ class Score:
 
 
 class Predictions:
-    """The class of every prediction of a split [n], and the probability that the model gives it [n]."""
+    """Predicted classes of a split [n], and the probabilities that the model gives them [n]."""
 
     def __init__(self, count: int) -> None:
         self.classes, self.confidence = np.zeros(count, dtype=np.int64), np.zeros(count)
         self._added: list[tuple[np.ndarray, Tensor, Tensor]] = []  # may still be at work on an accelerator
 
     def add(self, places: np.ndarray, logits: Tensor) -> None:
-        """What a part of the split gave."""
+        """Add the predictions of a micro-batch."""
         best = logits.double().softmax(dim=-1).max(dim=-1)
         self._added.append((places, best.indices, best.values))
 
     def meet(self) -> None:
-        """Take over what was added, and what the other ranks have."""
+        """Fetch added predictions from the device, and those of the other ranks."""
         for places, classes, confidence in self._added:
             self.classes[places], self.confidence[places] = classes.cpu().numpy(), confidence.cpu().numpy()
         self._added.clear()
@@ -74,8 +74,16 @@ def evaluate(
     keep: Predictions | None = None,
     on_part: OnPart = lambda *_: None,
 ) -> Score:
-    """Score every example of the split; nothing is drawn, and the counts are integers. `keep` takes the predictions
-    of a classification."""
+    """Score every example of the split.
+
+    Args:
+        model: set to evaluation mode.
+        split: to score.
+        batch: examples of a micro-batch.
+        precision: of the forward pass.
+        keep: receives the predictions of a classification.
+        on_part: called before each micro-batch; it may raise.
+    """
     model.eval()
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch))
@@ -85,7 +93,7 @@ def evaluate(
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
     predictions, right, losses = 0, [], []
     for number, part in enumerate(parts):
-        if number < shared:  # ranks may agree in there, which takes all of them
+        if number < shared:  # `on_part` may wait for all ranks
             on_part(done, total)
         done += len(part.places)
         logits, labels = predict(model, part, precision)
@@ -103,5 +111,52 @@ def evaluate(
 
 
 def _fetched(values: list[Tensor]) -> list[float]:
-    """Scalars of a device, all at once; a rank may have none."""
+    """Copy scalars from the device at once."""
     return torch.stack(values).tolist() if values else []
+
+
+def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Stack predicted classes and labels [2, n] in the smallest sufficient type, uint8 up to 256 classes."""
+    both = np.stack([predicted, labels])
+    return both.astype(np.min_scalar_type(both.max()))
+
+
+def diagnose(
+    groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, guessed: np.ndarray | None
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Return {group: {value: {examples, correct}}}, with `baseline`, its correct answers, if it `guessed` [n]."""
+    right = {"correct": predicted == labels}
+    if guessed is not None:
+        right["baseline"] = guessed == labels
+
+    def counts(examples: np.ndarray) -> dict[str, int]:
+        return {"examples": len(examples), **{name: int(hits[examples].sum()) for name, hits in right.items()}}
+
+    return {name: {value: counts(examples) for value, examples in group.items()} for name, group in groups.items()}
+
+
+def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> list[dict[str, Any]]:
+    """Return mean confidence (0 to 1), accuracy (percent) and examples of each non-empty bin (Guo et al. 2017).
+
+    Args:
+        confidence: probabilities of the predicted classes [n].
+        correct: booleans [n].
+        bins: number of equal parts of 0 to 1, each with its upper end.
+    """
+    places = np.searchsorted(np.arange(1, bins) / bins, confidence)
+
+    def line(here: np.ndarray) -> dict[str, Any]:
+        count = int(here.sum())
+        return {
+            "confidence": math.fsum(confidence[here]) / count,
+            "accuracy": 100 * int(correct[here].sum()) / count,
+            "examples": count,
+        }
+
+    return [line(places == place) for place in np.unique(places)]
+
+
+def calibration_error(table: list[dict[str, Any]]) -> float:
+    """Expected calibration error in percent: mean distance of accuracy and confidence, weighted by examples."""
+    distances = [abs(line["accuracy"] - 100 * line["confidence"]) * line["examples"] for line in table]
+    return math.fsum(distances) / sum(line["examples"] for line in table)

@@ -1,4 +1,4 @@
-"""The only training loop: a generator of measurements that never logs, prints or saves."""
+"""Training loop: a generator of measurements that never logs, prints or saves."""
 
 import math
 import time
@@ -16,21 +16,20 @@ from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
-from lra.training.adamw import make_optimizer
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnMicroBatch, Update, compile_blocks, update
+from lra.training.update import OnMicroBatch, Update, compile_blocks, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
-"""Called after each update with the updates done, the last loss that was looked at, and the tokens of the updates that
-were looked at since the last call."""
+"""Called after each update with the number of updates, the last loss that was read, and the tokens of the updates read
+since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What `fit` yields: the state after `step` updates. Seconds count training or evaluation only, since the last."""
+    """Training and validation results after `step` updates; seconds and tokens since the last measurement."""
 
     step: int
     epoch: float
@@ -43,7 +42,7 @@ class Measurement:
 
 
 class Training:
-    """A model in training: everything that changes from step to step, and nothing else."""
+    """A model in training: everything that changes from step to step."""
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
@@ -51,15 +50,18 @@ class Training:
             compile_blocks(model)
         self.optimizer = make_optimizer(model, recipe)
         self.step = 0
-        self.updates: deque[Update] = deque()  # those not looked at yet, the last ones of `step`
-        self.losses: list[float] = []  # of all steps that were looked at
-        self.measured = 0  # the step of the last measurement; these two are since then
+        self.updates: deque[Update] = deque()  # whose loss has not been read, the last ones of `step`
+        self.losses: list[float] = []  # of all other steps
+        self.measured = 0  # step of the last measurement; tokens and seconds count from there
         self.tokens = Tokens()
         self.seconds = 0.0
 
     def look(self, leave: int = 0) -> Tokens:
-        """Take in the numbers of all updates but the last `leave`; returns the tokens that they read. Raises `Diverged`
-        for the first that moved nothing, and `step` is then the number of those that did."""
+        """Read the losses of all updates but the last `leave`, and return their tokens.
+
+        Raises:
+            Diverged: a loss or gradient is not finite; `step` is then the number of updates before it.
+        """
         seen = Tokens()
         while len(self.updates) > leave:
             done = self.updates.popleft()
@@ -75,8 +77,7 @@ class Training:
         return seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and buffers, what the optimiser keeps of each parameter, and the losses, by name. Only after
-        `look`, as `state`."""
+        """Return weights, buffers, optimiser state and losses by name. Call `look` before this and `state`."""
         weights = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         kept = {
             f"optimizer/{name}/{key}": value
@@ -86,12 +87,11 @@ class Training:
         return {**weights, **kept, "losses": torch.tensor(self.losses, dtype=torch.float64)}
 
     def state(self) -> dict[str, Any]:
-        """The rest, as JSON values."""
+        """Return the rest as JSON values."""
         return {"step": self.step, "measured": self.measured, "tokens": asdict(self.tokens), "seconds": self.seconds}
 
     def load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from what `tensors` and `state` gave. Raises KeyError, ValueError or RuntimeError where they are of
-        another model."""
+        """Restore `tensors` and `state`. Raises KeyError, ValueError or RuntimeError if they are of another model."""
         weights, kept = {}, {}
         shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         names = {parameter: name for name, parameter in self.model.named_parameters()}
@@ -113,7 +113,7 @@ class Training:
         self.tokens = Tokens(**state["tokens"])
 
     def due(self, recipe: Recipe, last: int) -> bool:
-        """Whether this step is to be measured, and has not been."""
+        """Return True if a measurement is due at this step and has not been made."""
         return self.step > self.measured and (self.step % recipe.eval_every == 0 or self.step == last)
 
 
@@ -131,15 +131,24 @@ def fit(
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
-    `on_step` is called after each step, and after its measurement if there is one; `on_part` within evaluations, and
-    `on_micro_batch` within steps. `last_step`, asked before each step, says after how many steps the training ends, as
-    far as is known then; without it, after `steps`. Raises `Diverged` with the weights and the optimiser as they were
-    before the step that had a non-finite loss or gradient: a step later where the device runs behind, so that it never
-    waits for this machine.
+    Args:
+        training: is updated in place.
+        task: training and validation split.
+        recipe: training recipe.
+        seed: of the run.
+        precision: of forward and backward pass.
+        on_step: called after each step and its measurement.
+        on_part: called within evaluations.
+        on_micro_batch: called within steps.
+        last_step: called before each step, returns the number of steps after which training ends; None: `steps`.
+
+    Raises:
+        Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. On an accelerator,
+            where losses are read a step later, one step later.
     """
     behind = int(is_asynchronous(next(training.model.parameters()).device))
     last_step = last_step or (lambda: recipe.steps)
-    if training.due(recipe, last_step()):  # it stopped in that evaluation
+    if training.due(recipe, last_step()):  # the run was stopped in that evaluation
         yield _measured(training, task, recipe, precision, on_part, last_step())
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
@@ -165,8 +174,7 @@ def fit(
 def _read(
     training: Training, task: Task, recipe: Recipe, seed: int
 ) -> Iterator[tuple[int, Split, np.ndarray, Iterable[MicroBatch]]]:
-    """The steps to do, what each reads, its examples, and these as read: where the device runs behind, during the step
-    before."""
+    """Steps, their splits, examples and micro-batches; on an accelerator these are read during the step before."""
     model = training.model
     for_step = partial(micro_batches, model, size=recipe.micro_batch)
     steps = (
@@ -181,7 +189,7 @@ def _read(
 def _measured(
     training: Training, task: Task, recipe: Recipe, precision: Precision, on_part: OnPart, last: int
 ) -> Measurement:
-    """Evaluate, and count anew from here."""
+    """Evaluate, and reset what counts from the last measurement."""
     clock = time.perf_counter()
     score = evaluate(training.model, task.val, recipe.eval_batch, precision=precision, on_part=on_part)
     losses = training.losses[training.measured :]

@@ -11,10 +11,9 @@ from lra.model.model import Model
 
 @torch.inference_mode()
 def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, seed: int) -> list[int]:
-    """`tokens` further ids, each drawn from the smallest set of likeliest tokens with probability `top_p` in all.
+    """Draw `tokens` further ids by nucleus sampling (Holtzman et al. 2020) with probability `top_p`.
 
-    (Nucleus sampling, Holtzman et al. 2020.) The model reads the last `max_len` ids, padded to as many as in training:
-    a scale by the number of positions is the same then.
+    The model reads the last `max_len` ids, padded to `max_len` as in training, on which a scale may depend.
     """
     model.eval()
     ids = list(prompt)
@@ -33,7 +32,7 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
 
 
 def sample(model: Model, task: Task, wanted: Generate, seed: int) -> str:
-    """The prompt and what the model makes of it, with a final newline."""
+    """Return the prompt and its continuation, with a final newline."""
     tokenizer = load(task.folder / TOKENIZER)
     prompt = tokenizer.encode(wanted.prompt, add_special_tokens=False).ids
     ids = continuation(model, prompt, tokens=wanted.tokens, top_p=wanted.top_p, seed=seed)

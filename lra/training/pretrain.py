@@ -1,4 +1,4 @@
-"""How a model is pretrained on the inputs of its own task, before it is trained on their labels."""
+"""Self-pretraining on the inputs of a task."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +9,7 @@ from lra.config.settings import Seed
 from lra.core.errors import UserError
 from lra.data import Task, TaskSpec
 from lra.data.self_pretraining import Objective, facts_of, inputs_of
-from lra.model.groups import belongs
+from lra.model.architecture import belongs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain:
-    """The keys of `pretrain` in the configuration; `train` holds what differs from the recipe of what follows."""
+    """The keys of `pretrain` in the configuration; `train` overrides keys of the recipe of training."""
 
     objective: Objective
     mask: Share | None
@@ -35,11 +35,11 @@ class Pretrain:
             raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
 
     def facts(self, facts: TaskSpec) -> TaskSpec:
-        """The facts of the task that the model is pretrained for."""
+        """Return the specification of the pretraining task."""
         return facts_of(facts, self.objective, values=self.loss == "absolute")
 
     def task(self, task: Task, seed: int) -> Task:
-        """The inputs that `task` trains on, as a task of their own."""
+        """Return the pretraining task on the training inputs of `task`."""
         return inputs_of(
             task.train,
             TaskSpec(**{name: getattr(task, name) for name in TaskSpec.__dataclass_fields__}),
@@ -53,9 +53,11 @@ class Pretrain:
 
 
 def carried(weights: "dict[str, Tensor]", vocab_size: int) -> "dict[str, Tensor]":
-    """The weights of a pretrained model that its training takes over: all but the head, and what stands for hidden
-    tokens, which is the last row of a table of vectors, or the `hidden` vector of grey values."""
+    """Return the pretrained weights that training starts from: all but the head and the vector of hidden tokens.
+
+    That vector is the last row of the embedding, or the `hidden` vector of grey values.
+    """
     kept = {name: value for name, value in weights.items() if not belongs(name, ["head"]) and name != f"{TOKENS}hidden"}
-    if f"{TOKENS}bias" in kept:  # grey values, which are no rows of a table
+    if f"{TOKENS}bias" in kept:  # grey values have no embedding table
         return kept
     return {**kept, f"{TOKENS}weight": kept[f"{TOKENS}weight"][:vocab_size]}

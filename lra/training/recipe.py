@@ -1,4 +1,4 @@
-"""How a run trains."""
+"""Training recipe: optimiser, schedule, batches and stopping."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.model.groups import Group, belongs
+from lra.model.architecture import Group, belongs
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
@@ -26,8 +26,7 @@ Times = Annotated[str, AfterValidator(_times)]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOverrides:
-    """What a group of parameters has in the place of the peak of the rate and `train.weight_decay`; None: these. `2x`:
-    twice the rate of the rest."""
+    """Peak learning rate and weight decay of a parameter group; None: those of the rest. `2x`: twice its rate."""
 
     rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
@@ -35,7 +34,7 @@ class GroupOverrides:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Training recipe: the keys of `train` in the configuration. `micro_batch` only cuts a batch."""
+    """The keys of `train` in the configuration. `micro_batch` does not change results."""
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -83,17 +82,20 @@ class Recipe:
             raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
 
     def compiles(self, device: str) -> bool:
-        """True if blocks are compiled: where `compile` says so, and without it on CUDA."""
+        """Return True if blocks are compiled: `compile`, or on CUDA if that is null."""
         return device == "cuda" if self.compile is None else self.compile
 
     def learning_rate(self, step: int, last: int | None = None) -> float:
-        """lr * min(1, s / warmup) * the schedule; the first update has s = 0, hence 0.
+        """Return lr * min(1, step / warmup) * the schedule; the first update, step 0, has rate 0.
 
-        With a `cooldown`, the rate falls in a line to zero in so many steps before the `last`; None: `steps`.
+        rsqrt: 1 / sqrt(max(step, warmup)). cosine: half a period from the end of the warm-up over `steps`, as in Long
+        Range Arena; cosine_to_zero: over the rest of `steps`, as in the S4 family. triangular: linear from the peak to
+        1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
 
-        rsqrt: 1 / sqrt(max(s, warmup)). cosine: half a period from the end of the warm-up over `steps`, as Long
-        Range Arena's; cosine_to_zero: over what is left of `steps`, as the S4 family's. triangular: linear from the
-        peak to 1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
+        Args:
+            step: from 0 on.
+            last: number of steps of the run, before which the rate falls linearly to zero within `cooldown` steps;
+                None: `steps`.
         """
         past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)
         factor = {
@@ -108,8 +110,7 @@ class Recipe:
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
     def rate_factor_and_decay(self, name: str, group: str | None) -> tuple[float, float]:
-        """What the rate of a parameter of this name and group is multiplied by, and its weight decay; None: of no
-        group."""
+        """Return the factor of the learning rate and the weight decay of a parameter of this name and group, if any."""
         usual = 0.0 if belongs(name, self.no_decay or ()) else self.weight_decay
         if group is None:
             return 1.0, usual
@@ -121,12 +122,14 @@ class Recipe:
 
     @property
     def peak(self) -> float:
-        """The rate at the end of the warm-up."""
+        """Learning rate at the end of the warm-up."""
         return self.lr / math.sqrt(self.warmup) if self.schedule == "rsqrt" else self.lr
 
     def depth_factor(self, name: str, depth: int) -> float:
-        """What the rate of a weight of this name is multiplied by: 1 at the head, `layer_decay` less from block to
-        block towards the input, and least in the embedding (ELECTRA, Clark et al. 2020, appendix B)."""
+        """Return the layer-wise factor of the learning rate of a weight (ELECTRA, Clark et al. 2020, appendix B).
+
+        1 in the head, times `layer_decay` from block to block towards the embedding.
+        """
         if self.layer_decay is None or name.startswith(("head.", "final_norm.")):
             return 1.0
         block = re.match(r"blocks\.(\d+)\.", name)

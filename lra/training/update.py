@@ -1,10 +1,11 @@
-"""One training step: the gradient of a batch, in parts, and the optimiser.
+"""Training step: the gradient of a batch, in micro-batches, and AdamW.
 
-Nothing here waits for an accelerator. The numbers of a step are looked at later; until then the optimiser itself sees
-to it that a loss or a gradient that is not finite moves nothing: not in that step, and not in those after it.
+The host never waits for an accelerator: the loss of a step is read later. Until then `found_inf` of the optimiser
+prevents updates in a step with a loss or gradient that is not finite, and in those after it.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -19,22 +20,19 @@ from lra.model.model import Model
 from lra.ops import dropout
 from lra.ops.async_copy import AsyncNumbers
 from lra.training import distributed
-from lra.training.adamw import set_learning_rate
-from lra.training.batches import MicroBatch, Tokens, micro_batches, predict
+from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
 from lra.training.divergence import Diverged, cause_of
-from lra.training.losses import summed_loss
 from lra.training.recipe import Recipe
 
 OnMicroBatch = Callable[[int, int], None]
-"""Called before each micro-batch, where there is one rank, since the others may have fewer, with the examples of the
-step that are done, and all of them. It may raise, because the step begins again and drops the gradients that it has
-added up."""
+"""Called before each micro-batch, with one rank only, with the numbers of done examples and of all of the step.
+
+It may raise: the step then starts again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that was asked for, the `step`-th from 0 on. `numbers`: loss, real tokens and computed ones, norm of
-    the gradient."""
+    """A started update. `numbers`: loss, real and computed tokens, gradient norm; `cause` explains a divergence."""
 
     step: int
     lr: float
@@ -42,7 +40,7 @@ class Update:
     cause: Callable[[], str]
 
     def look(self) -> tuple[float, Tokens]:
-        """Its loss and the tokens read. Raises `Diverged` where a number is not finite, so that it moved nothing."""
+        """Return the loss and the tokens. Raises `Diverged` if the loss or the gradient is not finite."""
         loss, real, computed, norm = self.numbers.read()
         if not math.isfinite(loss + norm):
             numbers = f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
@@ -50,11 +48,43 @@ class Update:
         return loss, Tokens(real=int(real), computed=int(computed))
 
 
-def compile_blocks(model: Model) -> None:
-    """Compile each block; noise is then hashed, on a CPU, too.
+def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
+    """Create AdamW over the weights that are not frozen.
 
-    Lengths that vary share one graph or a few, but in mixers that take one for each, whose batches are padded to few
-    lengths. From the limit below on, nothing more is compiled.
+    There is a group for each weight decay and each `factor` of the learning rate. A step changes nothing while
+    `found_inf`, a tensor on the device, is 1.
+    """
+    group_of = model.group_by_parameter(recipe.groups or ())
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
+            groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": parameters, "factor": factor, "weight_decay": decay}
+            for (factor, decay), parameters in groups.items()
+        ],
+        lr=0.0,
+        betas=tuple(recipe.betas),
+        eps=recipe.eps,
+        fused=True,
+    )
+    optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
+    return optimizer
+
+
+def set_learning_rate(optimizer: torch.optim.AdamW, lr: float) -> None:
+    """Set the learning rate of each group to `lr` times its factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
+
+
+def compile_blocks(model: Model) -> None:
+    """Compile each block. Noise is then hashed, on a CPU, too.
+
+    All lengths share one graph or a few, except with mixers whose `one_graph` is False: their batches are padded to few
+    lengths.
     """
     torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
     try:
@@ -87,8 +117,21 @@ def update(
     on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Update:
-    """Ask for one training step on `examples`, whose `parts` may have been read before; `last`: as of
-    `Recipe.learning_rate`."""
+    """Start one training step.
+
+    Args:
+        model: its gradients are replaced.
+        optimizer: of `make_optimizer`.
+        split: of the examples.
+        examples: [batch_size] of the step.
+        recipe: training recipe.
+        seed: of the run.
+        step: from 0 on.
+        precision: of forward and backward pass.
+        last: see `Recipe.learning_rate`.
+        on_micro_batch: called before each micro-batch.
+        parts: micro-batches, if they have been read already.
+    """
     batch = {"seed": seed, "step": step, "precision": precision}
 
     def gradient(parts: Iterable[MicroBatch] | None, on_micro_batch: OnMicroBatch) -> Tensor:
@@ -102,14 +145,14 @@ def update(
         )
 
     def cause() -> str:
-        gradient(None, lambda *_: None)  # once more: it was clipped, and that of a later step may have taken its place
+        gradient(None, lambda *_: None)  # the first one was clipped, or replaced by that of a later step
         return cause_of(model, split, examples, recipe.micro_batch, **batch)
 
-    told, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
+    totals, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    numbers = torch.cat([told, norm.double().view(1)])
-    optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # where one is not finite
+    numbers = torch.cat([totals, norm.double().view(1)])
+    optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # 1 if one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
     set_learning_rate(optimizer, lr)
@@ -129,11 +172,13 @@ def accumulate(
     on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Tensor:
-    """Add the gradient of the mean loss over `examples` to the parameters; returns [3] that loss, the real tokens that
-    were read, and those computed.
+    """Add the gradient of the mean loss over `examples` to the parameters.
 
-    The sum over a micro-batch is divided by the predictions of the whole batch, and dropout is keyed by example and
-    does not move with padding: the gradient does not depend on `micro_batch`, nor on how many ranks share the batch.
+    It does not depend on `micro_batch` or on the number of ranks: the loss of a micro-batch is divided by the
+    predictions of the batch, and dropout is keyed by document.
+
+    Returns:
+        [3]: the loss, real tokens, computed tokens.
     """
     device = model.every_parameter[0].device
     predictions = len(split.predictions(examples))
@@ -150,6 +195,6 @@ def accumulate(
         done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
-    told = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
-    distributed.all_reduce_sum_(told)
-    return told
+    totals = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
+    distributed.all_reduce_sum_(totals)
+    return totals

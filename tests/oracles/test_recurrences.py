@@ -12,8 +12,7 @@ from torch import Tensor
 from lra.attention import split_heads
 from lra.ops import backend
 from lra.ops.backend import Scan, function
-from lra.ops.delta_rule import delta_rule
-from lra.ops.scan import causal_product, dplr_delta_rule
+from lra.ops.scan import causal_product, delta_rule, dplr_delta_rule
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 TABLE: dict[str, list[tuple[float, float]]] = {}  # differences of outputs and of gradients

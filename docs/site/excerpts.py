@@ -1,0 +1,152 @@
+"""Tables of kept results for blocks of cog in Markdown pages."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import lra
+from lra.report.published import Published
+from lra.report.render import markdown
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+SOURCE = "SimpleTRON v4"
+MISSING = "–"
+
+Filter = Mapping[str, Any]
+"""Values by column of `lra.load(folder).table`; also `row` (system without settings), `folder` and `show`."""
+
+
+def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system") -> str:
+    """Return a Markdown table with a cell for each row and column.
+
+    Args:
+        rows, columns: a filter by label; a cell prints the one line of a results table that matches both.
+        corner: the header of the labels.
+
+    Raises:
+        ValueError: no line, or several lines, match a cell; `optional=True` in a filter allows none.
+    """
+    notes: dict[str, str] = {}
+    cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
+    table = markdown(pd.DataFrame(cells, columns=[corner, *columns]), left=1)
+    footnotes = "  \n".join(f"{letter}: {note}." for note, letter in notes.items())
+    return "\n".join(["", table, "", *([footnotes, ""] if notes else [])])
+
+
+def baselines(folder: str, **columns: Filter) -> dict[str, dict[str, float]]:
+    """Return the trivial baselines by name and column."""
+    from lra.report import Report
+
+    cells = Report(RESULTS / folder).cells
+    known = cells[cells.kind == "baseline"]
+    found: dict[str, dict[str, float]] = {}
+    for column, wanted in columns.items():
+        for line in _matching(known, wanted).to_dict("records"):
+            found.setdefault(line["system"].removeprefix("baseline: "), {})[column] = line["mean"]
+    return found
+
+
+PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
+PROBES = ("Recall, 12 pairs", "Copy, 12 of 48", "Parity, 16 bits", "Compose, 6 of S3", "Compose, 16 of S3")
+OLDER = (*PAPER, "S4D", "Convolution")
+NEWER = ("Transformer", "RoFormer", "Mega", "Mamba-2", "GLA", "Gated DeltaNet", "RWKV-7", "mLSTM", "Based", "Hyena")
+
+
+def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -> str:
+    """Return a table of seeds that reached the goal, with their median steps, by system and task."""
+    rows = {name: {"system": name, "folder": folder} for name in systems}
+    return crosstab(rows, {task: {"short": task, "show": "solved"} for task in tasks})
+
+
+def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",), protocol: str = "strict") -> str:
+    """Return Table 1: published and own accuracies by system, and below them `extra` systems and trivial baselines."""
+    published = next(source for source in Published().sources if source.name == SOURCE)
+    titles = {"text": "text", "matching": "matching", "listops": "ListOps"}
+    table = _table(folder)
+    trained = [task for task in titles if (table.task == task).any()]
+    notes: dict[str, str] = {}
+    header = ["system"]
+    shown = {}
+    for task, title in titles.items():
+        header.append(f"{title}, published")
+        if task in trained:
+            seeds = table[(table.task == task) & (table.protocol == protocol)].n
+            same = seeds.nunique() == 1
+            shown[task] = "mean_sd" if same else "mean_sd_n"
+            header.append(f"{title}, ours (n = {seeds.iloc[0]:.0f})" if same else f"{title}, ours")
+    lines = []
+    for system in (*PAPER, *extra):
+        line = [system]
+        for task in titles:
+            number = published.number(system, task)
+            line.append(MISSING if number is None else f"{number:.2f}")
+            if task in trained:
+                wanted = {"folder": folder, "task": task, "protocol": protocol, "system": system, "optional": True}
+                line.append(_cell({**wanted, "show": shown[task]}, notes))
+        lines.append(line)
+    found = baselines(folder, **{task: {"task": task, "protocol": protocol} for task in trained})
+    for name, values in found.items():
+        if name == "root operator":  # weaker than the first three tokens
+            continue
+        line = [f"*baseline: {name}*"]
+        for task in titles:
+            line += [MISSING, *([f"{values[task]:.2f}" if task in values else MISSING] if task in trained else [])]
+        lines.append(line)
+    footnotes = "  \n".join(f"{letter}: {note}." for note, letter in notes.items())
+    return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", footnotes, ""])
+
+
+@cache
+def _table(folder: str) -> pd.DataFrame:
+    table = lra.load(str(RESULTS / folder)).table
+    return table.assign(row=table.system.str.partition(" (")[0])
+
+
+def _matching(table: pd.DataFrame, wanted: Filter) -> pd.DataFrame:
+    for column, value in wanted.items():
+        table = table[table[column] == value]
+    return table
+
+
+def _cell(wanted: dict[str, Any], notes: dict[str, str]) -> str:
+    show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
+    lines = _matching(_table(wanted.pop("folder")), wanted).to_dict("records")
+    if optional and not lines:
+        return MISSING
+    if len(lines) != 1:
+        raise ValueError(f"{len(lines)} lines match {wanted}")
+    return SHOW[show](lines[0]) + _mark(lines[0], notes)
+
+
+def _mark(line: dict[str, Any], notes: dict[str, str]) -> str:
+    """Return the footnote mark of a cell with seeds at the majority class."""
+    if not line["majority_class"]:
+        return ""
+    note = f"{line['majority_class']:.0f} of {line['n']:.0f} seeds no better than the majority class"
+    letter = notes.setdefault(note, next(chr(97 + i) for i in count() if chr(97 + i) not in notes.values()))
+    return f"<sup>{letter}</sup>"
+
+
+def _difference(line: dict[str, Any]) -> str:
+    if pd.isna(line["difference"]):
+        return "reference"
+    return f"{line['difference']:+.2f} [{line['difference_low']:.2f}, {line['difference_high']:.2f}]"
+
+
+def _solved(line: dict[str, Any]) -> str:
+    steps = "" if pd.isna(line["median_steps"]) else f": {line['median_steps']:,.0f}"
+    return f"{line['solved']:.0f} of {line['n']:.0f}{steps}"
+
+
+SHOW = {
+    "mean_sd": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f}",
+    "mean_sd_n": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f} (n = {line['n']:.0f})",
+    "difference": _difference,
+    "p": lambda line: MISSING if pd.isna(line["p_holm"]) else f"{line['p_holm']:.3f}",
+    "solved": _solved,
+    "parameters": lambda line: f"{line['parameters']:,.0f}",
+}
