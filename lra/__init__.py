@@ -5,7 +5,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lra.core.version import __version__ as __version__
+from lra.core.paths import __version__ as __version__
 
 if TYPE_CHECKING:
     from lra.api.checking import check

@@ -10,8 +10,7 @@ from typing import Any
 
 from lra.cli.contents import contents
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
-from lra.core.signals import ASKING
-from lra.core.version import __version__
+from lra.core.paths import __version__
 
 COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),
@@ -44,6 +43,7 @@ def start(name: str) -> None:
     """Import a command and run it."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
+    from lra.core.signals import ASKING  # one of them is missing on Windows
 
     def stop(number: int, _frame: FrameType | None) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from imdb import PER_CLASS, Reviews, few
-from logged import StandIn
 from support import Commands
 
 from lra.report import figures
@@ -104,28 +103,6 @@ def pytest_unconfigure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-
-
-@pytest.fixture
-def logging(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working folder, and nothing of this machine's own wandb."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LRA_CACHE", str(cache))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch):
-    """A function that puts a stand-in where `import wandb` finds it."""
-
-    def make(*options: object, **more: object) -> StandIn:
-        stand_in = StandIn(*options, **more)
-        monkeypatch.setitem(sys.modules, "wandb", stand_in)
-        return stand_in
-
-    return make
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Pathfinder one image after the other, in floating point and on whole images: the reference for the drawn blocks.
 
-After the description of the public generator. Pillow draws the lines and makes them smaller, SciPy dilates. Where the
-generator's `initialize`, `extend` and so on fail, so do these.
+It follows the description of the public generator. Pillow draws and reduces the lines, SciPy dilates them. DeadEnd is
+raised where the generator's `initialize`, `extend` and so on fail.
 """
 
 import math
@@ -11,18 +11,8 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 from scipy.ndimage import grey_dilation
-from support import composed
-
-from lra.config import configure
-from lra.tasks.pathfinder import Pathfinder
 
 Point = tuple[int, int]
-
-
-def builder(option: str, **changes: object) -> Pathfinder:
-    """The task of an option in `conf/task`, with changes of its values."""
-    values = configure.plain(composed(f"task={option}").task)
-    return configure.build(values | changes, "task", [])()
 
 
 class DeadEnd(Exception):

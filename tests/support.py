@@ -337,6 +337,21 @@ class Commands:
         return code, out, err
 
 
+@cache
+def _task_values(option: str) -> dict[str, Any]:
+    return configure.plain(_composed(f"task={option}").task)
+
+
+def builder_of(option: str, **changes: object) -> TaskBuilder:
+    """The task of an option in conf/task, with some of its values changed."""
+    return configure.build(deepcopy(_task_values(option)) | changes, "task", [])()
+
+
+def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
+    """A cache and a data folder, without a progress bar."""
+    return Place(cache=cache, data_dir=data_dir, workers=workers, progress=lambda done, total: None)
+
+
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 

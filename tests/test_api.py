@@ -24,7 +24,7 @@ from lra.api.results import Results
 from lra.cli import check as check_command
 from lra.cli import report as report_command
 from lra.cli import train as train_command
-from lra.core import locks
+from lra.core import files
 from lra.core.paths import CHECKOUT
 from lra.core.signals import INTERRUPTED, PAUSED, Paused
 from lra.records import record
@@ -143,7 +143,7 @@ def test_a_run_is_the_one_of_the_command(
     assert "finished before, nothing to do" in capfd.readouterr().err
     run.folder.with_name("seed2").mkdir()
     with (
-        locks.hold(run.folder.with_name("seed2") / LOCK, 0),
+        files.hold(run.folder.with_name("seed2") / LOCK, 0),
         pytest.raises(lra.UserError, match="seed 2: another process holds"),
     ):
         lra.train(run, "seed=2")

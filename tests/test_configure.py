@@ -65,7 +65,6 @@ from lra.core.paths import conf_dir, systems_file, table1_file
         (["attention.scale=half"], "attention.scale=half: should be 'length', 'valid', 'valid_head' or 'none'"),
         (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim=512"),
         (["model.qkv_dim=256"], "model.qkv_dim=256 differs from model.dim=512"),
-        (["train.warmup=20000"], "train.warmup=20000 is longer than train.steps=15000"),
         (["train.micro_batch=most"], "train.micro_batch=most: should be a valid integer"),
         (["train.goal=high"], "train.goal=high: should be a valid number or null"),
         (["train.steps='9'"], "train.steps='9': should be a valid integer"),

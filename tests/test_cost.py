@@ -16,10 +16,9 @@ from lra.config.settings import settings_of
 from lra.ops.dropout import set_keys
 from lra.runs import budget
 from lra.runs.build import System, assemble
-from lra.runs.describe import measure_step
+from lra.runs.describe import measure_step, stand_in
 from lra.runs.initial_weights import draw_model
 from lra.runs.operations import saved_tensors
-from lra.runs.stand_in import stand_in
 from lra.training.batches import predict, read, summed_loss
 
 SMOKE = ("experiment=smoke", "train.batch_size=7", "train.micro_batch=3")

@@ -1,13 +1,11 @@
-"""Every key of the configuration with values that nobody means, and sweeps over them: a line that names the key, or a
-valid run; never a traceback, never an exit code of 0 without a result."""
+"""Impossible values and commands: one line that names the key, or a valid run; never a traceback, never an exit code of
+0 without a result."""
 
-import errno
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,11 @@ from lra import __main__ as start
 from lra.cli import sweep, train
 from lra.config.configure import dotted
 from lra.config.settings import settings_of
-from lra.core import console, locks
+from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import ASKING
-from lra.records import record
 from lra.records.names import LOCK
 from lra.runs.build import assemble
-from lra.runs.describe import describe
 from lra.runs.device import threads_at_hand
 
 SMOKE = ("experiment=smoke", "train.steps=3", "train.warmup=1", "train.eval_every=3")
@@ -32,18 +28,18 @@ SWEEP = ("--multirun", *SMOKE)
 OPTIONS = Path("options/attention")
 
 
-def one_line(cli: Commands, *arguments: str, main=train.main) -> str:
-    """What a refused command says."""
-    code, out, err = cli(main, *arguments)
+def one_line(cli: Commands, *arguments: str) -> str:
+    """The error of a refused command."""
+    code, out, err = cli(train.main, *arguments)
     assert (code, out) == (2, ""), err
     assert len(err.splitlines()) == 1, err
     return err
 
 
 @pytest.mark.parametrize("value", [float("inf"), None, [7, "x"], 2**40], ids=str)
-def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
-    """Composed once; each key is set in turn. What is accepted is described, and a number that is not finite is not."""
-    cfg = composed("experiment=smoke", "attention=performer", "describe=true")
+def test_every_key_with_an_impossible_value(value: object) -> None:
+    """Each key is set in turn: it is named in one line, or a system can be built. Infinity is refused everywhere."""
+    cfg = composed("experiment=smoke", "attention=performer")
     OmegaConf.set_struct(cfg, False)
     cfg.pop("hydra")
     OmegaConf.resolve(cfg)
@@ -51,10 +47,8 @@ def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
         before = OmegaConf.select(cfg, key)
         OmegaConf.update(cfg, key, value, merge=False)
         try:
-            settings = settings_of(cfg)
-            description = describe(assemble(settings)) if settings.describe else {}
+            assert assemble(settings_of(cfg)).parameters > 0
             assert value != float("inf"), f"{key} is accepted"
-            assert description.get("parameters", 1) > 0
         except UserError as error:
             message = str(error)
             assert "\n" not in message
@@ -63,82 +57,54 @@ def test_every_key_with_a_value_that_nobody_means(value: object) -> None:
             OmegaConf.update(cfg, key, before, merge=False)
 
 
-@pytest.mark.parametrize("group", ["attention", "task", "variant", "protocol"])
-def test_no_option_of_a_group(cli: Commands, group: str) -> None:
-    assert f"{group}=null: expected an option; known: " in one_line(cli, f"{group}=null")
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("attention=glob(typo*)", "attention=glob(typo*): there is no such value, so there is nothing to run"),
+        ("attention=null", "attention=null: expected an option; known: "),
+        ("attention=glob(typo*)", "attention=glob(typo*): there is no such value"),
         ("seed=range(3,1)", "seed=range(3,1): there is no such value"),
-        ("seed=glob(*)", "seed=glob(*): there is no such value"),
         ("out=a,b", "out=a,b: a sweep has one folder of results"),
-        ("out=", "out=: expected a folder"),
         ("out='~/x'", "out=~/x: expected a folder"),
-        ("out=~/x", "out=~/x: not readable as key=value"),
-        ("seed=1,-1", "seed=-1: should be greater than or equal to 0"),
         ("seed=1,x", "seed=x: should be a valid integer"),
-        ("seed=1,010", "seed='010': should be a valid integer"),
         ("+sweep.foo=1", "sweep.foo: unknown key"),
-        ("sweep=null", "sweep=None: should be a valid dictionary"),
         ("model.dim=16,1099511627776", "model.dim=1099511627776: should be at most"),
         ("attention=simple,null", "attention=null: expected an option"),
         ("model.depth=interval(0,1)", "expected a list of values"),
-        ("threads=1,100000", "threads=100000: should be less than or equal to 1024"),
         ("model.norm_eps=1,inf", "model.norm_eps=inf: should be a finite number"),
     ],
 )
-def test_a_sweep_that_cannot_be_meant(cli: Commands, argument: str, message: str) -> None:
-    """The working folder is left as it was: it is no folder of results."""
+def test_an_impossible_sweep_is_refused(cli: Commands, argument: str, message: str) -> None:
+    """The working folder is left as it was."""
     Path("README.md").write_text("mine")
     assert message in one_line(cli, *SWEEP, argument)
     assert os.listdir() == ["README.md"]
     assert Path("README.md").read_text() == "mine"
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
-    ("arguments", "names"),
+    ("argument", "names"),
     [
-        (["train.freeze=[qkv],[head]"], ["train.freeze=[head]", "train.freeze=[qkv]"]),
-        (["++model.depth=1,2"], ["model.depth=1", "model.depth=2"]),
-        ([f"generate.prompt={'a' * 300},{'a' * 299}b"], None),
+        ("train.freeze=[qkv],[head]", ["train.freeze=[head]", "train.freeze=[qkv]"]),
+        (f"generate.prompt={'a' * 300},{'a' * 299}b", None),
     ],
 )
-def test_lists_groups_and_long_texts_have_folders_of_their_own(
-    cli: Commands, arguments: list[str], names: list[str] | None
-) -> None:
-    code, _, err = cli(train.main, *SWEEP, "out=runs", *arguments, "max_hours=null")
+def test_lists_and_long_texts_have_folders_of_their_own(cli: Commands, argument: str, names: list[str] | None) -> None:
+    code, out, err = cli(train.main, *SMOKE, "--multirun", argument, "describe=true")
     assert code == 0, err
-    assert "2 of 2 runs finished" in err
-    folders = sorted(path.parents[1].name for path in Path("runs").rglob(record.NAME))
+    folders = sorted(Path(folder).parent.name for folder in re.findall('"run_folder": "(.*?)"', out))
     assert names is None or folders == names
     assert len(set(folders)) == 2
     assert all(len(name) <= 200 for name in folders)
-    assert "2 runs, " not in cli(train.main, *SWEEP, "out=runs", *arguments)[2], "the names are the same again"
+    assert not Path("runs").exists()
 
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take seconds, and are none of these tests' concern."""
     monkeypatch.setattr("lra.report.write_report", lambda out, tell: out / "sweep.json")
 
 
-def test_a_report_that_fails_is_not_passed_over(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_out: Path, tell: Callable) -> None:
-        raise ValueError("no figure")
-
-    monkeypatch.setattr("lra.report.write_report", fails)
-    code, _, err = cli(train.main, *SWEEP, "out=runs")
-    assert code == 1
-    assert "no report: no figure" in err
-    assert "1 of 1 runs finished, 1 no report" in err
-
-
 def option(text: str, package: str | None = None) -> tuple[str, ...]:
-    """An attention of the user's, and their code; the overrides that choose it."""
+    """Write an attention of the user and its code, and return the overrides that choose it."""
     OPTIONS.mkdir(parents=True, exist_ok=True)
     (OPTIONS / "mine.yaml").write_text(text)
     if package is not None:
@@ -149,7 +115,6 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("from torch import nn\nclass A(nn.Module):\n    pass\n", "expected a subclass of lra.ops.mixer.Mixer"),
         (
             "from lra.attention.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
             "        raise KeyError('depth')\n",
@@ -160,7 +125,6 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
             "theirs.A has no card: add card = Card(...) to the class",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
-        ("import nothing_of_that_name\n", "theirs.py, line 1: ModuleNotFoundError"),
         ("class B:\n    pass\n", "theirs has no 'A'; known: B"),
     ],
 )
@@ -170,23 +134,14 @@ def test_a_mistake_in_the_users_code_is_one_line(
     arguments = option("_target_: theirs.A\n_partial_: true\n", code)
     monkeypatch.syspath_prepend(".")
     assert message in one_line(cli, *arguments, "packages=[theirs]")
-    assert message in one_line(cli, "--multirun", *arguments, "packages=[theirs]", "seed=1,2")
-
-
-def test_a_package_that_is_not_there(cli: Commands) -> None:
-    arguments = option("_target_: nowhere.A\n_partial_: true\n")
-    assert "there is no module 'nowhere'" in one_line(cli, *arguments, "packages=[nowhere]")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a: 1\n\tb: 2\n", "mine.yaml, line 2: found character '\\t'"),
-        (b"a: [1\n", "mine.yaml, line 2: expected ',' or ']'"),
         (b"a: 1\na: 2\n", "mine.yaml, line 2: found duplicate key a"),
         (b"defaults: softmax\n", "Invalid defaults list in 'attention/mine'"),
-        (b"a: *x\n", "mine.yaml, line 1: found undefined alias"),
-        (b"_target_: null\n", "attention: expected options with a _target_"),
     ],
 )
 def test_a_mistake_in_an_option_file_is_one_line(cli: Commands, content: bytes, message: str) -> None:
@@ -199,7 +154,6 @@ def test_a_mistake_in_an_option_file_is_one_line(cli: Commands, content: bytes, 
     "content",
     [
         "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}",
-        "hydra: {launcher: {_target_: joblib.load, filename: evil}}",
         "packages: [joblib]",
     ],
 )
@@ -214,38 +168,15 @@ def test_an_option_file_sets_no_launcher_code_and_no_packages(
     path.write_text(f"# @package _global_\ndefaults: [smoke, _self_]\n{content}\n")
     key = re.match(r"(?:hydra: \{)?(\w+)", content)[1]
     arguments = ("--config-dir", "options", "experiment=mine", "describe=true")
-    assert key in one_line(cli, *arguments).lower()
     assert key in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
 
 
-def test_options_stand_anywhere_and_the_version_is_ours(cli: Commands) -> None:
-    code, out, _ = cli(train.main, "experiment=smoke", "--multirun", "seed=1,2", "describe=true")
-    assert (code, out.count('"run_folder"')) == (0, 2)
-    assert not Path("runs").exists()
-    assert cli(train.main, "--version")[1].startswith("lra ")
-
-
-@pytest.mark.parametrize("line", [SMOKE, (*SWEEP, "seed=1,2")])
-def test_a_folder_of_results_that_cannot_be_is_named_once(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
-) -> None:
+def test_a_folder_of_results_that_cannot_be_made(cli: Commands) -> None:
     Path("afile").touch()
-    assert "out=afile: afile is a file; expected a folder" in one_line(cli, *line, "out=afile")
-    assert "out=afile/x/y: afile is a file; expected a folder" in one_line(cli, *line, "out=afile/x/y")
+    assert "out=afile/x/y: afile is a file; expected a folder" in one_line(cli, *SMOKE, "out=afile/x/y")
     assert os.listdir() == ["afile"]
-    *_, last = cli(train.main, *line, "out=/proc/x", "max_hours=null")[2].splitlines()
-    assert re.fullmatch(
-        r"lra-train: error: /proc/x\S*: this folder cannot be made: no such file or directory; choose another out=...",
-        last,
-    )
-
-    def refuse(path: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr("lra.runs.status.read_json", refuse)
-    said = cli(train.main, *line, "out=runs")[2]
-    assert "seed1/config.json: permission denied" in said
-    assert "damaged" not in said
+    *_, last = cli(train.main, *SWEEP, "seed=1,2", "out=/proc/x", "max_hours=null")[2].splitlines()
+    assert re.fullmatch(r"lra-train: error: /proc/x\S*: cannot make this folder: no such .*", last)
 
 
 def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,16 +192,16 @@ def test_threads_as_openmp_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
         threads_at_hand()
 
 
-@pytest.mark.parametrize("folder", ["hub:", "hub:a/b/c", "hub:a b", "hub:/a"])
+@pytest.mark.parametrize("folder", ["hub:", "hub:a/b/c"])
 def test_a_model_of_the_hub_has_a_name(cli: Commands, folder: str) -> None:
     assert "expected hub:OWNER/NAME" in one_line(cli, *SMOKE, "init=bert", f"init.folder='{folder}'")
 
 
 @pytest.mark.usefixtures("no_report")
-def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> None:
+def test_a_second_command_begins_with_free_runs(cli: Commands) -> None:
     held = Path("runs/listops/paper/simple/simple/seed1")
     held.mkdir(parents=True)
-    with locks.hold(held / LOCK, 0):
+    with files.hold(held / LOCK, 0):
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err
@@ -279,22 +210,22 @@ def test_a_second_driver_begins_with_runs_that_nobody_holds(cli: Commands) -> No
     assert out.index("seed 2: test accuracy") < out.index("seed 3: test accuracy")
 
 
-@pytest.mark.usefixtures("no_report")
-def test_a_finished_run_of_a_sweep_is_not_launched_again(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = (*SWEEP, "out=runs", "seed=range(1,4)")
-    assert cli(train.main, *line)[0] == 0
+def test_a_finished_run_is_not_launched_again(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a sweep whose report failed, which is an error of its own."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no figure")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lra.report.write_report", fail)
+        code, _, err = cli(train.main, *SWEEP, "out=runs")
+    assert code == 1
+    assert "no report: no figure" in err
+    monkeypatch.setattr("lra.report.write_report", lambda out, tell: out / "sweep.json")
     honest, launched = sweep._launch_all, []
     monkeypatch.setattr(sweep, "_launch_all", lambda *words: launched.extend(words[4]) or honest(*words))
-    code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do"), launched) == (0, 3, [])
-
-
-def test_no_bars_where_several_processes_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console.sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(console, "_bars", True)
-    assert console.Bar("a", 3)._bar is not None
-    console.without_bars()
-    assert console.Bar("a", 3)._bar is None
+    code, _, err = cli(train.main, *SWEEP, "out=runs")
+    assert (code, err.count("nothing to do"), launched) == (0, 1, [])
 
 
 def test_a_machine_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,13 +258,11 @@ def test_a_signal_while_a_command_is_imported(
     assert capfd.readouterr().err == f"\nlra-train: stopped before it began ({number.name})\n"
 
 
-@pytest.mark.parametrize("line", [(), ("train", "--help"), ("train", *SMOKE, "--cfg", "job")], ids=len)
-def test_a_reader_that_leaves_is_no_fault(line: tuple[str, ...]) -> None:
-    """As in `lra ... | head`; here nobody reads from the beginning."""
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    """As in `lra train --help | head`; here nobody reads from the beginning."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "lra", *line], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-    )
+    command = [sys.executable, "-m", "lra", "train", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

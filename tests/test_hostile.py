@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 from reports import put
-from support import Commands, composed
+from support import composed
 
-from lra.cli import check
-from lra.config import configure
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.init import read_of_run
@@ -30,16 +28,12 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     ("changes", "expected"),
     [
         ({"config": {"packages": ["os", "posix"]}}, "its config has packages"),
-        ({"config": {"out": "../elsewhere"}}, "its config has out"),
         ({"config": {"task": None}}, "its config has no task"),
-        ({"config": {"model": None}}, "its config has no model"),
         ({"config": {"task": {"_target_": "os.system", "command": f"touch {MARK}"}}}, "not in a trusted package"),
         ({"config": {"train": {"steps": "9"}}}, "train.steps='9': should be a valid integer"),
         ({"protocol": "../../.."}, "a path that leads elsewhere"),
         ({"settings": {"../../../x": 1}}, "a path that leads elsewhere"),
-        ({"attention": "/tmp"}, "a path that leads elsewhere"),
         ({"seed": "1"}, "seed: Input should be a valid integer"),
-        ({"processes": -1}, "processes: Input should be greater than or equal to 1"),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
@@ -59,16 +53,3 @@ def test_weights_are_those_that_their_record_lists(other: Settings) -> None:
         record.write(path.parent, record.read(path) | {"files": files})
         with pytest.raises(UserError, match="these are not the weights of that run"):
             read_of_run(path.with_name(WEIGHTS))
-
-
-def test_what_takes_no_shape_is_no_attention() -> None:
-    with pytest.raises(UserError, match=r"attention\._target_: takes 0 values, expected one that takes 1"):
-        configure.build({"_target_": "lra.cli.report.main"}, "attention", [], supplied=1)
-
-
-def test_a_variant_without_sizes_is_named(cli: Commands) -> None:
-    Path("options/variant").mkdir(parents=True)
-    Path("options/variant/mine.yaml").write_text("{}")
-    code, _, err = cli(check.main, "--config-dir", "options", "variant=mine")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "missing; set +model." in err

@@ -1,4 +1,4 @@
-"""A command that is killed at random moments and run again leaves what an undisturbed one leaves."""
+"""A command that is killed at random moments and run again leaves the results of an undisturbed one."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from faults.runs import TINY, Child, without_figures
+from forked import TINY, Child, without_figures
 from support import strip_times
 
 import lra.__main__ as commands
@@ -42,19 +42,21 @@ class Stage:
 
 
 STAGES = {
-    "preparation": Stage((*DATA, "task.train_size=1997", "cache=cache", "workers=2"), commands.prepare, children=True),
-    "training": Stage((*TINY, *HERE)),
-    "early stopping": Stage((*TINY, *HERE, "train.patience=2", "train.progress=0.999", "train.schedule=constant")),
+    "plain": Stage((*TINY, *HERE, "train.micro_batch=7", "model.dropout=0")),
+    "accumulated": Stage((*TINY, *HERE, "model.dropout=0")),
+    "dropout": Stage((*TINY, *HERE, "model.dropout=0.3", "attention=softmax")),
     "pretraining": Stage((*TINY, *HERE, "pretrain=masked", "pretrain.train.steps=12", "pretrain.train.warmup=3")),
     "sweep": Stage(SWEEP),
+    "preparation": Stage((*DATA, "task.train_size=1997", "cache=cache", "workers=2"), commands.prepare, children=True),
+    "early stopping": Stage((*TINY, *HERE, "train.patience=2", "train.progress=0.999", "train.schedule=constant")),
     "joblib": Stage((*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"), children=True),
 }
-FAST = ("preparation", "training", "pretraining", "sweep")
+QUICK = ("preparation", "pretraining", "sweep")  # with one kill each
 
 
 @cache
 def undisturbed(name: str) -> tuple[dict[str, Any], float]:
-    """The results of a stage that nothing disturbs, and its seconds."""
+    """Return the results of a stage that nothing disturbs, and its seconds."""
     with TemporaryDirectory() as folder, chdir(folder):
         begun = monotonic()
         ended = STAGES[name].start().ends()
@@ -83,24 +85,31 @@ def descendants(process: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"),
-    [
-        *((name, 1) for name in FAST),
-        *(pytest.param(name, seed, marks=pytest.mark.slow) for name in STAGES for seed in range(2, 7)),
-    ],
+    ("name", "kills"),
+    [*((name, 1) for name in QUICK), *(pytest.param(name, 6, marks=pytest.mark.slow) for name in STAGES)],
 )
-def test_killed_at_random_moments(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_random_moments(
+    name: str, kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable
+) -> None:
+    """So many kills, one to three of a command before it may end; then its results are those of an undisturbed one."""
     stage, (expected, seconds) = STAGES[name], undisturbed(name)
     assert expected
-    monkeypatch.chdir(tmp_path)
-    rng = Random(f"{name} {seed}")
-    for _ in range(rng.choice((1, 2, 3))):
-        child, number = stage.start(), rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
-        sleep(rng.uniform(0, 0.95) * seconds)
-        victims = [child.process, *(descendants(child.process) if stage.children and number == signal.SIGKILL else [])]
-        with suppress(ProcessLookupError):
-            os.kill(rng.choice(victims), number)
-        assert "Traceback" not in child.ends().err
-    ended = stage.start().ends()
-    assert ended.code == 0, ended.err
-    assert results() == expected
+    rng, done, commands_run = Random(f"{name} {kills}"), 0, 0
+    while done < kills:
+        folder = tmp_path / str(commands_run)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for _ in range(min(rng.choice((1, 2, 3)), kills - done)):
+            child, number = stage.start(), rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+            sleep(rng.uniform(0, 0.95) * seconds)
+            further = descendants(child.process) if stage.children and number == signal.SIGKILL else []
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice([child.process, *further]), number)
+            ended = child.ends()
+            assert "Traceback" not in ended.err
+            done += ended.code != 0
+        ended = stage.start().ends()
+        assert ended.code == 0, ended.err
+        assert results() == expected
+        commands_run += 1
+    record_property("kills", [name, done, commands_run])

@@ -1,5 +1,6 @@
 """ListOps: the generator against a recursion, the labels against an evaluator, the files against a serialisation."""
 
+import hashlib
 import lzma
 import random
 import statistics
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import place
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Split
+from lra.tasks import Split
 from lra.tasks.listops import ListOps, ListOpsFiles, by_start
 from lra.tasks.listops.files import evaluate, export, nested, read_tsv, words
 from lra.tasks.listops.trees import WORDS, generate
@@ -19,12 +21,13 @@ SMALL = {"min_length": 7, "max_length": 43, "max_depth": 4, "max_args": 5}
 LRA = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10}
 
 
-def quiet(done: int, total: int) -> None:
-    pass
+def made(total: int, seed: int, **bounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, offsets and labels of expressions, small ones unless bounds are given."""
+    return generate(total, **bounds or SMALL, seed=seed, workers=1, progress=lambda done, total: None)
 
 
-def place(cache: Path, workers: int = 1) -> Place:
-    return Place(cache=cache, data_dir=None, workers=workers, progress=quiet)
+def rows_of(tokens: np.ndarray, offsets: np.ndarray) -> list[list[str]]:
+    return [words(tokens[start:stop]) for start, stop in pairwise(offsets)]
 
 
 def small(**changes: int) -> ListOps:
@@ -34,7 +37,7 @@ def small(**changes: int) -> ListOps:
 
 @pytest.fixture(scope="module")
 def lra_sample() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return generate(10_000, **LRA, seed=3, workers=2, progress=quiet)
+    return made(5_000, 3, **LRA)
 
 
 # ---------------------------------------------------------------- evaluation
@@ -64,11 +67,10 @@ def test_evaluates_by_hand(expression: str, value: int) -> None:
         ("[MAX ]", "[MAX without arguments"),
         ("[MAX 4 3 ] 5", "expected one expression, found 2"),
         ("[MAXX 4 ]", "unknown word '[MAXX' at word 1; did you mean '[MAX'?"),
-        ("[MAX 44 3 ]", "unknown word '44' at word 2"),
         ("", "expected one expression, found 0"),
     ],
 )
-def test_refuses_what_is_no_expression(expression: str, message: str) -> None:
+def test_malformed_expressions_are_refused(expression: str, message: str) -> None:
     with pytest.raises(ValueError) as error:
         evaluate(expression.split())
     assert message in str(error.value)
@@ -86,8 +88,8 @@ def test_agrees_with_the_original_test_set(real_data: Path) -> None:
 
 
 def test_labels_bounds_and_distinctness() -> None:
-    tokens, offsets, labels = generate(3_001, **SMALL, seed=1, workers=1, progress=quiet)
-    rows = [words(tokens[start:stop]) for start, stop in zip(offsets, offsets[1:], strict=False)]
+    tokens, offsets, labels = made(3_001, 1)
+    rows = rows_of(tokens, offsets)
     assert len(rows) == len(labels) == 3_001
     assert len({tuple(row) for row in rows}) == 3_001
     for row, label in zip(rows, labels, strict=True):
@@ -135,17 +137,13 @@ def test_has_the_distribution_of_the_recursion() -> None:
         row = recursive(rng, 1, 4, 5)
         if 7 < len(row) < 43:
             reference.add(tuple(row))
-    tokens, offsets, _ = generate(4_000, **SMALL, seed=2, workers=1, progress=quiet)
-    rows = [words(tokens[start:stop]) for start, stop in zip(offsets, offsets[1:], strict=False)]
-    for measure in (len, depth, lambda row: len(argument_counts(row)), lambda row: row.count("[SM")):
-        ours, theirs = [measure(row) for row in rows], [measure(list(row)) for row in reference]
+    rows = rows_of(*made(4_000, 2)[:2])
+    measures = {"length": len, "depth": depth, "operators": lambda row: len(argument_counts(row))}
+    measures |= {word: lambda row, word=word: row.count(word) for word in WORDS}
+    for name, measure in measures.items():
+        ours, theirs = [measure(row) for row in rows], [measure(row) for row in reference]
         error = (statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs)) ** 0.5
-        assert abs(statistics.fmean(ours) - statistics.fmean(theirs)) < 4 * error
-    for word in WORDS:
-        ours = [row.count(word) for row in rows]
-        theirs = [row.count(word) for row in reference]
-        error = (statistics.variance(ours) / len(ours) + statistics.variance(theirs) / len(theirs)) ** 0.5
-        assert abs(statistics.fmean(ours) - statistics.fmean(theirs)) < 4 * error, word
+        assert abs(statistics.fmean(ours) - statistics.fmean(theirs)) < 4 * error, name
 
 
 def test_full_length_data_are_as_measured_on_lra(lra_sample: tuple[np.ndarray, ...]) -> None:
@@ -165,11 +163,11 @@ def test_full_length_data_are_as_measured_on_lra(lra_sample: tuple[np.ndarray, .
 def test_trivial_baselines_of_full_length_data(lra_sample: tuple[np.ndarray, ...]) -> None:
     """Majority class about 17 %, root operator alone 36.0 to 36.4 %, both measured independently."""
     tokens, offsets, labels = lra_sample
-    index = np.arange(5_000)
-    train = Split(tokens=tokens, offsets=offsets, index=index, labels=labels[:5_000])
-    test = Split(tokens=tokens, offsets=offsets, index=index + 5_000, labels=labels[5_000:])
+    index = np.arange(2_500)
+    train = Split(tokens=tokens, offsets=offsets, index=index, labels=labels[:2_500])
+    test = Split(tokens=tokens, offsets=offsets, index=index + 2_500, labels=labels[2_500:])
     baselines = small().baselines({"train": train, "test": test})
-    error = 100 * (0.36 * 0.64 / 5_000) ** 0.5
+    error = 100 * (0.36 * 0.64 / 2_500) ** 0.5
     assert abs(baselines["majority class"] - 17.0) < 4 * error
     assert abs(baselines["root operator"] - 36.2) < 4 * error
 
@@ -201,20 +199,15 @@ def test_the_end_of_an_expression_is_a_token_of_its_start() -> None:
 
 
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
-    """Of two chunks of candidates."""
-    sizes = {"train_size": 6_007, "val_size": 503, "test_size": 499}
-    serial, parallel = (
-        ListOps(**sizes, **SMALL, seed=7).build(place(tmp_path / str(workers), workers)) for workers in (1, 2)
-    )
+    """Two chunks of candidates."""
+    sizes = {"train_size": 5_007, "val_size": 303, "test_size": 299}
+    serial, parallel = (small(**sizes).build(place(tmp_path / str(n), workers=n)) for n in (1, 2))
     assert serial.digest == parallel.digest
-    np.testing.assert_array_equal(serial.test.tokens, parallel.test.tokens)
 
 
 def test_the_bytes_of_a_seed_are_known() -> None:
     """The same on every machine; a change of this digest is a new version of the task."""
-    import hashlib
-
-    tokens, offsets, labels = generate(500, **SMALL, seed=11, workers=1, progress=quiet)
+    tokens, offsets, labels = made(500, 11)
     parts = (tokens, offsets.astype("<i8"), labels)
     digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
     assert digest == "2e2ffe1c2d45d1cc05e43e1c585112e5f6a6d9194854f9804a2ec53715de52b0"
@@ -223,7 +216,7 @@ def test_the_bytes_of_a_seed_are_known() -> None:
 def test_more_expressions_than_exist_are_refused() -> None:
     bounds = {"min_length": 3, "max_length": 5, "max_depth": 2, "max_args": 2}
     with pytest.raises(UserError, match="only 400 of 401 different expressions"):
-        generate(401, **bounds, seed=1, workers=1, progress=quiet)
+        made(401, 1, **bounds)
 
 
 # ---------------------------------------------------------------- task
@@ -238,7 +231,7 @@ def test_only_lra_data_are_called_listops() -> None:
 
 def test_splits_follow_each_other_and_are_read_back(tmp_path: Path) -> None:
     task = small().build(place(tmp_path))
-    tokens, offsets, labels = generate(331, **SMALL, seed=5, workers=1, progress=quiet)
+    tokens, offsets, labels = made(331, 5)
     assert [len(task.train), len(task.val), len(task.test)] == [211, 53, 67]
     np.testing.assert_array_equal(np.concatenate([task.train.tokens, task.val.tokens, task.test.tokens]), tokens)
     np.testing.assert_array_equal(np.concatenate([task.train.labels, task.val.labels, task.test.labels]), labels)
@@ -286,10 +279,7 @@ def as_pairs(row: list[str]) -> object:
 
 def test_serialises_as_lra_does() -> None:
     assert nested(["[MAX", "4", "3", "]"]) == "( ( ( [MAX 4 ) 3 ) ] )"
-    tokens, offsets, _ = generate(300, **SMALL, seed=4, workers=1, progress=quiet)
-    assert len(offsets) == 301
-    for start, stop in pairwise(offsets):
-        row = words(tokens[start:stop])
+    for row in rows_of(*made(300, 4)[:2]):
         assert nested(row) == pairs(as_pairs(row))
 
 
@@ -314,14 +304,11 @@ GOOD = "Source\tTarget\r\n( ( ( [MAX 4 ) 3 ) ] )\t4\r\n"
     [
         (b"source\ttarget\n", r"basic_val.tsv:1: header \['source', 'target'\], expected \['Source', 'Target'\]"),
         (b"Source\tTarget\n", "basic_val.tsv: no expressions below the header, expected at least one"),
-        (b"", "basic_val.tsv: no expressions"),
         (GOOD.encode() + b"[MAX 1 2 ]\t2\t3\n", "basic_val.tsv:3: 3 tab-separated fields, expected 2"),
         (GOOD.encode() + b"[MOX 1 2 ]\t2\n", r"basic_val.tsv:3: unknown word '\[MOX' at word 1"),
         (GOOD.encode() + b"[MAX 1 2 ]\t10\n", "basic_val.tsv:3: label '10', expected 0 to 9"),
-        (GOOD.encode() + b"[MAX 1 2 ]\t-1\n", "basic_val.tsv:3: label '-1', expected 0 to 9"),
         (GOOD.encode() + b"[MAX 1 2 ]\t1\n", "basic_val.tsv:3: label 1, but the expression is 2"),
         (GOOD.encode() + b"[MAX 1 2\t2\n", "basic_val.tsv:3: unbalanced: 1 operators are never closed"),
-        (GOOD.encode() + b"\n", "basic_val.tsv:3: 1 tab-separated fields, expected 2"),
         (GOOD.encode() + b"[MAX 1 \xff ]\t2\n", "basic_val.tsv:3: byte 0xff at column 8, expected ASCII"),
         (GOOD.encode() + b"[MAX " + b"1 " * 99 + b"]\t1\n", "basic_val.tsv:3: 101 words, expected at most"),
     ],
@@ -344,6 +331,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_lf_and_cr_lf_files_are_the_same(tmp_path: Path) -> None:
     for name, text in (("a.tsv", GOOD), ("b.tsv", GOOD.replace("\r\n", "\n"))):
         (tmp_path / name).write_bytes(text.encode())
-    for name in ("a.tsv", "b.tsv"):
-        [(label, tokens)] = read_tsv(tmp_path / name, 100, quiet)
+        [(label, tokens)] = read_tsv(tmp_path / name, 100, lambda done, total: None)
         assert (label, words(tokens)) == (4, ["[MAX", "4", "3", "]"])

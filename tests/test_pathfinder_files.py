@@ -1,4 +1,4 @@
-"""Pathfinder from files: LRA's layout and arrays give the pictures that they hold, and bad files are named."""
+"""Pathfinder from files: pictures of LRA's layout and of arrays, the splits, and refused files."""
 
 import shutil
 from collections.abc import Callable
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import place
 
 from lra.core.errors import UserError
-from lra.tasks import Place, Task
+from lra.tasks import Task
 from lra.tasks.pathfinder_files import PathfinderFiles, divided
 
 SIDE, FILES, EACH = 11, 3, 7  # pixels, files of metadata, pictures of each
@@ -18,8 +19,7 @@ N = FILES * EACH
 
 
 def build(folder: Path, *, window: int = SIDE, split: str = "order") -> Task:
-    place = Place(cache=folder.parent / "cache", data_dir=None, workers=1, progress=lambda done, total: None)
-    return PathfinderFiles(folder=str(folder), window=window, split=split).build(place)
+    return PathfinderFiles(folder=str(folder), window=window, split=split).build(place(folder.parent / "cache"))
 
 
 @pytest.fixture
@@ -116,12 +116,8 @@ def line(text: str) -> Callable[[Path], None]:
     return change
 
 
-def larger(folder: Path) -> None:
-    Image.new("L", (SIDE + 2, SIDE)).save(folder / "imgs/10/sample_5.png")
-
-
-def coloured(folder: Path) -> None:
-    Image.new("RGB", (SIDE, SIDE)).save(folder / "imgs/10/sample_5.png")
+def blank(mode: str, width: int) -> Callable[[Path], None]:
+    return lambda folder: Image.new(mode, (width, SIDE)).save(folder / "imgs/10/sample_5.png")
 
 
 def outside(folder: Path) -> None:
@@ -133,18 +129,15 @@ def outside(folder: Path) -> None:
     ("spoil", "message"),
     [
         (cut, "imgs/2/sample_3.png: no whole PNG (image file is truncated"),
-        (larger, f"imgs/10/sample_5.png: {SIDE + 2} x {SIDE} pixels of mode L, expected {SIDE} x {SIDE} of mode L"),
-        (coloured, f"imgs/10/sample_5.png: {SIDE} x {SIDE} pixels of mode RGB, expected"),
+        (blank("L", SIDE + 2), f"imgs/10/sample_5.png: {SIDE + 2} x {SIDE} pixels of mode L, expected {SIDE} x {SIDE}"),
+        (blank("RGB", SIDE), f"imgs/10/sample_5.png: {SIDE} x {SIDE} pixels of mode RGB, expected"),
         (line("imgs/2 sample_99.png 1 0"), "metadata/2.npy, line 2: imgs/2/sample_99.png: no such file in "),
         (outside, "metadata/2.npy, line 2: imgs/../../sample_0.png: no such file in "),
         (line("imgs/2 sample_1.png 1 2"), "metadata/2.npy, line 2: label '2', expected 0 or 1"),
         (line("imgs/2 sample_1.png"), "metadata/2.npy, line 2: 2 fields, expected a folder, a file, a number, a label"),
         (lambda folder: np.save(folder / "metadata/2.npy", np.zeros(3)), "metadata/2.npy: an array of NumPy; expected"),
         (lambda folder: (folder / "metadata/x.npy").write_text(""), "metadata: expected files 0.npy, 1.npy and so on"),
-        (
-            lambda folder: shutil.rmtree(folder / "metadata"),
-            "expected a set of LRA's release, with metadata/ and imgs/",
-        ),
+        (lambda folder: shutil.rmtree(folder / "metadata"), "expected a set of LRA's release"),
     ],
 )
 def test_a_bad_file_of_a_release_is_named(release: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -157,14 +150,9 @@ def test_a_bad_file_of_a_release_is_named(release: Path, spoil: Callable[[Path],
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        (
-            "images",
-            np.zeros((N, SIDE, SIDE)),
-            "images.npy: float64 [21, 11, 11], expected uint8 [n, 11, 11] or [n, 121]",
-        ),
+        ("images", np.zeros((N, SIDE, SIDE)), "images.npy: float64 [21, 11, 11], expected uint8 [n, 11, 11]"),
         ("images", np.zeros((N, 5, 5), np.uint8), "images.npy: uint8 [21, 5, 5], expected uint8"),
         ("labels", LABELS[:-1], "labels.npy: int64 [20], expected whole numbers [21], one for each of images.npy"),
-        ("labels", LABELS / 1, "labels.npy: float64 [21], expected whole numbers"),
         ("labels", LABELS + 1, "labels.npy: row 1: label 2, expected 0 or 1"),
         ("images", np.array([{}]), "images.npy: no array of NumPy (Array can't be memory-mapped"),
     ],

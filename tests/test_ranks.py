@@ -31,9 +31,9 @@ SYSTEMS = [
     ("attention=simple",),
     ("attention=softmax", "protocol=strict"),
     ("attention=performer", "attention.redraw_every=5"),
-    ("attention=reformer", "attention.chunk=5"),
     ("attention=s4d",),
-    ("attention=gmm_rks", "attention.samples=3"),
+    pytest.param(("attention=reformer", "attention.chunk=5"), marks=pytest.mark.slow),
+    pytest.param(("attention=gmm_rks", "attention.samples=3"), marks=pytest.mark.slow),
 ]
 
 

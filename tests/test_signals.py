@@ -1,16 +1,20 @@
-"""One flag stops a run: set by a signal or a time limit; a second signal ends the process."""
+"""One flag stops a run, set by a signal or a time limit; locks have one holder at a time and die with it."""
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lra.cli import workers
+from lra.core import files
 from lra.core.signals import ASKING, Paused, StopFlag
+from lra.records.names import LOCK
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_sets_the_flag_and_handlers_are_restored(number: signal.Signals, code: int) -> None:
     before = [signal.getsignal(each) for each in ASKING]
     with StopFlag() as stop:
@@ -18,6 +22,16 @@ def test_a_signal_sets_the_flag_and_handlers_are_restored(number: signal.Signals
         os.kill(os.getpid(), number)
         assert (stop.pending().code, str(stop.signalled())) == (code, number.name)
     assert [signal.getsignal(each) for each in ASKING] == before
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopFlag() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.pending() is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
@@ -69,3 +83,50 @@ def test_a_signalled_worker_begins_no_other_run(when: str) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
                 raise stop.pending()
     assert workers.told()
+
+
+# ---------------------------------------------------------------- locks
+
+
+def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / LOCK
+    assert files.holder(path) is None
+    for _ in range(2):
+        with files.hold(path, 0):
+            assert str(path) in files.holder(path)
+            with pytest.raises(files.Held, match=LOCK), files.hold(path, 0.1):
+                pass
+        assert files.holder(path) is None
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["its holder is killed", "a child of its holder lives on"])
+def test_a_lock_dies_with_its_holder(tmp_path: Path, holds: bool) -> None:
+    """A child that was forked meanwhile, such as a logger's, inherits the descriptor."""
+    path, ready = tmp_path / LOCK, tmp_path / "ready"
+    if not holds:
+        outer = files.hold(path, 0)
+        outer.__enter__()
+    child = os.fork()
+    if child == 0:
+        try:
+            if holds:
+                with files.hold(path, 0):
+                    ready.touch()
+                    time.sleep(600)
+            time.sleep(600)
+        finally:
+            os._exit(0)
+    try:
+        if holds:
+            while not ready.exists():
+                time.sleep(0.01)
+            assert files.holder(path) is not None
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        else:
+            outer.__exit__(None, None, None)
+        assert files.holder(path) is None
+    finally:
+        if not holds:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

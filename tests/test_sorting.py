@@ -1,4 +1,4 @@
-"""Identities of the attentions that sort: sinkhorn (blocks) and reformer (hash buckets)."""
+"""Sinkhorn (sorted blocks) and Reformer (hash buckets) against loops and dense attention."""
 
 import math
 
@@ -75,7 +75,6 @@ def test_the_matrix_is_doubly_stochastic_over_valid_blocks() -> None:
     sums = valid[:, None].double().expand(2, 3, 7)
     exact(p.sum(dim=-1), sums)
     exact(p.sum(dim=-2), sums)
-    assert (p > 0).equal((valid[:, :, None] & valid[:, None, :])[:, None].expand(2, 3, 7, 7))
 
 
 @pytest.mark.parametrize("iterations", [1, 7])
@@ -132,7 +131,7 @@ def test_huge_logits_reorder_the_blocks_exactly(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_identity_is_local_attention(monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
-    """Every key of one's own block is there twice, which no softmax notices."""
+    """Each key of the query's block occurs twice, which leaves the softmax unchanged."""
     mixer, mask = sinkhorn_of(), holes() if masked else torch.ones(2, 11, dtype=torch.bool)
     monkeypatch.setattr(mixer, "permutation", lambda k, real: torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4))
     q, k, v = heads(1), heads(2), heads(3)
@@ -149,14 +148,12 @@ def test_one_block_is_softmax_attention() -> None:
     exact(sinkhorn(x, holes())[holes()], softmax(x, holes())[holes()])
 
 
-def test_sorted_blocks_differ_and_the_sorting_network_learns() -> None:
+def test_the_sorting_network_learns() -> None:
     mixer = sinkhorn_of()
-    k = heads(2, 12)
-    order = mixer.permutation(k.unflatten(2, (4, 3)), torch.ones(2, 1, 4, 3, dtype=torch.bool))
-    assert all((order[:, :, n] - order[:, :, m]).abs().max() > 0.1 for n in range(4) for m in range(n))
+    assert mixer.sort.shape == (3, 5, 5)  # a column for each of 5 possible blocks
     mixer(noise(2, 12, 15)).square().sum().backward()
     assert (mixer.sort.grad[:, :, :4].abs() > 1e-6).all()
-    assert not mixer.sort.grad[:, :, 4].any()  # that of a block which is not there
+    assert not mixer.sort.grad[:, :, 4].any()  # of the block beyond the length
 
 
 def test_noise_in_training_only_and_by_row() -> None:
@@ -175,12 +172,6 @@ def test_noise_in_training_only_and_by_row() -> None:
     exact(without.train()(x), quiet)
 
 
-def test_the_sorting_network_of_every_head_has_a_column_for_every_block() -> None:
-    mixer = sinkhorn_of()
-    assert mixer.sort.shape == (3, 5, 5)
-    assert mixer.extra_parameters == 75
-
-
 # ---------------------------------------------------------------- reformer
 
 
@@ -189,7 +180,7 @@ def reformer_of(*overrides: str, **shape: object) -> Reformer:
 
 
 def met_by_loops(buckets: list[list[int]], mask: list[bool], chunk: int, within_bucket: bool) -> Tensor:
-    """[L, L]: whether a query meets a key in some round; `buckets` of every round."""
+    """[L, L], True where a query meets a key in a round; `buckets` of every round."""
     length = len(mask)
     met = torch.zeros(length, length, dtype=torch.bool)
     for of in buckets:
@@ -223,20 +214,10 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
     rows = mask[:, None].expand(2, 3, 11)
     actual = mixer.attend(q, v, mask if masked else None)[rows]
     buckets = mixer.buckets(q, None).tolist()
+    met = [[met_by_loops(heads, real, chunk, within_bucket) for heads in row]
+           for row, real in zip(buckets, mask.tolist(), strict=True)]  # fmt: skip
     expected = torch.stack(
-        [
-            torch.stack(
-                [
-                    shared_attention(
-                        q[row, head],
-                        v[row, head],
-                        met_by_loops(buckets[row][head], mask[row].tolist(), chunk, within_bucket),
-                    )
-                    for head in range(3)
-                ]
-            )
-            for row in range(2)
-        ]
+        [torch.stack([shared_attention(q[i, h], v[i, h], met[i][h]) for h in range(3)]) for i in range(2)]
     )[rows]
     exact(actual, expected)
     weights = noise(*actual.shape, seed=4)
@@ -291,42 +272,32 @@ def test_sorting_is_stable_and_undone() -> None:
     assert (keys.diff(dim=-1) > 0).all()
     x = noise(2, 3, 2, 11, 5)
     assert take(take(x, order), rank).equal(x)
-    expected = torch.stack([x[1, 2, 1, i] for i in order[1, 2, 1]])
-    assert take(x, order)[1, 2, 1].equal(expected)
-
-
-@pytest.mark.parametrize("within_bucket", [False, True])
-def test_weights_sum_to_one(within_bucket: bool) -> None:
-    mixer = reformer_of("attention.chunk=2", "attention.hashes=3", f"attention.within_bucket={within_bucket}")
-    y = mixer.attend(3 * heads(1), torch.ones(2, 3, 11, 5, dtype=torch.float64), holes())
-    rows = holes()[:, None].expand(2, 3, 11)
-    exact(y[rows], torch.ones_like(y[rows]))
 
 
 def test_more_rounds_come_closer_to_full_attention() -> None:
-    """8 clusters of 16 directions, chunks of 8; the mean of 20 draws."""
-    centres = noise(1, 3, 8, 5, seed=1).repeat(1, 1, 16, 1)
-    q = 4 * torch.nn.functional.normalize(centres + 0.3 * noise(1, 3, 128, 5, seed=2), dim=-1)
-    v = centres + noise(1, 3, 128, 5, seed=3)
-    full = reformer_of("attention.chunk=128", max_positions=128).attend(q, v, None)
+    """8 clusters of 8 directions, chunks of 8; the mean of 10 draws."""
+    centres = noise(1, 3, 8, 5, seed=1).repeat(1, 1, 8, 1)
+    q = 4 * torch.nn.functional.normalize(centres + 0.3 * noise(1, 3, 64, 5, seed=2), dim=-1)
+    v = centres + noise(1, 3, 64, 5, seed=3)
+    full = reformer_of("attention.chunk=64", max_positions=64).attend(q, v, None)
     errors = []
-    for hashes in (1, 2, 4, 8):
-        mixer = reformer_of("attention.chunk=8", f"attention.hashes={hashes}", max_positions=128)
+    for hashes in (1, 4):
+        mixer = reformer_of("attention.chunk=8", f"attention.hashes={hashes}", max_positions=64)
         draws = []
-        for step in range(20):
+        for step in range(10):
             mixer.redraw(1, step)
             draws.append((mixer.attend(q, v, None) - full).square().mean())
         errors.append(float(torch.stack(draws).mean()))
-    assert all(more < 0.8 * fewer for fewer, more in zip(errors, errors[1:], strict=False)), errors
+    assert errors[1] < 0.6 * errors[0], errors
 
 
-def test_rotations_are_drawn_anew_when_it_is_time() -> None:
+def test_rotations_are_redrawn_every_n_steps() -> None:
     def rotations(seed: int, step: int, layer: int = 0) -> Tensor:
         mixer = mixer_of("reformer", "attention.chunk=2", "attention.redraw_every=3", layer=layer)
         mixer.redraw(seed, step)
         return mixer.rotations
 
-    assert rotations(1, 5).equal(rotations(1, 3))  # as a run that goes on after an interruption
+    assert rotations(1, 5).equal(rotations(1, 3))  # as after a resume
     draws = [rotations(1, 0), rotations(1, 3), rotations(2, 3), rotations(1, 3, layer=1)]
     assert not any(draws[i].equal(draws[j]) for i in range(4) for j in range(i))
     assert draws[0].shape == (3, 5, 2, 7)
@@ -334,7 +305,7 @@ def test_rotations_are_drawn_anew_when_it_is_time() -> None:
 
 
 def test_dropout_acts_on_the_weights() -> None:
-    """A query of few keys now and then loses all of them, but never a part of a value."""
+    """Dropout removes keys, and never a part of a value."""
     mixer = mixer_of("reformer", "attention.chunk=2", "attention.hashes=1", dropout=0.75).train()
     set_keys(mixer, seed=1, step=0, rows=range(2))
     y = mixer.attend(heads(1), torch.ones(2, 3, 11, 5, dtype=torch.float64), None)

@@ -1,58 +1,45 @@
-"""Sweeps: shared by any number of processes, stopped and continued, what they cost and say."""
+"""Sweeps: planned before the first run, shared by processes, stopped and continued; what they say at the end."""
 
 import json
 import os
 import re
+import shutil
 import signal
-import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from forked import Child, without_figures
 from support import Commands, strip_times
-from sweeps import PLUGINS, SIX, SMOKE, installed, launcher, left
+from sweeps import PLUGINS, SMOKE, installed, launcher, left
 
+import lra
 from lra.cli import sweep, train
 from lra.records import record
 from lra.records.names import CONFIG
-from lra.runs import trainer
+from lra.runs import device, trainer
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
+SEED1 = Path("runs/listops/paper/simple/simple/seed1")
 
 
-def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands, tmp_path: Path) -> None:
-    """As several hosts on one file system do: three start at once; what one is at work on, the others leave."""
-    children = []
-    for number in range(3):
-        child = os.fork()
-        if child:
-            children.append(child)
-            continue
-        code = 1
-        try:
-            for descriptor, name in ((1, "out"), (2, "err")):
-                os.dup2(os.open(tmp_path / f"{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
-            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-            sys.argv = ["lra", *SIX]
-            train.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    errors = [(tmp_path / f"{number}.err").read_text() for number in range(3)]
-    assert set(codes) <= {0, 75}, errors
+def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) -> None:
+    """As several hosts on one file system do: two start at once and leave each other's runs alone."""
+    line = (*SMOKE, "seed=1,2,3,4", *SHORT)
+    ended = [child.ends() for child in [Child(*line, inside=without_figures) for _ in range(2)]]
+    codes = [each.code for each in ended]
+    assert set(codes) <= {0, 75}, ended
     assert 0 in codes, "the last to end saw everything finished"
-    for code, error in zip(codes, errors, strict=True):
-        assert "6 of 6 runs finished" in error if code == 0 else "another process holds" in error
-    trained = [line for number in range(3) for line in (tmp_path / f"{number}.out").read_text().splitlines()]
-    assert sum("test accuracy" in line for line in trained if line.startswith("[")) == 6
-    assert len(left(Path("runs"))) == 6
-    code, _, err = cli(train.main, *SIX)
-    assert code == 0
-    assert err.count("nothing to do") == 6
+    for each in ended:
+        assert "4 of 4 runs finished" in each.err if each.code == 0 else "another process holds" in each.err
+    assert (
+        sum(line.startswith("[") and "test accuracy" in line for each in ended for line in each.out.splitlines()) == 4
+    )
+    assert len(left(Path("runs"))) == 4
+    code, _, err = cli(train.main, *line)
+    assert (code, err.count("nothing to do")) == (0, 4)
 
 
 @pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
@@ -83,63 +70,151 @@ def test_every_seed_of_a_row_comes_before_the_next_row(cli: Commands) -> None:
     assert runs == [("1", "simple", "1"), ("2", "simple", "2"), ("3", "linear", "1"), ("4", "linear", "2")]
 
 
-def test_a_reference_to_another_key_is_resolved_in_each_run(cli: Commands) -> None:
-    """Not once, with the values that the driver's own configuration has. (No report shows data that differ by seed.)"""
-    words = ("experiment=smoke", "model.dim=8,16", "model.mlp_dim=${model.dim}", "task.seed=${seed}", "seed=1,2")
-    assert "4 of 4 runs finished" in cli(train.main, "--multirun", *words)[2]
+def test_references_to_other_keys_are_resolved_in_each_run(cli: Commands) -> None:
+    """On the command line and in an option file; the same command finds its own runs. (No report pools such seeds.)"""
+    path = Path("lra_options/experiment/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# @package _global_\ndefaults: [smoke, _self_]\ntask: {seed: '${seed}'}\n")
+    words = ("--multirun", "experiment=mine", "model.dim=8,16", "model.mlp_dim=${model.dim}", "seed=1,2", *SHORT)
+    assert "4 of 4 runs finished" in cli(train.main, *words)[2]
     configs = [json.loads(path.read_text()) for path in Path("runs").rglob(CONFIG)]
     assert sorted((config["model"]["dim"], config["seed"]) for config in configs) == [(8, 1), (8, 2), (16, 1), (16, 2)]
     for config in configs:
         assert config["model"]["mlp_dim"] == config["model"]["dim"]
         assert config["task"]["seed"] == config["seed"]
+    assert cli(train.main, *words)[2].count("nothing to do") == 4
 
 
-def test_a_reference_in_an_option_file_is_resolved_in_each_run(cli: Commands) -> None:
-    """Also by whoever looks what there is to do: the same command finds its own runs."""
-    path = Path("lra_options/experiment/mine.yaml")
-    path.parent.mkdir(parents=True)
-    path.write_text("# @package _global_\ndefaults: [smoke, _self_]\ntask: {seed: '${seed}'}\n")
-    words = ("experiment=mine", "seed=1,2")
-    assert "2 of 2 runs finished" in cli(train.main, "--multirun", *words)[2]
-    configs = [json.loads(path.read_text()) for path in Path("runs").rglob(CONFIG)]
-    assert sorted((config["task"]["seed"], config["seed"]) for config in configs) == [(1, 1), (2, 2)]
-    assert cli(train.main, "--multirun", *words)[2].count("nothing to do") == 2
+# ---------------------------------------------------------------- before the first run
 
 
-def test_a_sweep_and_its_records_name_what_is_softmax_here(cli: Commands) -> None:
+def test_out_is_resolved_once_for_all_runs(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although every composition sees another time."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr("time.localtime", lambda *_: next(seconds))
+    monkeypatch.setattr("time.strftime", lambda pattern, now: f"{now}{pattern}")
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2", *SHORT, "out='out ${now:%H}'")
+    assert (code, "2 of 2 runs finished" in err) == (0, True), err
+    assert len(list(Path().glob("out *"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (("seed=1,2",), "runs/${seed}"),
+        (("model.dim=8,16",), "x${model.dim}"),
+        (("attention=simple,linear",), "${hydra:runtime.choices.attention}"),
+        (("seed=1,2",), "n${hydra:job.num}"),
+    ],
+)
+def test_an_out_that_differs_between_runs_is_refused(cli: Commands, words: tuple[str, ...], out: str) -> None:
+    code, _, err = cli(train.main, *SMOKE, *words, f"out={out}")
+    assert (code, err.count("\n"), f"out={out}: differs between the runs" in err) == (2, 1, True), err
+    assert not list(Path().rglob(CONFIG))
+
+
+def data_set(folder: Path, word: str) -> Path:
+    folder.mkdir(parents=True)
+    rows = [f"{word if number % 2 else 'other'} {number},{'pos' if number % 2 else 'neg'}" for number in range(60)]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows, ""]))
+    return folder
+
+
+@pytest.mark.parametrize("second", ["b/reviews", "b/reviews.csv"])
+def test_two_data_sets_of_one_name_are_refused_before_the_first_run(cli: Commands, second: str) -> None:
+    data_set(Path("a/reviews"), "fine")
+    (data_set(Path("c"), "good") / "train.csv").rename("c/reviews.csv")
+    shutil.copytree("c", "b")
+    data_set(Path("b/reviews"), "great")
+    words = ("--multirun", "experiment=smoke", "task=files", *SHORT)
+    code, _, err = cli(train.main, *words, f"task.data=a/reviews,{second}")
+    assert (code, "different data under the name 'reviews" in err) == (2, True), err
+    assert not list(Path().rglob(CONFIG))
+
+
+def test_data_sets_have_their_names_in_folders_and_messages(cli: Commands) -> None:
+    data_set(Path("a/reviews"), "fine"), data_set(Path("a/letters"), "good")
+    for name in ("reviews", "letters"):
+        code, out, err = cli(train.main, "experiment=smoke", "task=files", f"task.data=a/{name}", "out=runs", *SHORT)
+        assert (code, f"files-{name} simple/simple" in out) == (0, True), err
+        assert Path("runs", f"files-{name}", *SEED1.parts[2:], record.NAME).exists()
+
+
+def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LRA_DATA", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, err = cli(
+        train.main, "--multirun", "experiment=smoke", "task=listops,text,matching", "seed=1,2", "cache=own"
+    )
+    assert code == 2
+    assert "aclImdb_v1.tar.gz" in err
+    assert "tsv_data" in err
+    assert "4 of 6 runs have no data" in err.splitlines()[-1]
+    assert not list(Path().rglob(CONFIG))
+
+
+def test_a_mistake_in_the_last_cell_is_found_before_anything_trains(cli: Commands) -> None:
+    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "out=runs", "model.heads=1,2,3", "seed=1,2")
+    assert (code, Path("runs").exists()) == (2, False)
+    assert "model.heads=3 does not divide model.qkv_dim=16" in err
+
+
+def test_a_cell_that_lies_elsewhere_is_found_through_its_link(cli: Commands) -> None:
+    """By the sweep and by its report; a circle of links does no harm, and a broken link is named."""
+    line = (*SMOKE, *SHORT)
+    assert cli(train.main, *line, "seed=1,2")[0] == 0
+    Path("disk").mkdir()
+    shutil.move("runs/listops", "disk/listops")
+    Path("runs/listops").symlink_to(Path("disk/listops").absolute())
+    Path("disk/listops/circle").symlink_to("..")
+    code, _, err = cli(train.main, *line, "seed=1,2,3")
+    assert (code, err.count("nothing to do"), "3 of 3 runs finished" in err) == (0, 2, True), err
+    assert "| 3 |" in Path("runs/README.md").read_text() or "missing" not in Path("runs/README.md").read_text()
+    shutil.rmtree("disk")
+    code, _, err = cli(train.main, *line, "seed=1,2,3")
+    assert code != 0
+    assert f"{SEED1}: cannot make this folder" in err
+
+
+def test_a_sweep_describes_its_cells_and_names_what_is_softmax(cli: Commands) -> None:
     """Longformer's window of 512 holds ListOps of 60 tokens; blocks of 50 do not."""
-    code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local")
+    code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local", "seed=1,2")
     assert code == 0, err
     assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
-    said = "equal to full softmax attention at this length, where nothing is left out: "
-    assert err.splitlines()[0] == f"{said}listops longformer/transformer (paper)"
-    code, _, err = cli(train.main, "experiment=smoke", "system=longformer", "out=runs", *SHORT)
-    assert code == 0, err
-    assert [json.loads(path.read_text())["full_pattern"] for path in Path("runs").rglob(record.NAME)] == [True]
+    announced = "equal to full softmax attention at this length, where nothing is left out: "
+    assert err.splitlines()[0] == f"{announced}listops longformer/transformer (paper)"
+
+
+def test_the_configuration_of_a_sweep_is_that_of_its_first_run(cli: Commands) -> None:
+    code, out, err = cli(train.main, "experiment=demo", "--cfg", "job", "--resolve")
+    assert code == 0
+    assert "a sweep; shown is its first run: " in err
+    first = lra.compose("experiment=demo", *err.partition("run: ")[2].split())
+    assert f"\n  lr: {first.settings.train['lr']}\n" in out
+    assert f"_target_: {first.settings.task['_target_']}\n" in out
+
+
+# ---------------------------------------------------------------- which runs are left
 
 
 TRIED_AGAIN = [
-    ("failed", "failed", 1),
     ("failed", "none", 0),
-    ("failed", "all", 1),
+    ("failed", "failed", 1),
     ("diverged", "failed", 0),
-    ("diverged", "none", 0),
     ("diverged", "all", 1),
-    ("finished", "all", 0),
 ]
 
 
 def test_which_runs_are_tried_again(cli: Commands) -> None:
     """By the same command."""
-    line = (*SMOKE, *SHORT, "checkpoint.steps=2", "seed=1,2")
+    line = (*SMOKE, *SHORT, "seed=1,2")
     assert cli(train.main, *line)[0] == 0
-    folder = Path("runs/listops/paper/simple/simple/seed2")
+    folder = SEED1.with_name("seed2")
     for status, retry, runs in TRIED_AGAIN:
         record.write(folder, {**record.read(folder / record.NAME), "status": status, "reason": "so it was"})
         code, out, err = cli(train.main, *line, f"retry={retry}")
         assert out.count(": test accuracy") == runs, (status, retry)
         assert code == (1 if status != "finished" and not runs else 0), (status, retry)
-        assert ("1 of 2 runs finished" if code else "2 of 2 runs finished") in err
         assert (f"{folder}: {status}: so it was" in err) == bool(code)
 
 
@@ -147,30 +222,32 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
     """Not from the checkpoint on the way to its end."""
     line = (*SMOKE, "train.lr=1e30", "train.eval_every=1", "checkpoint.steps=1")
     assert cli(train.main, *line)[0] == 1
-    folder = Path("runs/listops/paper/simple/simple/seed1")
-    first = record.read(folder / record.NAME)
-    assert (folder / "checkpoint.json").exists()
+    first = record.read(SEED1 / record.NAME)
+    assert (SEED1 / "checkpoint.json").exists()
     code, _, err = cli(train.main, *line, "retry=all")
-    assert code == 1
-    assert "resumes from step" not in err
-    again = record.read(folder / record.NAME)
-    assert strip_times(again) == strip_times(first)
-    assert again["resumes"] == 0
+    assert (code, "resumes from step" in err) == (1, False)
+    assert strip_times(record.read(SEED1 / record.NAME)) == strip_times(first)
 
 
-def test_each_job_of_a_sweep_has_its_own_number(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = []
-    monkeypatch.setattr(train, "run", lambda job: numbers.append(job.number) or "finished")
-    cli(train.main, *SMOKE, "seed=1,2,3,4,5")
-    assert numbers == [0, 1, 2, 3, 4]
+def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[object] = []
+
+    def call(seed: int) -> None:
+        try:
+            ended.append(lra.train("experiment=smoke", "out=threads", f"seed={seed}", *SHORT).status)
+        except BaseException as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == ["finished"] * 3
 
 
 def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
-    import torch
-
-    from lra.runs import device
-
     taken = []
     monkeypatch.setattr(device, "gettempdir", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -189,9 +266,6 @@ def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest
         (set(), 0),
         ({"refused"}, 2),
         ({"refused", "failed"}, 1),
-        ({"killed"}, 1),
-        ({"waiting"}, 1),
-        ({"diverged"}, 1),
         ({"no report"}, 1),
         ({"failed", "paused"}, 75),
         ({"running"}, 75),
@@ -207,10 +281,10 @@ def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:
         pytest.skip("all launchers are installed")
     for name, plugin in missing.items():
         code, _, err = cli(train.main, *SMOKE, "seed=1,2", f"hydra/launcher={name}")
-        assert (code, err) == (
-            2,
-            f"lra-train: error: hydra/launcher={name}: not installed; pip install hydra-{plugin}-launcher\n",
-        )
+        assert (code, err.count("\n"), f"pip install hydra-{plugin}-launcher" in err) == (2, 1, True)
+
+
+# ---------------------------------------------------------------- rows and what is asked of a sweep
 
 
 def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None:
@@ -221,57 +295,39 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         assert code == 0, err
         return [Path(line.split('"')[3]).parent.parent.name for line in out.splitlines() if "run_folder" in line]
 
-    assert rows() == ["simple", "longformer"]
     assert rows("also=softmax") == ["simple", "longformer", "softmax"]
-    twice = [name for name in ("simple", "longformer", "linear", "fnet") for _ in range(2)]
-    assert rows("also=[linear,fnet]", "seed=1,2") == twice
+    assert rows("also=[linear,fnet]", "seed=1,2") == ["simple", "longformer", "linear", "fnet"]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "key"),
     [
         (["also=simple", "system=simple,longformer"], "also=simple: this sweep has system=simple already"),
-        (["also=null", "system=simple,longformer"], "also=None: should be a valid list or a valid string"),
-        (["also=3", "system=simple,longformer"], "also=3: should be a valid list or a valid string"),
-        (["also=simple", "seed=1,2"], "also=simple: this sweep has no list of attentions to add to"),
-        (["also=fnet,linear", "system=simple,longformer"], "also=fnet,linear: several rows are written also=[...]"),
+        (["also=3", "system=simple,longformer"], "also=3: "),
+        (["also=simple", "seed=1,2"], "also=simple: "),
+        (["also=fnet,linear", "system=simple,longformer"], "also=fnet,linear: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
+        (["system=linear,transformer", "attention=fnet"], "also=fnet adds it to them"),
+        (["system=simple,transformer", "sweep.reference=Transfomer"], "did you mean 'Transformer'?\n"),
     ],
 )
-def test_a_row_that_cannot_be_added_is_named(words: list[str], message: str, cli: Commands) -> None:
-    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "describe=true", *words)
-    assert code == 2
-    assert message in err
-
-
-def test_an_attention_that_replaces_that_of_every_system_is_told_how_to_be_one_more_row(cli: Commands) -> None:
-    code, _, err = cli(train.main, "--multirun", "experiment=smoke", "system=linear,transformer", "attention=fnet")
-    assert code == 2
-    assert "seed1: attention=fnet replaces that of every system: also=fnet adds it to them" in err
-
-
-def test_a_reference_is_a_row_of_this_sweep_or_of_an_earlier_one_there(cli: Commands) -> None:
-    words = ("--multirun", "experiment=smoke", "seed=1", *SHORT)
-    code, _, err = cli(train.main, *words, "system=simple,transformer", "sweep.reference=Transfomer")
-    assert code == 2
-    assert "sweep.reference=Transfomer: no row of this sweep is called so; did you mean 'Transformer'?\n" in err
+def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:
+    code, _, err = cli(train.main, "--multirun", "experiment=smoke", *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert key in err
     assert not list(Path().rglob("sweep.json"))
+
+
+def test_a_reference_may_be_a_row_of_an_earlier_sweep_there(cli: Commands) -> None:
     for system in ("simple", "linear"):
-        code, _, err = cli(train.main, *words, f"system={system}", "train.lr=0.1,0.2", "sweep.reference=Simple")
+        words = ("--multirun", "experiment=smoke", "seed=1", *SHORT, f"system={system}", "sweep.reference=Simple")
+        code, _, err = cli(train.main, *words)
         assert code == 0, err
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("also=fnet", "also=fnet: only a sweep has further rows"),
-        ("sweep.reference=Simple", "sweep.reference: only the report of a sweep asks for it"),
-        ("sweep.margin=2", "sweep.margin: only the report of a sweep asks for it"),
-        ("generate.prompt=Once", "generate.prompt: only a language model writes a text; listops"),
-    ],
-)
-def test_a_single_run_is_not_asked_for_what_it_does_not_do(cli: Commands, override: str, said: str) -> None:
+@pytest.mark.parametrize("override", ["also=fnet", "sweep.reference=Simple", "sweep.margin=2", "generate.prompt=Once"])
+def test_a_single_run_is_not_asked_for_what_it_does_not_do(cli: Commands, override: str) -> None:
     code, out, err = cli(train.main, "experiment=smoke", "task=listops", override)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
-    assert not list(Path().rglob("config.json"))
+    assert override.partition("=")[0] in err
+    assert not list(Path().rglob(CONFIG))

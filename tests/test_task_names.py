@@ -1,22 +1,20 @@
-"""A task has one name: what a builder says of the data at hand, before it reads them, is what the built task says."""
+"""Names of tasks: the name before the data are read, that of the built task, and that of its cache are the same."""
 
 import io
 import json
+import lzma
 import random
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support import built_under_one_name, composed, facts_of
+from support import built_under_one_name, facts_of, place
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.runs.build import assemble
-from lra.tasks import Place, TaskBuilder, image, text, titled
+from lra.tasks import Place, TaskBuilder, image, text
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
 from lra.tasks.ag_news import files as ag_news_files
@@ -32,10 +30,6 @@ PIECES = ["[PAD]", "[UNK]", "kite", "moon", "tree", "lamp"]
 imdb = partial(Text, max_length=37, validation="test", limit=None)
 news = partial(AgNews, vocab=None, vocabulary=263, head=5, tail=3, limit=None)
 pairs = partial(Matching, max_length=43, limit=7)
-
-
-def place(cache: Path, data_dir: Path | None) -> Place:
-    return Place(cache=cache, data_dir=data_dir, workers=1, progress=lambda done, total: None)
 
 
 def words(seed: int) -> str:
@@ -89,14 +83,7 @@ def aan() -> dict[str, bytes]:
     }
 
 
-def aan_files(folder: Path) -> None:
-    for name, data in aan().items():
-        write(folder / "tsv_data" / name, data)
-
-
 def acl(folder: Path) -> None:
-    import lzma
-
     papers = "".join(json.dumps({"id": f"P{n}", "text": words(n)}) + "\n" for n in range(97))
     write(folder / "acl_pairs" / "docs.jsonl.xz", lzma.compress(papers.encode()))
     start = 0
@@ -118,8 +105,6 @@ def gutenberg(folder: Path) -> None:
 
 
 def copies(folder: Path) -> None:
-    import lzma
-
     draw = random.Random(3)
     for split, count in (("train", 100), ("test", 20)):
         write(folder / f"cifar10_gray/{split}.images.u8.xz", lzma.compress(draw.randbytes(1024 * count)))
@@ -132,88 +117,58 @@ def listops_files(folder: Path) -> None:
         write(folder / f"basic_{split}.tsv", f"Source\tTarget\r\n{rows}".encode())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """Data that `write` puts into a folder, and the name of the task that `builder` makes of them."""
+Example = tuple[str, Callable[[Path], TaskBuilder], Callable[[Path], None]]
+"""The name of a task, its builder given the data folder, and a function that writes the data there."""
 
-    name: str
-    builder: Callable[[Path], TaskBuilder]
-    write: Callable[[Path], None]
-
-
-EXAMPLES = [
-    Example(
-        name="text (41/19 examples, length 37)",
-        builder=lambda _: imdb(),
-        write=lambda folder: labelled(folder / "imdb", 41, 19),
+EXAMPLES: list[Example] = [
+    ("text (41/19 examples, length 37)", lambda _: imdb(), lambda folder: labelled(folder / "imdb", 41, 19)),
+    (
+        "text (41/19 examples, limit 11)",
+        lambda _: imdb(max_length=4000, limit=11),
+        lambda folder: parquet(folder / "imdb", 41, 19),
     ),
-    Example(
-        name="text (41/19 examples, limit 11)",
-        builder=lambda _: imdb(max_length=4000, limit=11),
-        write=lambda folder: parquet(folder / "imdb", 41, 19),
-    ),
-    Example(
-        name="text (length 37)",
-        builder=lambda _: imdb(),
-        write=lambda folder: labelled(folder / "imdb", 26, 26),
-    ),
-    Example(
-        name="ag_news (41 train, 19 test, BPE 263, length 5+3)",
-        builder=lambda _: news(tokenizer="auto"),
-        write=lambda folder: labelled(folder / "ag_news", 41, 19),
-    ),
-    Example(
-        name="ag_news (1.2k train, 19 test, BPE 263, length 5+3)",
-        builder=lambda _: news(tokenizer="bpe"),
-        write=lambda folder: packed(
+    ("text (length 37)", lambda _: imdb(), lambda folder: labelled(folder / "imdb", 26, 26)),
+    (
+        "ag_news (1.2k train, 19 test, BPE 263, length 5+3)",
+        lambda _: news(tokenizer="bpe"),
+        lambda folder: packed(
             folder / "ag_news_csv.tgz", {"a/test.csv": csv(19), "a/readme.txt": b"", "a/train.csv": csv(1_163)}
         ),
     ),
-    Example(
-        name="ag_news (41 train, 19 test, 6 word pieces, length 5+3)",
-        builder=lambda _: news(tokenizer="auto"),
-        write=news_with_pieces,
+    (
+        "ag_news (41 train, 19 test, 6 word pieces, length 5+3)",
+        lambda _: news(tokenizer="auto"),
+        news_with_pieces,
     ),
-    Example(
-        name="ag_news (41 train, 19 test, 6 word pieces, lower case, length 5+3)",
-        builder=lambda folder: news(tokenizer="wordpiece_uncased", vocab=str(folder / "ag_news" / "vocab.txt")),
-        write=news_with_pieces,
+    (
+        "ag_news (41 train, 19 test, 6 word pieces, lower case, length 5+3)",
+        lambda folder: news(tokenizer="wordpiece_uncased", vocab=str(folder / "ag_news" / "vocab.txt")),
+        news_with_pieces,
     ),
-    Example(name="matching (31/13/17 examples, length 43, limit 7)", builder=lambda _: pairs(), write=aan_files),
-    Example(
-        name="matching (31/13/17 examples, length 43, limit 7)",
-        builder=lambda _: pairs(),
-        write=lambda folder: packed(
-            folder / "lra_release.gz", {f"lra_release/{name}": data for name, data in aan().items()}
-        ),
+    (
+        "matching (31/13/17 examples, length 43, limit 7)",
+        lambda _: pairs(),
+        lambda folder: packed(folder / "lra_release.gz", {f"lra_release/{name}": data for name, data in aan().items()}),
     ),
-    Example(
-        name="acl_matching (31/13/17 examples)",
-        builder=lambda _: AclMatching(max_length=4000, limit=None),
-        write=acl,
+    ("acl_matching (31/13/17 examples)", lambda _: AclMatching(max_length=4000, limit=None), acl),
+    (
+        "books (7 books from childrens_books/books.jsonl, context 3, vocabulary 263)",
+        lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=None),
+        collection,
     ),
-    Example(
-        name="books (7 books from childrens_books/books.jsonl, context 3, vocabulary 263)",
-        builder=lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=None),
-        write=collection,
+    (
+        "books (7 books from gutenberg/, context 3, vocabulary 263, limit 5)",
+        lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=5),
+        gutenberg,
     ),
-    Example(
-        name="books (7 books from gutenberg/, context 3, vocabulary 263, limit 5)",
-        builder=lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=5),
-        write=gutenberg,
-    ),
-    Example(name="image (JPEG copies)", builder=lambda _: Image(limit=None), write=copies),
-    Example(
-        name="listops (files)",
-        builder=lambda folder: ListOpsFiles(folder=str(folder), max_length=7),
-        write=listops_files,
-    ),
-    Example(
-        name="listops (length 3-19, depth 3, args 3, 23/5/7 examples)",
-        builder=lambda _: ListOps(
+    ("image (JPEG copies)", lambda _: Image(limit=None), copies),
+    ("listops (files)", lambda folder: ListOpsFiles(folder=str(folder), max_length=7), listops_files),
+    (
+        "listops (length 3-19, depth 3, args 3, 23/5/7 examples)",
+        lambda _: ListOps(
             train_size=23, val_size=5, test_size=7, min_length=3, max_length=19, max_depth=3, max_args=3, seed=1
         ),
-        write=lambda folder: None,
+        lambda folder: None,
     ),
 ]
 
@@ -225,30 +180,27 @@ def small_publications(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "BATCH_ROWS", 20)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_name_is_final_before_the_data_are_read(tmp_path: Path, example: Example) -> None:
-    example.write(tmp_path / "data")
-    (tmp_path / "data").mkdir(exist_ok=True)
-    builder = example.builder(tmp_path / "data")
-    assert built_under_one_name(builder, place(tmp_path / "cache", tmp_path / "data")).name == example.name
+@pytest.mark.parametrize(("name", "make", "write"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])
+def test_a_task_has_one_name(tmp_path: Path, name: str, make: Callable, write: Callable) -> None:
+    """Before its data are read, after they are prepared, and from the cache without the raw data.
 
-
-@pytest.mark.parametrize("example", EXAMPLES[:-2], ids=lambda example: example.name)
-def test_a_cache_without_its_raw_data_keeps_the_name(tmp_path: Path, example: Example) -> None:
-    """But for word pieces that are only known by a file in the data folder, which a cache cannot name."""
-    example.write(tmp_path / "data")
-    builder = example.builder(tmp_path / "data")
-    built = builder.build(place(tmp_path / "cache", tmp_path / "data"))
-    alone = place(tmp_path / "cache", None)
-    if "6 word pieces, length" in built.name:
+    The exceptions are files that the option itself names, and word pieces that only the data folder has.
+    """
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data")
+    builder = make(tmp_path / "data")
+    task = built_under_one_name(builder, place(tmp_path / "cache", tmp_path / "data"))
+    assert task.name == name
+    alone = place(tmp_path / "cache")
+    if "6 word pieces, length" in name:
         assert builder.at(alone).facts.name == "ag_news (BPE 263, length 5+3)"
-        return
-    assert facts_of(builder.at(alone).facts) == facts_of(built)
-    assert builder.build(alone).name == built.name
+    elif not name.startswith("listops"):
+        assert facts_of(builder.at(alone).facts) == facts_of(task)
+        assert builder.build(alone).digest == task.digest
 
 
-def test_counting_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second process of a sweep reads what the first remembered."""
+def test_rows_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process of a sweep reads the count of the first; a changed file is counted again."""
     monkeypatch.setattr("lra.data.fingerprints.SETTLED_NS", -1)
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
@@ -268,28 +220,16 @@ def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatc
     for split in ag_news_files.ROWS:
         monkeypatch.setitem(ag_news_files.ROWS, split, 26)
     for builder in (imdb(), news(tokenizer="bpe")):
-        assert "examples" not in built_under_one_name(builder, place(tmp_path / type(builder).__name__, None)).name
+        assert "examples" not in built_under_one_name(builder, place(tmp_path / type(builder).__name__)).name
     monkeypatch.setitem(ag_news_files.ROWS, "test", 29)
     with pytest.raises(UserError, match="fancyzhx/ag_news: 26 items in test, expected 29"):
-        news(tokenizer="bpe").build(place(tmp_path / "other", None))
+        news(tokenizer="bpe").build(place(tmp_path / "other"))
     monkeypatch.setattr(text, "ROWS_PER_CLASS", 17)
     with pytest.raises(UserError, match="stanfordnlp/imdb: 13 reviews in aclImdb/train/neg, expected 17"):
-        imdb().build(place(tmp_path / "other", None))
+        imdb().build(place(tmp_path / "other"))
 
 
 def test_absent_data_have_the_published_name(tmp_path: Path) -> None:
     at = place(tmp_path / "cache", tmp_path)
     assert Matching(max_length=4000, limit=None).at(at).facts.name == "matching"
     assert Image(limit=5).at(at).facts.name == "image (limit 5)"
-
-
-def test_an_assembled_system_has_the_name_that_a_sweep_declares(tmp_path: Path) -> None:
-    labelled(tmp_path / "data" / "imdb", 41, 19)
-    options = [f"data_dir={tmp_path / 'data'}", f"cache={tmp_path / 'cache'}"]
-    settings = settings_of(composed("task=text", "task.max_length=37", "task.limit=11", *options))
-    assert assemble(settings).builder.facts.name == "text (41/19 examples, length 37, limit 11)"
-
-
-def test_notes_that_hold_follow_the_name() -> None:
-    assert titled("a", {"b": False}) == "a"
-    assert titled("a", {"b": True, "c": False, "d": True}) == "a (b, d)"

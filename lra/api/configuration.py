@@ -1,6 +1,7 @@
 """What a command line says, without the command line."""
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from lra.config.settings import Settings, settings_of
 from lra.config.user_options import with_packages
 from lra.core.errors import UserError
 from lra.runs.build import assemble, run_folder
+
+_ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the whole process; threads take turns
 
 
 @contextmanager
@@ -78,6 +81,11 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
+    with _ONE_AT_A_TIME:
+        yield from _composed(command, overrides)
+
+
+def _composed(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     earlier = HydraConfig.instance().cfg
     words = with_packages(list(overrides))
     try:

@@ -14,8 +14,8 @@ from lra.core.errors import UserError
 from lra.laws.trial import shape_of
 from lra.ops.dropout import set_keys
 from lra.runs.build import assemble
+from lra.runs.describe import stand_in
 from lra.runs.initial_weights import draw_model
-from lra.runs.stand_in import stand_in
 from lra.training import update as training
 from lra.training.update import make_optimizer
 

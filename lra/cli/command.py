@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, help_page, refuse_our_names, set_up
+from lra.config.compose import HYDRA_VERSION, compose, help_page, refuse_our_names, set_up
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.user_options import with_packages
 from lra.core.errors import CONFIG_ERROR, UserError
-from lra.core.paths import conf_dir
+from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
-from lra.core.version import __version__
 
 FAILED = 1
 
@@ -57,6 +57,8 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
         set_up()
         try:
             refuse_our_names()
+            if {"--cfg", "-c"} & {*sys.argv}:
+                sys.argv += _first_cell(config_name, sys.argv[1:])
             hydra.main(version_base=HYDRA_VERSION, config_path=str(conf_dir()), config_name=config_name)(task)()
         except Exception as error:
             if is_mistake(error):
@@ -69,6 +71,22 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
                 os.environ["HYDRA_FULL_ERROR"] = debug
 
     return main
+
+
+def _first_cell(config_name: str, arguments: list[str]) -> list[str]:
+    """Return the overrides of the first cell of a preset that is a sweep, whose own values are those of no run."""
+    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
+    params = compose(config_name, *overrides, with_hydra=True).hydra.sweeper.get("params") or {}
+    given = {text.partition("=")[0].lstrip("+") for text in overrides}
+    parser = OverridesParser.create()
+    chosen = [parser.parse_override(f"{key}={value}") for key, value in params.items() if key not in given]
+    cell = [
+        f"{each.key_or_group}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line
+        for each in chosen
+    ]
+    if cell:
+        print(f"lra-{config_name}: a sweep; shown is its first run: {' '.join(cell)}", file=sys.stderr)
+    return cell
 
 
 def flags_first(arguments: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Sweeps: planned, launched, and what is said at the end."""
 
+import re
 from collections import Counter
 from contextlib import nullcontext, suppress
 from importlib.util import find_spec
@@ -14,16 +15,16 @@ from omegaconf import DictConfig, read_write
 from lra.cli.command import FAILED
 from lra.cli.workers import Forwarding
 from lra.config.configure import first_line
-from lra.core import locks
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
+from lra.core.files import holder
 from lra.core.signals import PAUSED
 from lra.records.names import LOCK, SWEEP
 from lra.records.record import read_declared
 from lra.runs.budget import ELSEWHERE, training_tokens
 from lra.runs.build import check_attention
-from lra.runs.plan import Plan, PlannedRun, check_folders, declare, planned
-from lra.runs.status import outcome
+from lra.runs.folder import outcome
+from lra.runs.plan import Plan, PlannedRun, check_data, check_folders, declare, planned
 
 _current: list[Plan] = []
 
@@ -43,13 +44,16 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     if plan.rows[0].settings.describe:
         with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
             config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes
-            runs = [run for row in plan.rows for run in row.runs]
+            runs = [row.runs[0] for row in plan.rows]  # seeds have the facts of their cell
             _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
     check_folders(plan)
     _check_reference(plan)
+    with read_write(config):
+        config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
+        check_data([(row, runs) for row, runs in to_do if runs])
         for row in [row for row, runs in to_do if runs]:
             check_attention(row.settings, row.system)
     declare(plan.out, [row.declared for row in plan.rows])
@@ -121,7 +125,12 @@ def _launch(
     """Let the launcher do the runs, with these overrides besides their own: all at once, or one by one where it works
     in this process."""
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
-    shared = [f"sweep.varied=[{','.join(plan.varied)}]", f"sweep.jobs={len(runs)}", *overrides]
+    shared = [
+        f"sweep.varied=[{','.join(plan.varied)}]",
+        f"sweep.jobs={len(runs)}",
+        f"out={quoted(plan.out)}",
+        *overrides,
+    ]
     if _launcher(config) == "basic" and not runs[0].settings.describe:
         _one_by_one(launcher, runs, shared)
         return
@@ -133,10 +142,15 @@ def _launch(
         _ = result.return_value  # raises what broke the job
 
 
+def quoted(out: Path) -> str:
+    """Return a path as a value of Hydra's command line."""
+    return "'" + re.sub(r"(\\*)'", r"\1\1\'", str(out)) + "'"
+
+
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
     """Each time the first run that is not at work elsewhere, so that several processes share a sweep."""
     waiting, number = list(runs), 0
-    while free := next((run for run in waiting if locks.holder(run.folder / LOCK) is None), None):
+    while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
         waiting.remove(free)
         if not free.to_do():  # another process was faster
             continue

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from lra.core.signals import ASKING, Paused, StopFlag
+from lra.core.signals import ASKING, Paused, StopFlag, by_signal
 
 _signalled = False
 _in_a_run = False
@@ -53,7 +53,7 @@ def _remember(pause: Paused) -> None:
 
 
 def _hear(number: int, _frame: FrameType | None) -> None:
-    pause = Paused(signal.Signals(number).name, 128 + number)
+    pause = by_signal(number)
     _remember(pause)
     if _in_a_run:
         raise pause

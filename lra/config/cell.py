@@ -45,9 +45,21 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     """The cell that a composed configuration belongs to."""
     choices = hydra_cfg.runtime.choices
     settings = {"case": choices["case"]} if choices["case"] else {}
+    task, *others = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
-    return Cell(*(str(choices[group]) for group in PLACED[:4]), settings)
+    return Cell("-".join([task, *_own_data(cfg.task)]), *others, settings)
+
+
+def _own_data(task: DictConfig) -> list[str]:
+    """Name of the user's own data, of a task that reads them: `task.name`, or the name of the folder or file."""
+    data = task.get("data")
+    if data is None:
+        return []
+    path = Path(task.get("name") or (data if isinstance(data, str) else data.get("train", "")))
+    if path.name.startswith("train."):
+        path = path.absolute().parent
+    return [quote(path.name.partition(".")[0] or path.resolve().name, safe=" ")]
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:

@@ -1,1 +1,1 @@
-"""What every floor may use: files, locks, errors, streams of random numbers, the terminal."""
+"""Shared by all packages: files and locks, errors, streams of random numbers, the terminal, signals."""

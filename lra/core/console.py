@@ -9,7 +9,7 @@ from typing import Self
 from lra.core.errors import printable
 
 SECONDS_BETWEEN_LINES = 10.0
-MOMENT = 1.0  # seconds; parts of a step or of an evaluation are shown if it takes longer
+MOMENT = 1.0  # seconds after which the parts of a step or of an evaluation are shown
 _bars = True
 
 
@@ -31,45 +31,72 @@ def say(message: str, to_stdout: bool = False) -> None:
 
 
 def plural(number: int, noun: str) -> str:
-    """1 run, 2 runs."""
+    """Return a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: 77 s, 21 min, 394 h."""
+    """Return a duration in a readable unit: 77 s, 21 min, 394 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 class Bar:
-    """Context manager that shows the progress of `total` units, of which an earlier process did `done`: a bar in a
-    terminal, elsewhere a line every 10 seconds."""
+    """Context manager that shows progress: a bar in a terminal, elsewhere a line every 10 seconds.
+
+    Args:
+        title: shown before the bar, cut if it is too long.
+        total: number of units.
+        done: units that an earlier process did.
+    """
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
         self._started = self._last_line = time.monotonic()
-        self._bar = None
+        self._live = self._progress = None
         if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from lra.core.bars import TerminalBar
+            self._draw(printable(title), done)
 
-            self._bar = TerminalBar(printable(title), total, done)
+    def _draw(self, title: str, done: float) -> None:
+        """Prepare the bar; rich takes a tenth of a second to import."""
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        narrow = Column(no_wrap=True, overflow="ellipsis", ratio=3)
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False, table_column=narrow),
+            BarColumn(None, table_column=Column(ratio=2)),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            expand=True,
+            speed_estimate_period=600,
+        )
+        self._task = self._progress.add_task(title, total=self.total, completed=done)
+        self._live = Live(self._progress, console=Console(stderr=True), transient=True)
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        if self._live:
+            with suppress(OSError):  # the terminal may be gone
+                self._live.stop()
 
     def update(self, done: float, note: str = "") -> None:
-        """Show `done` units, and a note beside them."""
+        """Show `done` units, and a note below the bar."""
         now = time.monotonic()
-        if self._bar:
-            self._bar.note = printable(note)
-            self._bar.update(self._bar.task_ids[0], completed=done, total=self.total)
+        if self._live:
+            from rich.console import Group
+            from rich.text import Text
+
+            self._progress.update(self._task, completed=done, total=self.total)
+            text = Text(printable(note), no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(self._progress, text) if note else self._progress)
         elif now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._started) / ((done - self._before) or 1) * (self.total - done)
@@ -111,11 +138,11 @@ class TrainingBar(Bar):
         self._evaluated = False
 
     def within(self, done: int, total: int) -> None:
-        """Between the micro-batches of a step, in examples."""
+        """Show the examples done between two micro-batches of a step."""
         self._part("this step", done, total, self._done + done / total)
 
     def step(self, done: int, loss: float, tokens: int) -> None:
-        """After an update that read `tokens`; the rate is that since the last evaluation."""
+        """Show the loss of an update that read `tokens`, and the token rate since the last evaluation."""
         now = time.monotonic()
         if self._evaluated:
             self._clock, self._tokens, self._evaluated = now, 0, False
@@ -126,12 +153,12 @@ class TrainingBar(Bar):
         self.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
 
     def evaluating(self, step: int, done: int, total: int) -> None:
-        """Between the parts of an evaluation after `step`, in examples."""
+        """Show the examples done of an evaluation after `step`."""
         self._done = step
         self._part("evaluating", done, total, step)
 
     def evaluated(self, score: str) -> None:
-        """After an evaluation."""
+        """Keep the score of an evaluation for the next notes."""
         self._score, self._evaluated = f", validation {score}", True
 
     def _part(self, name: str, done: int, total: int, units: float) -> None:

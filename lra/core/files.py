@@ -1,4 +1,4 @@
-"""Atomic writes (temporary name, fsync, rename), and reads of regular files of a limited size."""
+"""Atomic writes, reads of regular files, and locks between processes on a shared folder."""
 
 import errno
 import hashlib
@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -14,18 +15,57 @@ from lra.core.errors import UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
-JSON_BYTES, JSON_DEPTH = 2**26, 64  # the most that a JSON file may have
+JSON_BYTES = 2**26  # the largest JSON file that is read
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, follow: bool = False) -> BinaryIO:
-    """Open a regular file without waiting, as `open` does for a FIFO; follow a symbolic link only if `follow`.
+class Held(Exception):
+    """Another process holds the lock; the message names the file."""
 
-    Raises OSError as `open` does, and ValueError, without the path, for anything that is not a regular file.
+
+@contextmanager
+def hold(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock file `path`; the system releases it when the process ends.
+
+    Raises:
+        Held: another process still holds it after `patience` seconds.
+    """
+    from filelock import FileLock, Timeout  # takes a tenth of a second to import; --help shall not wait for it
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        raise Held(f"another process holds {path}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def holder(path: Path) -> str | None:
+    """Return a phrase for messages if a process holds the lock file `path`, None if it is free."""
+    if not path.exists():
+        return None
+    try:
+        with hold(path, 0):
+            return None
+    except Held as held:
+        return str(held)
+    except PermissionError:  # a read-only copy of results, where nothing runs
+        return None
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a regular file, without waiting for the writer of a FIFO.
+
+    Raises:
+        OSError: as `open` does.
+        ValueError: not a regular file; the message does not name the path.
     """
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW), 0o666)
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+        if error.errno in (errno.EISDIR, errno.ENXIO):  # a folder opened for writing, a socket
             raise ValueError(f"expected a regular file ({os.strerror(error.errno).lower()})") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -35,9 +75,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, follow: bool = False) -> 
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a regular file, or the one that a link leads to, for reading. Raises UserError."""
+    """Open a regular file for reading. Raises UserError."""
     try:
-        return open_regular(path, follow=True)
+        return open_regular(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -50,9 +90,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_regular(path: Path, most: int, follow: bool = False) -> bytes:
+def read_regular(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes. Raises OSError, and ValueError without the path."""
-    with open_regular(path, follow=follow) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"expected at most {most:,} bytes, found {size:,}")
@@ -65,19 +105,11 @@ def read_json(path: Path, most: int = JSON_BYTES) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON without NaN and infinities, nested at most `JSON_DEPTH` levels deep. Raises ValueError."""
-    too_deep = f"nested deeper than {JSON_DEPTH} levels"
+    """Parse JSON without NaN and infinities. Raises ValueError."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ValueError(too_deep) from None
-    level = [value]
-    for _ in range(JSON_DEPTH + 1):
-        level = [item for item in level if isinstance(item, dict | list)]
-        if not level:
-            return value
-        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
-    raise ValueError(too_deep)
+        raise ValueError("nested deeper than Python can read") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -102,33 +134,6 @@ def write_atomic(path: Path, data: bytes) -> None:
             partial.unlink(missing_ok=True)
 
 
-def explained(error: OSError, path: Path, needed: int | None) -> UserError:
-    """Return the message for people of a failed read or write. `needed`: bytes of a write; None: perhaps a read."""
-    reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    if needed is None and error.errno not in FULL:
-        return UserError(f"{error.filename or path}: {reason}")
-    if error.errno in FULL:
-        disk = os.statvfs(next(folder for folder in path.absolute().parents if folder.exists()))
-        reason = f"{reason}: {needed or 0:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
-    return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
-
-
-def make_results_folder(folder: Path) -> None:
-    """Make a folder at or below `out`, and its parents. Raises UserError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise UserError(f"{folder}: this folder cannot be made: {reason}; choose another out=...") from None
-
-
-def sweep_partials(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder whose lock the caller holds."""
-    for path in folder.glob(PARTIALS):
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
-
-
 def _sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut, where the system can."""
     with suppress(OSError):
@@ -145,11 +150,41 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Strict JSON (no NaN), indented, with a final newline."""
+    """Return strict JSON (no NaN), indented, with a final newline."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a JSON value in canonical form."""
+    """Return the SHA-256 of a JSON value in canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_results_folder(folder: Path) -> None:
+    """Make a folder at or below `out`, and its parents. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot make this folder: {_reason(error)}; choose another out=...") from None
+
+
+def sweep_partials(folder: Path) -> None:
+    """Remove temporary files of killed processes from a folder whose lock the caller holds."""
+    for path in folder.glob(PARTIALS):
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
+
+
+def explained(error: OSError, path: Path, needed: int | None) -> UserError:
+    """Return a failed read or write as a one-line message. `needed`: bytes of a write; None: perhaps a read."""
+    reason = _reason(error)
+    if needed is None and error.errno not in FULL:
+        return UserError(f"{error.filename or path}: {reason}")
+    if error.errno in FULL:
+        disk = os.statvfs(next(folder for folder in path.absolute().parents if folder.exists()))
+        reason = f"{reason}: {needed or 0:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
+    return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -1,22 +1,28 @@
-"""Where the configuration lies: inside an installed wheel, or at the top of a checkout."""
+"""The installed version, and the folder of the configuration: inside a wheel, or at the top of a checkout."""
 
+from importlib import metadata
 from pathlib import Path
+
+try:
+    __version__ = metadata.version("lra")
+except metadata.PackageNotFoundError:  # code that was never installed, on PYTHONPATH
+    __version__ = "0+unknown"
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
 
 
 def conf_dir() -> Path:
-    """The folder of the configuration groups."""
+    """Return the folder of the configuration groups."""
     installed = PACKAGE / "conf"
     return installed if installed.is_dir() else CHECKOUT / "conf"
 
 
 def table1_file() -> Path:
-    """The file of Table 1's rows, from which sweeps and reports take them."""
+    """Return the file of Table 1's rows, which sweeps and reports read."""
     return conf_dir() / "table1.yaml"
 
 
 def systems_file() -> Path:
-    """The file of further systems, which stand in no table of the paper."""
+    """Return the file of further systems, which are in no table of the paper."""
     return conf_dir() / "systems.yaml"

@@ -1,7 +1,7 @@
-"""One stop flag for a run: set by SIGINT or SIGTERM, or when its time is up.
+"""One stop flag for a run: set by SIGINT, SIGTERM or SIGHUP, or when its time is up.
 
-The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM) or 75 (time limit). A
-second signal ends the process at once; the run then resumes from its last checkpoint.
+The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP) or 75 (time
+limit). A second SIGINT or SIGTERM ends the process at once; the run then resumes from its last checkpoint.
 """
 
 import os
@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-PAUSED, INTERRUPTED, TERMINATED = 75, 130, 143
-ASKING = (signal.SIGINT, signal.SIGTERM)
+PAUSED, INTERRUPTED = 75, 130
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHOW_CURSOR = "\x1b[?25h"
 STARTED = time.monotonic()
 
@@ -41,8 +41,13 @@ class Paused(BaseException):
         return f"{self.title}: paused ({self}); rerun the command to resume"
 
 
+def by_signal(number: int) -> Paused:
+    """Return the pause that a signal asks for."""
+    return Paused(signal.Signals(number).name, 128 + number)
+
+
 class StopFlag:
-    """Context manager that turns the first SIGINT or SIGTERM into a flag, which a training loop reads between steps.
+    """Context manager that turns the first signal of `ASKING` into a flag, which a training loop reads between steps.
 
     Args:
         minutes: limit of this run, from now on; None: no limit.
@@ -65,7 +70,9 @@ class StopFlag:
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._set) for number in ASKING}
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+            numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
+            self._handlers = {number: signal.signal(number, self._set) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,20 +84,19 @@ class StopFlag:
             return
         self._number = number
         if not self._repeated:
-            for each in ASKING:
+            for each in (signal.SIGINT, signal.SIGTERM):  # a shell repeats SIGHUP
                 signal.signal(each, signal.SIG_DFL)
         cursor = SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
         again = "" if self._repeated else "; again: stop now"
-        os.write(2, f"{cursor}\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
+        with suppress(OSError):  # after SIGHUP the terminal is gone
+            os.write(2, f"{cursor}\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
 
     def signalled(self) -> Paused | None:
-        """The pause that a signal asked for."""
-        if self._number is None:
-            return None
-        return Paused(signal.Signals(self._number).name, 128 + self._number)
+        """Return the pause that a signal asked for."""
+        return None if self._number is None else by_signal(self._number)
 
     def pending(self) -> Paused | None:
-        """The pause that a signal or a time limit asks for."""
+        """Return the pause that a signal or a time limit asks for."""
         over = (pause for end, pause in self._limits if time.monotonic() >= end)
         return self.signalled() or next(over, None)
 

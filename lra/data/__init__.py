@@ -176,6 +176,12 @@ class Task(TaskSpec):
         """True if the protocol validates on the test split (as LRA and the papers do on text)."""
         return self.val is self.test
 
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """Name and test score of the best trivial baseline, None if there is none."""
+        best = min if self.metric == "perplexity" else max
+        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -231,6 +237,14 @@ class TaskBuilder(ABC):
     @abstractmethod
     def facts(self) -> TaskSpec:
         """Facts of the data at `place`, or of the published data without a place. No data are parsed."""
+
+    def locate(self, place: Place) -> str | None:
+        """Return a digest of all that decides the data, None if it is not known before they are prepared.
+
+        Raises:
+            UserError: the data are neither prepared, nor on this machine, nor on a hub that answers.
+        """
+        return None
 
     @abstractmethod
     def build(self, place: Place) -> Task:

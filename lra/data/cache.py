@@ -20,7 +20,7 @@ from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
-from lra.core.version import __version__
+from lra.core.paths import __version__
 from lra.data import Place, Split, Task, TaskSpec, inputs
 from lra.data.duplicates import contradictions
 from lra.data.pictures import Pictures

@@ -51,7 +51,7 @@ def card(task: Task) -> str:
 def update(path: Path, task: Task) -> None:
     """Insert the task's card into a file of cards, replacing an earlier one."""
     try:
-        text = read_regular(path, MOST_BYTES, follow=True).decode()
+        text = read_regular(path, MOST_BYTES).decode()
     except FileNotFoundError:
         text = HEAD
     except (OSError, ValueError) as error:

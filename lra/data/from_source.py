@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from lra.core.errors import UserError
+from lra.core.files import digest
 from lra.data import Place, Task, TaskBuilder, TaskSpec, fingerprints, hub, readers
 from lra.data.cache import Identity, Splits, described, prepared
 from lra.data.fingerprints import Stamp
 from lra.data.writer import Writer
 
+GENERATED = "generated"  # name of a source that needs no raw data
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options, by the keys of a prepared task's `source`."""
 
@@ -151,6 +153,14 @@ class FromSource(TaskBuilder):
         if source.paths:
             return self.facts_of(source.content())
         return self.facts_of(described(self.place, self.identity(self.place, [])) or {})
+
+    def locate(self, place: Place) -> str:
+        builder = self.at(place)
+        source = builder.find(place)
+        prepared_or_here = source.paths or source.name == GENERATED or described(place, builder.identity(place, []))
+        if not prepared_or_here and not (source.name and hub.is_reachable()):
+            next(iter(source.read()), None)  # raises
+        return digest(builder.identity(place, fingerprints.stamps(place, source.paths, source.inside)))
 
     def build(self, place: Place) -> Task:
         builder = self.at(place)

@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data import Place
 from lra.data.cache import SPLITS, Identity
 from lra.data.fingerprints import Stamp
-from lra.data.from_source import FromSource, Source
+from lra.data.from_source import GENERATED, FromSource, Source
 
 GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
@@ -54,7 +54,7 @@ class Generated(FromSource):
 
     def find(self, place: Place) -> Source:
         """Return the generator as a source."""
-        return Source(name="generated", read=partial(self.generated, place))
+        return Source(name=GENERATED, read=partial(self.generated, place))
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:

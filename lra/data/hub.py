@@ -66,6 +66,15 @@ def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wan
         raise missing_data_error(place, what, size=size, wants=wants, reason=str(error)) from None
 
 
+def is_reachable() -> bool:
+    """Return True if the hub answers."""
+    try:
+        _refuse_unless_reachable()
+    except OSError:
+        return False
+    return True
+
+
 def _refuse_unless_reachable() -> None:
     """Ask the hub once, briefly; its own client would retry for half a minute."""
     from huggingface_hub import constants

@@ -68,7 +68,7 @@ def vocabulary_of(path: Path) -> list[str]:
         UserError: it is not such a file.
     """
     try:
-        data = read_regular(path, MAX_VOCABULARY_BYTES, follow=True)
+        data = read_regular(path, MAX_VOCABULARY_BYTES)
         tokens = data.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1

@@ -10,8 +10,8 @@ from typing import Any
 
 from lra.core import paths
 from lra.core.files import digest
+from lra.core.paths import __version__
 from lra.core.streams import NOISE_VERSION
-from lra.core.version import __version__
 
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 

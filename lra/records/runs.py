@@ -9,6 +9,7 @@ each test split under `labels/` and the digest of the data.
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lra.core import locks
 from lra.core.errors import UserError, printable
-from lra.core.files import explained, parse_json, read_regular, write_atomic
+from lra.core.files import explained, holder, parse_json, read_regular, write_atomic
 from lra.records import record
 from lra.records.names import CONFIG, ERRORS, KEPT_PREDICTIONS, LOCK, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
 from lra.records.record import CONTENTS_BYTES, RunRecord, checked, signed, unsigned
@@ -95,7 +95,7 @@ def read_runs(folder: Path, tell: Tell = refuse) -> list[Run]:
 
 
 def _in_folders(folder: Path, tell: Tell) -> Iterator[Run]:
-    for path in sorted(folder.rglob(RECORD)):
+    for path in sorted(_record_paths(folder, tell)):
         try:
             record = RunRecord.read(path)
         except ValueError as error:
@@ -107,6 +107,17 @@ def _in_folders(folder: Path, tell: Tell) -> Iterator[Run]:
             _beside(path.with_name(METRICS), record, parse_metrics, tell) or [],
             _beside(path.with_name(PREDICTIONS), record, _parse_array, tell),
         )
+
+
+def _record_paths(folder: Path, tell: Tell) -> Iterator[Path]:
+    """Find every `record.json` below a folder, also through links; `tell` names folders that cannot be read."""
+    for place, folders, names in os.walk(
+        folder, followlinks=True, onerror=lambda error: tell(f"{error.filename}: {error}")
+    ):
+        real = Path(place).resolve()
+        folders[:] = [name for name in folders if not real.is_relative_to(Path(place, name).resolve())]  # no circles
+        if RECORD in names:
+            yield Path(place, RECORD)
 
 
 def _beside(path: Path, record: RunRecord, parse: Callable[[bytes], Any], tell: Tell) -> Any:
@@ -279,7 +290,7 @@ def state(folder: Path) -> tuple[str, str]:
     run = recorded(folder)
     if run is not None and run.status == "finished":
         return "finished", ""
-    at_work = locks.holder(folder / LOCK)
+    at_work = holder(folder / LOCK)
     if at_work is not None:
         return "running", at_work
     if run is not None:

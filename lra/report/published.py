@@ -149,7 +149,7 @@ def _natural(text: str) -> tuple[str | float, ...]:
 def _read(path: Path) -> _File:
     unreadable = f"{path}: not a readable file of published numbers"
     try:
-        return _File.model_validate(yaml.safe_load(read_regular(path, BYTES, follow=True).decode()) or {})
+        return _File.model_validate(yaml.safe_load(read_regular(path, BYTES).decode()) or {})
     except ValidationError as error:
         raise UserError(f"{path}: {fault(error)}") from None
     except RecursionError:

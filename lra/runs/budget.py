@@ -1,4 +1,4 @@
-"""The time that a whole sweep takes, from the first steps of its first run."""
+"""Estimate of the time of a whole sweep, from the first steps of its first run."""
 
 import time
 
@@ -13,14 +13,14 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 def training_tokens(system: System) -> int:
-    """Return the tokens of one training and its pretraining, padding included; an upper bound with masked padding."""
+    """Return the tokens of one training and its pretraining, padding included."""
     phases = [system] if system.pretraining is None else [system, system.pretraining.system]
     facts = system.builder.facts
     return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * facts.documents * facts.max_len
 
 
 class SweepTime:
-    """Prints the time of the whole sweep during its first run, and stops it if that is above `max_hours`."""
+    """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
 
     def __init__(self, settings: Settings, system: System, number: int) -> None:
         self._tokens = settings.sweep["tokens"] if number == 0 and settings.sweep["jobs"] > 1 else None
@@ -29,7 +29,7 @@ class SweepTime:
         self._steps, self._began = 0, 0.0
 
     def on_step(self) -> Paused | None:
-        """Count a step; returns why the sweep must stop, if it must."""
+        """Count a step; return the reason to stop the sweep, or None."""
         if self._tokens is None:
             return None
         self._steps += 1

@@ -1,4 +1,4 @@
-"""From a checked configuration to a task, a model and a recipe that fit together; and one run of them."""
+"""Build a task, a model and a recipe from a checked configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,18 +26,18 @@ PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """The objects of a configuration, checked and not yet trained.
+    """Objects of a configuration, checked and not yet trained.
 
     Attributes:
         builder: builds the task.
         model: builds the model for the facts of a task.
         recipe: how to train.
         start: source of the first weights; None: they are drawn.
-        parameters: their number.
+        parameters: number of parameters.
         full_pattern: True if the mixers compute full attention at this length.
-        row: name and complexity of an attention that is not ours, for tables.
-        scan: the recurrence of the mixers, if several backends can compute it.
-        pretraining: the phase before the training.
+        row: name and complexity of an attention from outside lra, for tables.
+        scan: recurrence of the mixers, if several backends can compute it.
+        pretraining: phase before the training.
     """
 
     builder: TaskBuilder
@@ -57,7 +57,7 @@ class System:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """A pretraining. `settings` hold all that decides its weights, and nothing of the training after it."""
+    """A pretraining. `settings`: all that decides its weights, and nothing of the training after it."""
 
     options: Pretrain
     settings: Settings
@@ -180,14 +180,14 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Name and complexity from the card of a mixer that is not ours; the report knows ours."""
+    """Return name and complexity from the card of a mixer from outside lra; the report knows the others."""
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
     return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
 
 
 def check_attention(settings: Settings, system: System) -> None:
-    """Raise UserError if an attention that is not ours breaks a law of mixers or cannot compute here."""
+    """Raise UserError if an attention from outside lra fails a correctness check or cannot compute here."""
     if system.row is None:
         return
     import torch
@@ -214,7 +214,12 @@ def architecture(
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run. `title`: prefix of its messages; `number`: of the job in its sweep."""
+    """One run.
+
+    Args:
+        title: prefix of its messages.
+        number: of the job in its sweep.
+    """
 
     settings: Settings
     system: System
@@ -224,12 +229,12 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """Folder of the run."""
         return run_folder(self.settings, self.cell)
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The part of the record that is known before training."""
+        """Part of the record that is known before training."""
         facts = self.system.builder.facts
         return {
             "task": facts.name,
@@ -246,5 +251,5 @@ class Job:
 
 
 def run_folder(settings: Settings, cell: Cell) -> Path:
-    """The folder of the run with these settings."""
+    """Return the folder of the run with these settings."""
     return Path(settings.out) / cell.folder / seed_folder(settings.seed)

@@ -1,4 +1,4 @@
-"""Facts of a run: parameters, operations of a step, learning rates; and one measured step. They need no data."""
+"""Facts of a run that need no data: parameters, FLOPs of a step, learning rates; and one measured step."""
 
 import json
 import time
@@ -8,13 +8,15 @@ import numpy as np
 import torch
 
 from lra.config.settings import Settings
+from lra.core import streams
+from lra.data import Split, TaskSpec
+from lra.data.splits import LMWindows, PositionLabels
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
 from lra.runs.operations import counter, saved_tensors
-from lra.runs.stand_in import stand_in
 from lra.training.batches import predict, read, summed_loss
 from lra.training.recipe import Recipe
 from lra.training.update import make_optimizer, update
@@ -31,7 +33,7 @@ def print_facts(job: Job, measured: bool) -> None:
 
 
 def describe(system: System) -> dict[str, Any]:
-    """Return what needs no computation: parameters, learning rates [step, rate], tokens and FLOPs of a step."""
+    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step."""
     recipe, facts = system.recipe, system.builder.facts
     with torch.device("meta"):
         model = system.model(facts).eval()
@@ -51,12 +53,13 @@ def describe(system: System) -> dict[str, Any]:
 
 
 def measure_step(settings: Settings, system: System) -> dict[str, Any]:
-    """Measure a step on made-up documents of the greatest length.
+    """Measure a step on random documents of the greatest length.
 
     Returns:
-        `saved_bytes_per_token`, which the forward pass of one example keeps for the backward pass; `step_seconds` of a
-        whole batch, from the time of so many `examples`: a micro-batch, or one if that is slow; `peak_memory_bytes`,
-        None where the system has no figure.
+        saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
+        examples: that were timed; a micro-batch, or one example if that is slow.
+        step_seconds: of a whole batch, extrapolated from `examples`.
+        peak_memory_bytes: None where the system has no figure.
     """
     recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
     keep_memory()
@@ -90,7 +93,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
 
 
 def _ends(recipe: Recipe) -> dict[str, str]:
-    """Describe what may end the training before its steps."""
+    """Describe the rules that may end the training before its steps."""
     ends = []
     if recipe.goal is not None:
         ends.append(f"goal: {recipe.goal:g} % validation accuracy in two consecutive evaluations")
@@ -102,7 +105,7 @@ def _ends(recipe: Recipe) -> dict[str, str]:
 
 
 def _rates(recipe: Recipe) -> list[list[float]]:
-    """[step, learning rate] at the steps where the schedule changes."""
+    """Return [step, learning rate] at the steps where the schedule changes."""
     turns = {0, 1, recipe.warmup, recipe.steps - (recipe.cooldown or 0), recipe.steps}
     return [[step, recipe.learning_rate(step)] for step in sorted(turns)]
 
@@ -114,3 +117,20 @@ def parameters(model: Model) -> dict[str, int]:
         "parameters": sum(parameter.numel() for parameter in every),
         "trainable_parameters": sum(parameter.numel() for parameter in every if parameter.requires_grad),
     }
+
+
+def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
+    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
+    rng, length = streams.generator(seed, "check"), facts.max_len
+    answers = rng.integers(0, facts.classes, examples if facts.objective == "classify" else examples * length)
+    document = {
+        "tokens": rng.integers(1, facts.vocab_size, length + examples, dtype=np.uint16),
+        "offsets": np.array([0, length]),
+        "index": np.zeros(examples * facts.documents, dtype=int),
+    }
+    if facts.objective == "classify":
+        return Split(**document, labels=answers)
+    if facts.objective == "next_token":
+        return LMWindows(**document, labels=answers, context=length, stride=1)
+    places = np.tile(np.arange(length), examples)
+    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

@@ -9,12 +9,12 @@ from tempfile import gettempdir
 
 import torch
 
-from lra.core import locks
+from lra.core import files
 from lra.core.errors import UserError
 from lra.data import default_workers
 from lra.training import distributed
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -52,51 +52,43 @@ def restore_torch_state() -> Iterator[None]:
 def keep_memory() -> None:
     """Let glibc keep freed blocks above 32 MiB, which it would otherwise unmap and clear again for every operation: a
     tenth to a third of a training step on a CPU."""
-    _mallopt({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1})
-
-
-def release_memory() -> None:
-    """Let glibc return every freed block above 128 KiB to the system: the opposite of `keep_memory`."""
-    _mallopt({M_MMAP_MAX: 65536, M_MMAP_THRESHOLD: 2**17})
-
-
-def _mallopt(values: dict[int, int]) -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for parameter, value in values.items():
-            libc.mallopt(parameter, value)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
 def assign_gpu(device: str, number: int) -> Iterator[None]:
-    """Give the `number`-th job a GPU of its own, if there are several; ranks take the GPU of their number."""
+    """Give the `number`-th job a GPU of its own, if there are several: the first free one from that number on.
+
+    If all are taken, jobs share. Under torchrun each rank takes the GPU of its number instead.
+    """
     gpus = torch.cuda.device_count() if device == "cuda" and distributed.started_with() == 1 else 1
     with ExitStack() as stack:
         if gpus > 1:
-            torch.cuda.set_device(_free_gpu(stack, number, gpus))
+            order = [(number + further) % gpus for further in range(gpus)]
+            torch.cuda.set_device(next((gpu for gpu in order if _taken(stack, gpu)), order[0]))
         yield
 
 
-def _free_gpu(stack: ExitStack, number: int, gpus: int) -> int:
-    """The first GPU from the `number`-th on that no job of this user holds; the `number`-th if all are held."""
-    for gpu in ((number + further) % gpus for further in range(gpus)):
-        name = f"lra-gpu-{os.getuid()}-{torch.cuda.get_device_properties(gpu).uuid}.lock"
-        with suppress(locks.Held):
-            stack.enter_context(locks.hold(Path(gettempdir()) / name, patience=0))
-            return gpu
-    return number % gpus
+def _taken(stack: ExitStack, gpu: int) -> bool:
+    """Lock a GPU among the jobs of this user until the stack ends; returns False if another job holds it."""
+    name = f"lra-gpu-{os.getuid()}-{torch.cuda.get_device_properties(gpu).uuid}.lock"
+    with suppress(files.Held):
+        stack.enter_context(files.hold(Path(gettempdir()) / name, patience=0))
+        return True
+    return False
 
 
 def threads_at_hand() -> int:
-    """The cores that this process may use: those its launcher granted, shared by the ranks of this machine."""
+    """Return the cores that this process may use: those its launcher granted, or its share of this machine's."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        granted = os.environ.get(name)
-        if not granted:
-            continue
-        first = granted.partition(",")[0].strip()  # OpenMP takes a list, one number for each level of nesting
-        if not first.isdecimal() or int(first) < 1:
+        granted = os.environ.get(name, "").partition(",")[0].strip()  # OpenMP takes a list, one for each nesting level
+        if granted and not granted.isdecimal():
             raise UserError(f"{name}={granted}: expected a number of threads; set it anew, or use threads=...")
-        return int(first)
+        if granted:
+            return max(1, int(granted))
     return max(1, default_workers() // distributed.local()[1])
 
 

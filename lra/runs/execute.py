@@ -1,4 +1,4 @@
-"""Train and test one run; returns the part of the record that only a run can fill."""
+"""Train and test one run."""
 
 import time
 from dataclasses import fields
@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from lra.config.settings import Generate
-from lra.core.console import say
+from lra.core.console import Parts, say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
 from lra.data.duplicates import seen
 from lra.laws import before_a_run
+from lra.model.model import Model
 from lra.records import checkpoint, record
 from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
@@ -22,22 +24,32 @@ from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
 from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
-from lra.runs.trainer import Trainer, diagnose_and_save, evaluate_on_test
+from lra.runs.trainer import Trainer, entry, save_array
 from lra.training import distributed
 from lra.training.divergence import Diverged
+from lra.training.evaluate import Predictions, Score, calibration, calibration_error, diagnose, evaluate, packed
 from lra.training.fit import Training
 from lra.training.generate import sample
 
 
 def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: Loggers) -> dict[str, Any]:
-    """Train on from the last checkpoint, select the weights, test them.
+    """Resume from the last checkpoint, train, select the weights and test them.
 
-    Writes `metrics.jsonl`, checkpoints, and for language models the loss of every batch and a sample. Raises `Paused`,
-    with the state saved, when `stop` is set.
+    Writes `metrics.jsonl`, checkpoints, and for language models the loss of every batch and a sample.
+
+    Returns:
+        The part of the record that only a run can fill.
+
+    Raises:
+        Paused: `stop` is set; the state is saved.
     """
     settings, system = job.settings, job.system
     if system.recipe.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
+    recipe = system.recipe
+    if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
+        reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
+        say(f"{job.title}: train.warmup={recipe.warmup} is longer than train.steps={recipe.steps}: {reached}")
     memory, began = PeakMemory(device), time.monotonic()
     reproducible()
     keep_memory()
@@ -77,7 +89,7 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
 
 
 def _trained(trainer: Trainer, stop: StopFlag, loggers: Loggers) -> Diverged | None:
-    """Resume, or pretrain if the recipe has a pretraining, and train; returns the divergence that ended it."""
+    """Resume, or pretrain if the recipe has a pretraining, and train; returns the divergence that ended it, or None."""
     job = trainer.job
     saved = checkpoint.read(job.folder)
     try:
@@ -100,7 +112,10 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
     selection = job.system.recipe.selection
     chosen = test[selection]
     score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
-    say(f"{job.title}: {score}, {time.monotonic() - began:.0f} s", to_stdout=True)
+    if task.best_baseline is not None:
+        name, baseline = task.best_baseline
+        score += f"; best trivial baseline {baseline:.2f} ({name})"
+    say(f"{job.title}: {score}; {time.monotonic() - began:.0f} s; {job.folder}", to_stdout=True)
     if distributed.is_main():
         if task.objective == "next_token":
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
@@ -110,3 +125,47 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
             if (task.folder / TOKENIZER).exists():
                 write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
     return {"test": test, **diagnoses}
+
+
+def evaluate_on_test(
+    job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
+) -> tuple[dict[str, Any], Predictions | None]:
+    """Test the last weights and those of the best validation; the model keeps those that the protocol selects.
+
+    Returns:
+        The scores by selection rule (`best_test` too if validation and test are one split), and the predictions of the
+        selected weights for a classification.
+    """
+    recipe, precision = job.system.recipe, job.settings.precision
+
+    def tested() -> tuple[Score, Predictions | None]:
+        keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
+        with Parts(f"{job.title}, test") as bar:
+            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
+
+    last_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    last = best = tested()
+    model.load_state_dict(best_weights)
+    if best_step != last_step:
+        best = tested()
+    if recipe.selection == "last":
+        model.load_state_dict(last_weights)
+    test = {"last": entry(last[0], last_step), "best_val": entry(best[0], best_step)}
+    if task.validates_on_test:
+        test["best_test"] = test["best_val"]
+    return test, (last if recipe.selection == "last" else best)[1]
+
+
+def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
+    """Write the test predictions; return their accuracy by group of examples, and their calibration."""
+    labels = task.test.labels
+    if distributed.is_main():
+        save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+    builder = job.system.builder
+    groups, guesses = builder.groups(task.test), builder.guesses(task)
+    bins = calibration(predictions.confidence, predictions.classes == labels)
+    return {
+        "diagnostics": diagnose(groups, predictions.classes, labels, guesses),
+        "calibration": bins,
+        "calibration_error": calibration_error(bins),
+    }

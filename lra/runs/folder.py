@@ -1,33 +1,126 @@
-"""One run in its folder: lock, record and errors."""
+"""One run in its folder: what is there already, the lock, the record and errors."""
 
+import json
 import multiprocessing
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.core import locks
+from lra.config import configure
+from lra.config.settings import Settings
+from lra.core import files
 from lra.core.console import Preparation, say
 from lra.core.errors import UserError
-from lra.core.files import explained, make_results_folder, sweep_partials, write_atomic, write_json
+from lra.core.files import explained, make_results_folder, read_json, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, StopFlag
-from lra.data import Place, Task
-from lra.records import checkpoint, provenance
+from lra.data import Place, Task, TaskBuilder
+from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord
-from lra.records.runs import recorded
+from lra.records.runs import recorded, state
 from lra.runs.build import Job
-from lra.runs.loggers import LoggedRun, Loggers, loggers_of
-from lra.runs.status import completed_record, skip_completed
+from lra.runs.loggers import Loggers, loggers_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
+INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
+LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
+    "none": ("finished", "diverged", "failed"),
+    "failed": ("finished", "diverged"),
+    "all": ("finished",),
+}
 
 
 class AtWork(UserError):
     """Another process trains the run."""
+
+
+def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
+    """Return the record of a run that is complete, None if there is work to do.
+
+    Raises:
+        UserError: the folder holds a run of another configuration; the message lists the differences.
+    """
+    run = recorded(folder)
+    identities = [identity for identity in (_configuration(folder), run and run.config) if identity is not None]
+    changes = next(filter(None, (identity_differences(identity, settings) for identity in identities)), [])
+    if run is not None and run.status == "finished" and not changes:
+        changes = _data_differences(run, settings)
+    if changes:
+        raise UserError(
+            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
+            "choose another out=..., or delete that folder"
+        )
+    return run if run is not None and run.status in LEFT_ALONE[settings.retry] else None
+
+
+def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
+    """List the differences between an identity and settings, except those that `resume=inexact` allows."""
+    may_change = INEXACT if settings.resume == "inexact" else ()
+    return [
+        f"the code in {key.removeprefix('code.')} has changed"
+        if key.startswith("code.")
+        else f"{key}: {there} there, {here} now"
+        for key, there, here in _changes(identity, settings)
+        if key not in may_change
+    ]
+
+
+def _changes(identity: Mapping[str, Any], settings: Settings) -> list[tuple[str, Any, Any]]:
+    """Compare an identity with settings; paths of data are left out, since their content is compared."""
+    now = json.loads(json.dumps(settings.identity))
+    return record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
+
+
+def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
+    """Compare the data of a finished run with those of settings, if they are the user's own."""
+    if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
+        return []
+    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    with Preparation(builder.facts.name) as progress:
+        now = builder.build(Place.of(settings, progress)).digest
+    return [] if now == run.provenance.data_sha256 else [f"the data of {run.task} have changed"]
+
+
+def _configuration(folder: Path) -> Any:
+    """Return the identity in `config.json`, None if there is none."""
+    try:
+        return read_json(folder / CONFIG)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise explained(error, folder / CONFIG, None) from error
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
+
+
+def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Settings) -> str:
+    """Print that a complete run is left alone, and which settings do not apply to it; returns its status.
+
+    Removes the checkpoint of a finished run. Raises UserError if it cannot be removed.
+    """
+    status = earlier.status
+    if status == "finished":
+        checkpoint.remove(folder)
+    hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
+    stays = [f"{key} stays {there}" for key, there, _ in _changes(earlier.config, settings)]
+    details = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
+    say(f"{title}: {status} before, nothing to do ({details})")
+    return status
+
+
+def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
+    """Return the status of the run with these settings, and its reason, as `lra.records.runs.state` does."""
+    try:
+        completed_record(folder, settings)
+        return state(folder)
+    except UserError as error:
+        return "refused", str(error)
 
 
 def run(job: Job) -> str:
@@ -76,9 +169,9 @@ class Runner:
             return done
         try:
             make_results_folder(self.job.folder)
-            with locks.hold(self.job.folder / LOCK, LOCK_PATIENCE_SECONDS):
+            with files.hold(self.job.folder / LOCK, LOCK_PATIENCE_SECONDS):
                 return self._done() or self._train_and_record(gate)  # another process may have been faster
-        except locks.Held as held:
+        except files.Held as held:
             raise AtWork(f"{held}, so it trains this run") from None
 
     def assist(self, gate: "Gate") -> str:
@@ -88,12 +181,12 @@ class Runner:
         try:
             if not gate.wait():
                 return "skipped"
-            return self._train(self._task(), Loggers({}, self._logged()))["status"]
+            return self._train(self._task(), Loggers(), self._stop_flag())["status"]
         except distributed.Lost:  # the lost rank prints why
             return "failed"
 
     def _done(self) -> str | None:
-        """The status of a run that is complete, None for one that is not."""
+        """Return the status of a run that is complete, None for one that is not."""
         earlier = completed_record(self.job.folder, self.job.settings)
         if earlier is None:
             return None
@@ -105,18 +198,20 @@ class Runner:
         with Preparation(builder.facts.name) as progress:
             return builder.build(Place.of(self.job.settings, progress))
 
-    def _train(self, task: Task, loggers: Loggers) -> dict[str, Any]:
-        from lra.runs.execute import train_and_test
+    def _stop_flag(self) -> StopFlag:
         from lra.training import distributed
 
-        settings = self.job.settings
         repeated = distributed.count() > 1 or multiprocessing.parent_process() is not None
-        stop = StopFlag(self.job.system.recipe.minutes, settings.sweep_minutes, repeated=repeated)
+        return StopFlag(self.job.system.recipe.minutes, self.job.settings.sweep_minutes, repeated=repeated)
+
+    def _train(self, task: Task, loggers: Loggers, stop: StopFlag) -> dict[str, Any]:
+        from lra.runs.execute import train_and_test
+
         return train_and_test(self.job, task, self.device, stop, loggers)
 
     def _train_and_record(self, gate: "Gate") -> str:
         """Train, and write the record of whatever happens."""
-        job, started = self.job, provenance.now()
+        job, started, stop = self.job, provenance.now(), self._stop_flag()
         self._tidy()
         data_digest, backend = None, {}
         paused: Paused | None = None
@@ -125,21 +220,24 @@ class Runner:
             task = self._task()
             data_digest = task.digest
             gate.open()
-            with Loggers(loggers_of(job.settings), self._logged()) as loggers:
-                results = self._train(task, loggers)
+            with Loggers(loggers_of(job.settings), job) as loggers:
+                results = self._train(task, loggers, stop)
                 if results["status"] == "finished":
-                    loggers.tested(results["test"][job.system.recipe.selection])
+                    loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
         except UserError as error:
             self._write_error(f"{error}\n")
             raise
         except Paused as pause:
             paused = pause
-            results = {"status": "paused", "reason": str(pause)}
         except Exception as error:
-            self._write_error(traceback.format_exc())
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
-            results = {"status": "failed", "reason": reason}
+            paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
+            if paused is None:
+                self._write_error(traceback.format_exc())
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
+                results = {"status": "failed", "reason": reason}
+        if paused is not None:
+            results = {"status": "paused", "reason": str(paused)}
         identity = job.settings.identity
         results["config"] = identity
         results["provenance"] = backend | provenance.provenance(
@@ -167,12 +265,3 @@ class Runner:
         """Write error.log; on a full disk the message in the terminal is all there is."""
         with suppress(UserError, OSError):
             write_atomic(self.job.folder / ERRORS, text.encode())
-
-    def _logged(self) -> LoggedRun:
-        cell, settings = self.job.cell, self.job.settings
-        return LoggedRun(
-            folder=self.job.folder,
-            name=f"{cell} seed {settings.seed}",
-            group=str(cell),
-            config=settings.identity,
-        )

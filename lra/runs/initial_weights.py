@@ -1,7 +1,7 @@
-"""First weights of a run: drawn, taken from another training, or from a pretraining that runs share.
+"""First weights of a run: drawn, loaded from another training, or from a pretraining that runs share.
 
-A pretraining is computed once, in a folder of the cache, under a lock. The name of the folder is the digest of all that
-decides its weights: the identity of the phase, the data and the environment.
+A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by the digest of all that
+decides the weights: the identity of the phase, the data and the environment.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 
 from lra.config.cell import Cell
-from lra.core import locks, streams
+from lra.core import files, streams
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
@@ -23,7 +23,7 @@ from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
-from lra.runs.loggers import LoggedRun, Loggers
+from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer
 from lra.training import distributed
 from lra.training.divergence import Diverged
@@ -36,14 +36,14 @@ PATIENCE_SECONDS = 1.0  # between two looks at the time limits, while another pr
 
 
 def draw_model(system: System, facts: TaskSpec, seed: int) -> Model:
-    """Draw the first weights of a model, on the CPU so that they are the same on every device."""
+    """Draw the first weights of a model, on the CPU so that they are equal on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return system.model(facts)
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Load the weights that `init` names into the model; returns their entry in the record, empty if none are named."""
+    """Load the weights that `init` names into the model; return their entry in the record, empty if none are named."""
     start = job.system.start
     if start is None:
         return {}
@@ -56,7 +56,7 @@ def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
 def pretrain(
     job: Job, model: Model, task: Task, device: str, stop: StopFlag
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Load the weights of the run's pretraining into the model, after computing them if no run has.
+    """Load the weights of the run's pretraining into the model; compute them first if no run has.
 
     Returns:
         Its entry in the record, and its lines of `metrics.jsonl`.
@@ -86,7 +86,7 @@ def pretrain(
             _refuse_damaged(pretraining, done["files"])
         else:
             done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
-        if distributed.is_main():  # also where an earlier run was killed before it had removed all of it
+        if distributed.is_main():  # an earlier run may have been killed before it removed all of it
             checkpoint.remove(pretraining.folder)
     report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(model, task)
     say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -107,18 +107,18 @@ def _refuse_damaged(pretraining: Job, expected: dict[str, str]) -> None:
 
 
 def _take_lock(stack: ExitStack, pretraining: Job, stop: StopFlag) -> None:
-    """Hold the folder of a pretraining until the stack ends; rank 0 does, and all ranks wait for it."""
-    said = taken = False
+    """Hold the folder of a pretraining on rank 0 until the stack ends; all ranks wait for it."""
+    announced = taken = False
     while True:
         if distributed.is_main():
             pretraining.folder.mkdir(parents=True, exist_ok=True)
             try:
-                stack.enter_context(locks.hold(pretraining.folder / LOCK, PATIENCE_SECONDS))
+                stack.enter_context(files.hold(pretraining.folder / LOCK, PATIENCE_SECONDS))
                 taken = True
-            except locks.Held as held:
-                if not said:
+            except files.Held as held:
+                if not announced:
                     say(f"{pretraining.title}: waits for the same weights ({held})")
-                said = True
+                announced = True
         if distributed.all_reduce_sum(taken) == [1]:
             return
         if pause := distributed.first_from_any_rank(stop.pending()):
@@ -137,8 +137,7 @@ def _pretrain(
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if (saved := checkpoint.read(pretraining.folder)) is not None:
         trainer.resume(saved)
-    silent = Loggers({}, LoggedRun(folder=pretraining.folder, name="", group="", config={}))
-    if (diverged := trainer.follow(stop, silent)) is not None:
+    if (diverged := trainer.follow(stop, Loggers())) is not None:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}
     if distributed.is_main():
@@ -156,5 +155,5 @@ def _pretrain(
                 ),
             },
         )
-    distributed.all_reduce_sum(0)  # the others read what the leader has written
+    distributed.all_reduce_sum(0)  # the others read the files of rank 0
     return made

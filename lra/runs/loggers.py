@@ -1,4 +1,4 @@
-"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains. No number comes from them.
+"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no number of a run depends on them.
 
 A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A run that resumes starts it anew
 and logs every line again, so that it replaces what an earlier process wrote.
@@ -6,46 +6,28 @@ and logs every line again, so that it replaces what an earlier process wrote.
 
 import json
 import math
+import os
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from lra.config import configure
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.files import digest
-
-GROUPS = {  # by the name in `metrics.jsonl`
-    "epoch": "train/epoch",
-    "lr": "train/lr",
-    "train_loss": "train/loss",
-    "tokens": "train/tokens",
-    "tokens_real": "train/tokens_real",
-    "val_loss": "val/loss",
-    "val_accuracy": "val/accuracy",
-    "seconds": "speed/seconds",
-}
+from lra.runs.build import Job
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedRun:
-    """A run as loggers show it. `group`: shared by the seeds of a system on a task; `config`: decides its numbers."""
-
-    folder: Path
-    name: str
-    group: str
-    config: dict[str, Any]
+def tags_of(job: Job) -> dict[str, str]:
+    """Return task, attention, variant and protocol of a job by name."""
+    cell = job.cell
+    return {"task": cell.task, "attention": cell.attention, "variant": cell.variant, "protocol": cell.protocol}
 
 
-class Logger(Protocol):
-    def start(self, run: LoggedRun) -> None: ...
-
-    def log(self, step: int, values: dict[str, float]) -> None: ...
-
-    def finish(self, step: int, test: dict[str, float]) -> None:
-        """`test`: scores of the weights of `step`; empty if the run did not finish."""
+def config_of(job: Job) -> dict[str, Any]:
+    """Return the tags and varied settings of a job's cell, and all settings that decide its numbers."""
+    return {"cell": {**tags_of(job), **job.cell.settings}, **job.settings.identity}
 
 
 class TensorBoard:
@@ -54,20 +36,23 @@ class TensorBoard:
     def __init__(self) -> None:
         _require("tensorboard")
 
-    def start(self, run: LoggedRun) -> None:
+    def start(self, job: Job) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._config = _flat(run.config)
-        self._writer = SummaryWriter(run.folder, purge_step=0)  # hides what an earlier process wrote
+        first = {name.title(): value for name, value in tags_of(job).items()}  # capitals are the table's first columns
+        self._config = {**first, **_flat(config_of(job))}
+        self._writer = SummaryWriter(job.folder, purge_step=0)  # hides what an earlier process wrote
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def finish(self, step: int, test: dict[str, float]) -> None:
+    def finish(self, step: int, test: dict[str, float | str]) -> None:
+        """Log the scores of the weights of `step`; `test` is empty if the run did not finish."""
         if test:
-            self._writer.add_hparams(self._config, test, run_name=".", global_step=step)
+            numbers = {name: value for name, value in test.items() if not isinstance(value, str)}
+            self._writer.add_hparams(self._config, numbers, run_name=".", global_step=step)
         self._writer.close()
 
 
@@ -75,41 +60,49 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
 
-    mode: Literal["offline", "online", "disabled"]
+    mode: Literal["offline", "online", "shared", "disabled", "dryrun", "run"]
     project: str
     entity: str | None
     tags: list[str]
 
     def __post_init__(self) -> None:
-        _require("wandb")
+        if os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
+            self.mode = "disabled"
+        if self.mode != "disabled":
+            _require("wandb")
 
-    def start(self, run: LoggedRun) -> None:
+    def start(self, job: Job) -> None:
+        self._run = None
+        if self.mode == "disabled":
+            return
         import wandb
 
-        run_id = digest({"config": run.config, "folder": run.folder.as_posix()})[:16]
-        for earlier in (run.folder / "wandb").glob(f"offline-run-*-{run_id}"):
+        run_id = digest({"config": config_of(job), "folder": job.folder.as_posix()})[:16]
+        for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
             mode=self.mode,
             project=self.project,
             entity=self.entity,
-            tags=self.tags,
+            tags=[*dict.fromkeys([*tags_of(job).values(), *self.tags])],
             id=run_id,
             resume="allow",
             reinit="create_new",
-            group=run.group,
-            name=run.name,
+            group=str(job.cell),  # shared by its seeds
+            name=f"{job.cell} seed {job.settings.seed}",
             job_type="train",
-            config=run.config,
-            dir=run.folder,
+            config=config_of(job),
+            dir=job.folder,
             settings=wandb.Settings(console="off", silent=True),
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        if step >= self._run.step:  # the server has the earlier steps of a resumed run
+        if self._run and step >= self._run.step:  # the server has the earlier steps of a resumed run
             self._run.log(values, step=step)
 
-    def finish(self, step: int, test: dict[str, float]) -> None:
+    def finish(self, step: int, test: dict[str, float | str]) -> None:
+        if self._run is None:
+            return
         if test:
             self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
@@ -120,24 +113,24 @@ def _require(package: str) -> None:
         raise UserError(f"logger={package}: {package} is not installed; pip install 'lra[{package}]'")
 
 
-def loggers_of(settings: Settings) -> dict[str, Logger]:
-    """Build the loggers of a configuration, by name. Raises UserError if one cannot be built."""
+def loggers_of(settings: Settings) -> list[Any]:
+    """Build the loggers of a configuration. Raises UserError if one cannot be built."""
     nodes = settings.logger.items()
-    return {name: configure.build(node, f"logger.{name}", settings.packages)() for name, node in nodes}
+    return [configure.build(node, f"logger.{name}", settings.packages)() for name, node in nodes]
 
 
 class Loggers:
     """All loggers of one run; a context manager that finishes them."""
 
-    def __init__(self, loggers: dict[str, Logger], run: LoggedRun) -> None:
-        self._loggers, self._run = loggers, run
-        self._started: list[Logger] = []
+    def __init__(self, loggers: list[Any] | None = None, job: Job | None = None) -> None:
+        self._loggers, self._job = loggers or [], job
+        self._started: list[Any] = []
         self._step, self._test = 0, {}
 
     def start(self, history: bytes) -> None:
         """Start them, and log the lines that `metrics.jsonl` has already."""
-        for logger in self._loggers.values():
-            logger.start(self._run)
+        for logger in self._loggers:
+            logger.start(self._job)
             self._started.append(logger)
         for line in map(json.loads, history.splitlines()):
             if "phase" not in line:  # pretraining counts steps of its own
@@ -148,10 +141,12 @@ class Loggers:
         for logger in self._started:
             logger.log(line["step"], grouped(line))
 
-    def tested(self, score: dict[str, Any]) -> None:
-        """Keep the test score of the finished run, an entry `test` of its record."""
+    def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
+        """Keep the test score of the finished run, an entry `test` of its record, and the best trivial baseline."""
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
+        if baseline is not None:
+            self._test |= {"test/best_baseline_name": baseline[0], "test/best_baseline": baseline[1]}
 
     def __enter__(self) -> "Loggers":
         return self
@@ -163,9 +158,16 @@ class Loggers:
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
     """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for what a probe measured."""
-    values = {GROUPS[name]: value for name, value in line.items() if name in GROUPS}
-    inside = {name: value for name, value in line.items() if isinstance(value, list)}
-    values |= {f"blocks/{name}/{block}": value for name, each in inside.items() for block, value in enumerate(each, 1)}
+    values = {}
+    for name, value in line.items():
+        if isinstance(value, list):
+            values |= {f"blocks/{name}/{block}": number for block, number in enumerate(value, 1)}
+        elif name.startswith("val_"):
+            values[f"val/{name.removeprefix('val_')}"] = value
+        elif name == "seconds":
+            values["speed/seconds"] = value
+        elif name not in ("step", "train_seconds"):
+            values[f"train/{name.removeprefix('train_')}"] = value
     if line.get("train_seconds"):
         values["speed/tokens_per_second"] = line["tokens"] / line["train_seconds"]
     return _finite(values)
@@ -176,6 +178,6 @@ def _finite(values: dict[str, float | None]) -> dict[str, float]:
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys with the values that TensorBoard takes; others as JSON."""
+    """Return dotted keys with the values that TensorBoard takes; others as JSON."""
     leaves = ((key, value) for key, value in configure.dotted(config) if not isinstance(value, dict))
     return {key: value if isinstance(value, bool | int | float | str) else json.dumps(value) for key, value in leaves}

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 
 def counter() -> FlopCounterMode:
-    """Counts what is done inside in products, convolutions and Fourier transforms."""
+    """Return a counter of FLOPs in products, convolutions and Fourier transforms."""
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
@@ -25,13 +25,12 @@ def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value:
 
 
 def _batched(first: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
-    """The FLOPs of [B, M, K] times [B, K, N], whatever the type of the result; the counter's own fails where one is
-    named."""
+    """FLOPs of [B, M, K] times [B, K, N]; the counter's own formula fails if the type of the result is given."""
     return 2 * first.numel() * other[-1]
 
 
 def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
-    """5 n log2(n), as of radix 2, for each transform of n numbers."""
+    """5 n log2(n) FLOPs for each transform of n numbers, as of radix 2."""
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 

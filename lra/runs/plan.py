@@ -1,10 +1,11 @@
 """The plan of a sweep: its cells, the runs of each, and their folders.
 
-`sweep.json` in the results folder lists the declared cells and their seeds, so that the report can show what is
-missing. It is written before the first run starts, after every cell's configuration has been checked.
+`sweep.json` in the results folder lists the declared cells and their seeds, so that the report can list missing runs.
+It is written before the first run starts, after every cell's configuration has been checked.
 """
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -23,15 +24,16 @@ from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
 from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.core import locks
+from lra.core import files
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import explained, make_results_folder
+from lra.data import Place
 from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.runs.build import System, assemble, run_folder
+from lra.runs.folder import completed_record, skip_completed
 from lra.runs.loggers import loggers_of
-from lra.runs.status import completed_record, skip_completed
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
@@ -85,7 +87,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All cells of a sweep, composed and checked. `varied`: what varies besides the levels of a run's path."""
+    """All cells of a sweep, composed and checked. `varied`: keys that vary without a level in a run's path."""
 
     out: Path
     varied: list[str]
@@ -94,6 +96,8 @@ class Plan:
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
+    now = time.localtime()  # one moment for all runs, where `out` has ${now:...}
+    OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
     seeds = overrides.pop("seed", None)
     varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
@@ -101,10 +105,14 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         _row(partial(_composed, loader, config), list(combination), seeds, varied)
         for combination in product(*overrides.values())
     ]
-    outs = {row.settings.out for row in rows}
-    if len(outs) > 1:
-        raise UserError(f"the cells of this sweep lie in {' and '.join(sorted(outs))}: say out=... for all of them")
-    return Plan(out=Path(outs.pop()), varied=varied, rows=rows)
+    outs = sorted({run.settings.out for row in rows for run in row.runs})
+    written = str(OmegaConf.to_container(config, resolve=False)["out"])
+    if len(outs) > 1 or "${hydra:job." in written:
+        raise UserError(
+            f"out={written}: differs between the runs of this sweep ({', '.join(outs[:2])}); a sweep has one results "
+            "folder: leave out what the sweep varies"
+        )
+    return Plan(out=Path(outs[0]), varied=varied, rows=rows)
 
 
 def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
@@ -112,7 +120,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
-    differs = settings.init is not None or _refers_to_seed(composed)
+    differs = settings.init is not None or SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
         seed = _value(override)
@@ -133,13 +141,8 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
 
 @cache  # the seeds of all cells are the same
 def _value(override: str) -> Any:
-    """The value that Hydra reads, not YAML, to which 010 is 8."""
+    """Return the value as Hydra parses it; YAML would read 010 as 8."""
     return OverridesParser.create().parse_override(override).value()
-
-
-def _refers_to_seed(composed: DictConfig) -> bool:
-    """True if a value refers to the seed."""
-    return SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False))) is not None
 
 
 def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
@@ -166,12 +169,12 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
     _add_rows(choices)
     seeds = choices.get("seed", [])
     if len(seeds) != len(set(seeds)):
-        raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed stands there twice")
+        raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed is listed twice")
     return choices
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Turn `also` into further values of the key that the rows of this sweep differ in."""
+    """Turn `also` into further values of the key by which the rows of this sweep differ."""
     [also] = choices.pop("also", ["also=[]"])
     names = yaml.safe_load(also.partition("=")[2])
     check_value(list[str] | str, names, "also")
@@ -208,15 +211,47 @@ def check_folders(plan: Plan) -> None:
     raise UserError(f"{times} runs of this sweep would share {folder}: {hint}")
 
 
+def check_data(rows: list[tuple[PlannedCell, list[PlannedRun]]]) -> None:
+    """Check the data of the cells that have runs to do.
+
+    Raises:
+        UserError: data are missing, or two cells would share a column of the report with different data.
+    """
+    lacking: dict[str, str] = {}
+    known: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
+    without = 0
+    for row, runs in rows:
+        builder, place = row.system.builder, Place.of(row.settings)
+        name = builder.facts.name
+        try:
+            data = builder.locate(place)
+        except UserError as error:
+            lacking[name] = str(error)
+            without += len(runs)
+            continue
+        column = (name, row.cell.protocol, row.system.recipe.selection)
+        earlier, cell = known.setdefault(column, (data, row.cell))
+        if data != earlier:
+            raise UserError(
+                f"{cell} and {row.cell}: different data under the name {name!r}, which would share a column of the "
+                "report; train each with a task.name or an out of its own"
+            )
+    for name, message in lacking.items():
+        say(f"{name}: {message}")
+    if lacking:
+        runs = f"{without} of {sum(len(runs) for _, runs in rows)} runs"
+        raise UserError(f"{runs} have no data ({', '.join(lacking)}); add the files above, or leave these tasks out")
+
+
 def declare(out: Path, cells: list[dict[str, Any]]) -> None:
     """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
     path = out / SWEEP
     try:
         make_results_folder(out)
-        with locks.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
+        with files.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
             earlier = record.read_declared(path) if path.exists() else []
             record.declare(path, record.merged(earlier, cells))
-    except locks.Held as held:
+    except files.Held as held:
         raise UserError(f"{path}: {held} for more than a minute; try again") from None
     except ValueError as error:
         raise UserError(f"{error}; delete it to declare the sweep anew") from None

@@ -1,4 +1,4 @@
-"""The state of a run: training, measurements, best weights, checkpoints; and its test."""
+"""The state of a run: training, measurements, best weights and checkpoints."""
 
 import io
 import time
@@ -18,69 +18,25 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
-from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
 from lra.records import checkpoint, provenance, record
 from lra.records.checkpoint import Generation
 from lra.records.course import EndOfTraining, StoppingRule, better
-from lra.records.names import COSTS, PREDICTIONS
+from lra.records.names import COSTS
 from lra.runs.budget import SweepTime
 from lra.runs.build import Job
+from lra.runs.folder import identity_differences
 from lra.runs.loggers import Loggers
-from lra.runs.status import identity_differences
 from lra.training import distributed
 from lra.training.batches import Tokens
 from lra.training.block_probe import probe
 from lra.training.divergence import Diverged
-from lra.training.evaluate import Predictions, Score, calibration, calibration_error, diagnose, evaluate, packed
+from lra.training.evaluate import Score
 from lra.training.fit import Measurement, Training, fit
 
 
-def evaluate_on_test(
-    job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
-) -> tuple[dict[str, Any], Predictions | None]:
-    """Test the last weights and those of the best validation; the latter count as `best_test` if these are one split.
-
-    The model keeps the weights that the protocol selects. Returns the scores by rule, and the predictions of the
-    selected weights for a classification.
-    """
-    recipe, precision = job.system.recipe, job.settings.precision
-
-    def tested() -> tuple[Score, Predictions | None]:
-        keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
-        with console.Parts(f"{job.title}, test") as bar:
-            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
-
-    last_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    last = best = tested()
-    model.load_state_dict(best_weights)
-    if best_step != last_step:
-        best = tested()
-    if recipe.selection == "last":
-        model.load_state_dict(last_weights)
-    test = {"last": entry(last[0], last_step), "best_val": entry(best[0], best_step)}
-    if task.validates_on_test:
-        test["best_test"] = test["best_val"]
-    return test, (last if recipe.selection == "last" else best)[1]
-
-
-def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
-    """Write the test predictions; returns their accuracy by group of examples, and their calibration."""
-    labels = task.test.labels
-    if distributed.is_main():
-        save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
-    builder = job.system.builder
-    groups, guesses = builder.groups(task.test), builder.guesses(task)
-    bins = calibration(predictions.confidence, predictions.classes == labels)
-    return {
-        "diagnostics": diagnose(groups, predictions.classes, labels, guesses),
-        "calibration": bins,
-        "calibration_error": calibration_error(bins),
-    }
-
-
 def entry(score: Score, step: int) -> dict[str, Any]:
-    """A score as records have it."""
+    """Return a score as an entry of records."""
     return {
         "accuracy": score.accuracy,
         "correct": score.correct,
@@ -92,7 +48,7 @@ def entry(score: Score, step: int) -> dict[str, Any]:
 
 
 def save_array(path: Path, values: np.ndarray) -> None:
-    """Write an .npy file, whole or not at all."""
+    """Write an .npy file atomically."""
     buffer = io.BytesIO()
     np.save(buffer, values)
     write_atomic(path, buffer.getvalue())
@@ -127,7 +83,7 @@ class Trainer:
         self.written = checkpoint.Background(job.folder)
 
     def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-        """Take over the entry of a pretraining in the record, and its lines of `metrics.jsonl`."""
+        """Add a pretraining: its entry in the record, and its lines of `metrics.jsonl`."""
         self.pretrain = pretrain
         with self._metrics() as metrics:
             for line in lines if metrics is not None else ():
@@ -174,14 +130,17 @@ class Trainer:
         due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
-    def save(self, *, beside: bool = False) -> None:
-        """Write a checkpoint on rank 0, in a thread if `beside`. Raises `Diverged` on all ranks if the last updates
-        have numbers that are not finite."""
+    def save(self, *, background: bool = False) -> None:
+        """Write a checkpoint on rank 0, in a thread if `background`.
+
+        Raises:
+            Diverged: on all ranks, if the last updates have numbers that are not finite.
+        """
         self.training.look()
         if not distributed.is_main():
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
-        course = {
+        run = {
             "identity": self.job.settings.identity,
             "environment": self.environment,
             "inexact": self.inexact,
@@ -192,11 +151,11 @@ class Trainer:
             "last": self.last,
             "best": self.best,
             "end": self.end.state(),
-            **self._before(),
+            **self._pretrain_entry(),
         }
-        state = {"training": self.training.state(), "course": course}
+        state = {"training": self.training.state(), "course": run}
         now = Generation(step=self.training.step, tensors=self.training.tensors() | best, state=state)
-        if beside:
+        if background:
             self.written.write(now)
         else:
             self.written.wait()
@@ -204,7 +163,7 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def follow(self, stop: StopFlag, loggers: Loggers) -> Diverged | None:
-        """Run `fit` to its end, or to numbers that are not finite. Raises `Paused` after saving."""
+        """Run `fit` to its end, or to a divergence, which is returned. Raises `Paused` after saving."""
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         diverged = None
         with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
@@ -226,7 +185,7 @@ class Trainer:
             try:
                 for now in measurements:
                     self._take(now)
-                    line = {**_metrics_line(now), **self._inside()}
+                    line = {**_metrics_line(now), **self._probe_blocks()}
                     if metrics is not None:
                         self.metrics = metrics.write(**line)
                     loggers.log(line)
@@ -248,7 +207,7 @@ class Trainer:
             self.save()
             raise pause
 
-    def _inside(self) -> dict[str, list[float | None]]:
+    def _probe_blocks(self) -> dict[str, list[float | None]]:
         """Probe the blocks on the first validation examples, if `probe` is set."""
         settings = self.job.settings
         if settings.probe is None:
@@ -270,11 +229,11 @@ class Trainer:
             self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
         self.end.take(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
 
-    def _before(self) -> dict[str, Any]:
-        """The entry of the pretraining, if there was one."""
+    def _pretrain_entry(self) -> dict[str, Any]:
         return {} if self.pretrain is None else {"pretrain": self.pretrain}
 
     def summary(self) -> dict[str, Any]:
+        """Return the part of the record about the training."""
         train = self.seconds["train"]
         return {
             "steps": self.training.step,
@@ -282,7 +241,7 @@ class Trainer:
             "processes": distributed.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),
-            **self._before(),
+            **self._pretrain_entry(),
             "tokens": asdict(self.tokens),
             "tokens_per_second": self.tokens.computed / train if train else None,
             "resumes": self.resumes,
@@ -291,18 +250,18 @@ class Trainer:
 
 
 class _Observer:
-    """Between the parts of a training: move the bar, write checkpoints, stop if asked to."""
+    """Callbacks of `fit`: move the bar, write checkpoints, stop if asked to."""
 
     def __init__(self, trainer: Trainer, bar: console.TrainingBar, stop: StopFlag) -> None:
         job = trainer.job
         self.trainer, self.bar, self.stop = trainer, bar, stop
-        self.beside = is_asynchronous(torch.device(trainer.device))  # a CPU would only be shared
+        self.background = is_asynchronous(torch.device(trainer.device))  # on a CPU the thread would slow training down
         self.sweep_time = SweepTime(job.settings, job.system, job.number)
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
         self.bar.step(step, loss, tokens.computed)
         if self.trainer.due(step):
-            self.trainer.save(beside=self.beside)
+            self.trainer.save(background=self.background)
         self.trainer.written.check()
         self.trainer.pause_if(self.stop.pending() or self.sweep_time.on_step())
 

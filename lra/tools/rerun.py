@@ -19,8 +19,7 @@ from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_kept, read_runs
 from lra.runs.build import Job, assemble
-from lra.runs.folder import run
-from lra.runs.status import completed_record
+from lra.runs.folder import completed_record, run
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")

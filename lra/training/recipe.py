@@ -64,11 +64,6 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, values in (self.groups or {}).items():
             configure.check(GroupOverrides, values, f"train.groups.{name}.")
-        if self.warmup > self.steps and not self.stop_in_warmup:
-            raise UserError(
-                f"train.warmup={self.warmup} is longer than train.steps={self.steps}; "
-                "if that is meant, say train.stop_in_warmup=true"
-            )
         if self.cooldown is not None and self.schedule not in OPEN_SCHEDULES:
             raise UserError(
                 f"train.cooldown={self.cooldown}: train.schedule={self.schedule} falls by itself; expected "

@@ -1,4 +1,4 @@
-"""Pathfinder's pictures beside those of the public generator, in the state in which its authors wrote the data.
+"""Pathfinder's pictures against those of the public generator, in the version that wrote its authors' data.
 
     git clone https://github.com/drewlinsley/pathfinder
     LRA_PATHFINDER=pathfinder .venv/bin/nox -s oracles -- -k public_generator -s
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 from goodness import Pictures, compared
-from pathfinder_loops import builder
 from PIL import Image
+from support import builder_of
 
 from lra.tasks.pathfinder import snakes
 from lra.tasks.pathfinder.snakes import Design
@@ -133,7 +133,7 @@ def test_the_distribution_is_that_of_the_public_generator(
     option: str, n: int, generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pictures cost 0.2 seconds each, of 64 pixels 12, of 128 pixels 3 to 6."""
-    design = builder(option).design
+    design = builder_of(option).design
     theirs = Watched(generator, design, monkeypatch)
     np.random.seed(SEED)
     random.seed(SEED)

@@ -1,0 +1,296 @@
+"""Commands in children of this process, which has everything imported: a tiny run then takes a fraction of a second."""
+
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from tempfile import TemporaryFile
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from support import composed, job_of, strip_times
+
+import lra
+import lra.report.figures
+from lra.cli import train
+from lra.config.cell import Cell, cell_of
+from lra.config.settings import Settings, settings_of
+from lra.core.errors import UserError
+from lra.core.signals import Paused
+from lra.records import checkpoint, record
+from lra.records.names import WEIGHTS
+from lra.runs import trainer
+from lra.runs.folder import run
+
+TINY = (
+    "task=listops",
+    *(f"task.{key}" for key in ("train_size=53", "val_size=23", "test_size=29", "min_length=5", "max_length=30")),
+    "task.max_depth=4",
+    *(f"model.{key}" for key in ("dim=12", "heads=3", "depth=1", "mlp_dim=17")),
+    *(f"train.{key}" for key in ("steps=16", "batch_size=7", "micro_batch=3", "eval_batch=9", "eval_every=5")),
+    "train.warmup=4",
+    "threads=1",
+    "train.selection=last",
+    "checkpoint.steps=3",
+    "checkpoint.keep=true",
+)
+PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+POINTS = {
+    "step": (trainer._Observer, "on_step"),  # after a step, before its checkpoint
+    "evaluation": (trainer._Observer, "on_part"),
+    "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
+    "file renamed": (os, "replace"),  # before that
+    "checkpoint listed": (checkpoint, "_remove_others"),
+}
+ACTIONS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "hup": signal.SIGHUP}
+
+
+@cache
+def warm() -> None:
+    """Import in this process what commands import later, and what a first step imports, once for all children."""
+    libraries = ("pyarrow.parquet", "safetensors.torch", "sklearn.feature_extraction.text", "torch.utils.flop_counter")
+    for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *libraries):
+        if "__main__" not in name and "kernel" not in name and "templates" not in name:
+            with suppress(ModuleNotFoundError):  # of Triton, where it is not installed
+                import_module(name)
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.sum().backward()
+    torch.optim.AdamW([weight], fused=True).step()
+    torch.nn.utils.get_total_norm([weight.grad])
+
+
+def inject(fault: str) -> None:
+    """In a child: act at the n-th passing of a point; POINT:N:ACTION, one of ACTIONS, or full: no space on the disk."""
+    if fault:
+        point, number, action = fault.split(":")
+        when(*POINTS[point], int(number), no_space if action == "full" else sending(ACTIONS[action]))()
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def when(place: Any, name: str, number: int, act: Callable) -> Callable[[], None]:
+    """Return a function that makes the `number`-th call of `name` in a module or class call `act` first."""
+
+    def change() -> None:
+        original, calls = getattr(place, name), []
+
+        def changed(*arguments: Any, **named: Any) -> Any:
+            calls.append(1)
+            if len(calls) == number:
+                act(*arguments)
+            return original(*arguments, **named)
+
+        setattr(place, name, changed)
+
+    return change
+
+
+def sending(*numbers: int) -> Callable:
+    """Return a function that sends these signals to its process, one after the other."""
+
+    def act(*_: Any) -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            sleep(0.01)  # until it is handled
+
+    return act
+
+
+# ---------------------------------------------------------------- runs
+
+
+@cache
+def _prepared(*overrides: str) -> tuple[Settings, Cell]:
+    cfg = composed(*TINY, *overrides)
+    return settings_of(cfg), cell_of(cfg, cfg.hydra, [])
+
+
+def trained(*overrides: str, fault: str = "") -> int:
+    """Do a tiny run in a child; returns its exit code, or minus the signal that ended it."""
+    warm()
+    job = _prepared(*overrides)
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            inject(fault)
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1), os.dup2(silence, 2)
+            code = {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
+        except Paused as pause:
+            code = pause.code
+        except UserError:
+            code = 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_folder(out: str | Path = "runs") -> Path:
+    return next(Path(out).rglob("seed1"))
+
+
+def result(out: str | Path = "runs") -> dict[str, Any]:
+    """Return everything that the only run below a folder left, without times and resumes."""
+    folder = run_folder(out)
+    kept = strip_times(record.read(folder / record.NAME))
+    del kept["resumes"]
+    lines = [strip_times(json.loads(line)) for line in (folder / record.METRICS).read_text().splitlines()]
+    weights = (folder / WEIGHTS).read_bytes()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return {"record": kept, "metrics": lines, "weights": weights, "files": names}
+
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended: its exit code, or minus the signal that ended it, and its output."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines on standard error."""
+        return self.err.strip().splitlines()
+
+
+class Child:
+    """A command at work in a child; `inside` is called there first."""
+
+    def __init__(
+        self, *arguments: str, main: Callable = train.main, inside: Callable[[], object] = lambda: None
+    ) -> None:
+        warm()
+        self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        self.process = os.fork()
+        if self.process == 0:
+            code = 99
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background commands
+                for number, file in enumerate(self._files, start=1):
+                    os.dup2(file.fileno(), number)
+                sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+                sys.argv = ["lra", *arguments]
+                code = _code(main, inside)
+            finally:  # a child never returns to the tests
+                os._exit(code)
+
+    def ends(self, seconds: float = PATIENCE_SECONDS) -> Ended:
+        """Wait for it; one that has not ended after so many seconds is killed."""
+        waiting = os.pidfd_open(self.process)
+        in_time = bool(select.select([waiting], [], [], seconds)[0])
+        os.close(waiting)
+        if not in_time:
+            os.kill(self.process, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        output = []
+        for file in self._files:
+            with file:
+                file.seek(0)
+                output.append(file.read().decode())
+        return Ended(code if in_time else NEVER, *output)
+
+
+def command(*arguments: str, **how: Any) -> Ended:
+    """Run a command to its end."""
+    return Child(*arguments, **how).ends()
+
+
+def _code(main: Callable, inside: Callable) -> int:
+    code = 99
+    try:
+        GlobalHydra.instance().clear()
+        inside()
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+    with suppress(OSError):
+        sys.stdout.flush()
+    return code
+
+
+def without_figures() -> None:
+    """For `inside`: reports without their figures, which take seconds."""
+    lra.report.figures.drawn = lambda _: {"Test result of each seed": "<svg/>"}
+
+
+# ---------------------------------------------------------------- disks
+
+
+def with_mounts(scenario: Callable[[], Any]) -> Any:
+    """Return the result of `scenario`, a JSON value, in a child that may mount without anyone else seeing it.
+
+    Skips the test where the system does not allow that.
+    """
+    with TemporaryFile() as answer:
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                code = 0 if _unshare() else 2
+                if code == 0:
+                    answer.write(json.dumps(scenario()).encode())
+                    answer.flush()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code == 2:
+            pytest.skip("this system allows no mounts of one's own")
+        assert code == 0
+        answer.seek(0)
+        return json.loads(answer.read())
+
+
+def _unshare() -> bool:
+    """Enter a user and a mount namespace of one's own, as root of it."""
+    user, group = os.getuid(), os.getgid()
+    if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
+        return False
+    process = Path("/proc/self")
+    try:
+        (process / "setgroups").write_text("deny")
+        (process / "uid_map").write_text(f"0 {user} 1")
+        (process / "gid_map").write_text(f"0 {group} 1")
+    except OSError:
+        return False
+    return subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode == 0
+
+
+def small_disk(folder: Path, options: str) -> None:
+    """Mount a file system in memory, in `with_mounts`; again, change its options."""
+    folder.mkdir(exist_ok=True)
+    again = "remount," if folder.is_mount() else ""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", again + options, "tmpfs", str(folder)], check=True)
+
+
+def read_only(folder: Path) -> None:
+    """Make a folder read-only, in `with_mounts`; root may write where the mode forbids it."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
