@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Shape, merge_heads, split_heads
+from lra.attention import Attention, Card, Shape, merge_heads, split_heads, without_padding
 from lra.core.errors import UserError
 from lra.ops.gram import Moments, Product, ProductByHead
 from lra.ops.packing import Packed
@@ -92,7 +92,7 @@ class Simple(Attention):
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         few = q.shape[2] == 1
-        partial = at_least_float32(k.mT @ v)  # [C, H, Dh, Dh]
+        partial = at_least_float32(without_padding(k, packed.chunk_mask).mT @ v)  # [C, H, Dh, Dh]
         with full_precision(q.device):
             state = packed.sum_chunks(partial) * self._factor(packed.mask.shape[1], packed.mask, partial.dtype)
             if self.drop_state:

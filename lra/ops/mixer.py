@@ -236,11 +236,10 @@ class Attention(Mixer, abstract=True):
         if packed is None or not self.packs or self.causal:
             return super().mix(x, key_mask, reads, packed)
         x = x.to(autocast_dtype(x))
-        q = self.query(x) if reads is None else self.query(take(x, packed.first)).unsqueeze(1)
-        q, k, v = (
-            split_heads(packed.chunk(part) if part.dim() == 2 else part, self.shape.heads)
-            for part in (q, self.key(x), self.value(x))
-        )
+        chunks = packed.chunk(x)
+        read = chunks if reads is None else take(x, packed.first).unsqueeze(1)
+        inputs = ((self.query, read), (self.key, chunks), (self.value, chunks))
+        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
         mixed = merge_heads(self.attend_packed(q, k, v, packed))
         return self.out(packed.unchunk(mixed) if reads is None else mixed)
 
@@ -249,7 +248,7 @@ class Attention(Mixer, abstract=True):
 
         Args:
             q: [C, H, CHUNK, Dh] by chunks, or [B, H, 1, Dh] of the first position of each document.
-            k: [C, H, CHUNK, Dh]; v likewise. Projections of slots without a position are zero.
+            k: [C, H, CHUNK, Dh]; v likewise. Slots where `packed.chunk_mask` is False have finite values.
             packed: the layout.
 
         Returns:
