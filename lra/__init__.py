@@ -10,17 +10,18 @@ from lra.core.paths import __version__ as __version__
 if TYPE_CHECKING:
     from lra.api.checking import check
     from lra.api.configuration import compose
-    from lra.api.layer import attention
+    from lra.api.layer import attention, attentions
     from lra.api.model import model
     from lra.api.results import compare, load, report
     from lra.api.training import train
     from lra.core.errors import UserError
 
-__all__ = ["UserError", "attention", "check", "compare", "compose", "load", "model", "report", "train"]
+__all__ = ["UserError", "attention", "attentions", "check", "compare", "compose", "load", "model", "report", "train"]
 
 _PLACES = {
     "UserError": "lra.core.errors",
     "attention": "lra.api.layer",
+    "attentions": "lra.api.layer",
     "check": "lra.api.checking",
     "compare": "lra.api.results",
     "compose": "lra.api.configuration",

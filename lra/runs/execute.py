@@ -14,7 +14,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
-from lra.data.duplicates import seen
+from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
 from lra.records import checkpoint, record
@@ -58,7 +58,11 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     start = load_initial_weights(job, model, task)
     checked = before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model = model.to(device)
-    trainer = Trainer(job, task, Training(model, system.recipe), device)
+    with stop:  # blocks may be compiled, for minutes
+        training = Training(model, system.recipe)
+    if pause := distributed.first_from_any_rank(stop.signalled()):
+        raise pause
+    trainer = Trainer(job, task, training, device)
     try:
         diverged = _trained(trainer, stop, loggers)
         tested = {"test": {}} if diverged else _tested(trainer, began)

@@ -20,9 +20,8 @@ from lra.core.files import sha256
 from lra.data import hub
 from lra.data.baselines import bag_of_words, majority
 from lra.data.cache import NUL, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, first
-from lra.data.sampling import limited
+from lra.data.from_source import Content, FromSource, Source, Stamp, first
+from lra.data.groups import limited
 from lra.data.tokenise import (
     TOKENIZER,
     BpeVocabulary,

@@ -16,9 +16,7 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError, did_you_mean
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, located, of_splits
-from lra.data.generated import Generated
+from lra.data.from_source import Content, FromSource, Generated, Source, Stamp, located, of_splits
 from lra.data.groups import Group, by_value
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled

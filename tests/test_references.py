@@ -1,62 +1,51 @@
-"""What a card says of an attention is what runs: formulas and scales, evaluated beside the code."""
+"""Mixers against references written from the formulas of their cards, in float64.
+
+Padding and causality need no reference of their own: by the laws in test_attention.py padding changes nothing, and a
+causal output is that of the document that ends there.
+"""
 
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from itertools import product
 
+import pytest
 import torch
-import yaml
-from omegaconf import DictConfig, OmegaConf
-from support import composed, every_setting, noise, protocols_of
+from support import every_setting, mixer_of, noise, protocols_of, shape
 from torch import Tensor
 from torch.nn.functional import elu, gelu, normalize, relu, rms_norm, silu
 
-from lra.attention import Mixer, Shape, merge_heads, split_heads
+from lra.attention import Mixer, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
 from lra.attention.retention import rotate
-from lra.config import configure
 
 MAX_LEN = 13
-SHAPE = Shape(
-    dim=15,
-    qkv_dim=15,
-    heads=3,
-    max_positions=MAX_LEN,
-    bias=True,
-    out_proj=False,
-    dropout=0.0,
-    dropout_over="values",
-    causal=False,
-    layer=0,
-    layers=2,
-)
-
-
-@cache
-def configured(name: str) -> DictConfig:
-    return composed(f"attention={name}", "task=text")
-
-
-@cache
-def protocol_values(protocol: str) -> DictConfig:
-    return composed(f"protocol={protocol}").protocol
-
-
-def mixer_under(protocol: str, name: str, extra: list[str]) -> Mixer:
-    cfg = OmegaConf.merge(configured(name), {"protocol": protocol_values(protocol)})
-    for override in extra:
-        key, value = override.split("=")
-        OmegaConf.update(cfg, key, yaml.safe_load(value))
-    return configure.build(configure.plain(cfg)["attention"], "attention", [], supplied=1)(SHAPE).double().eval()
+SHAPE = shape()
 
 
 @every_setting
-def test_the_card_is_what_runs(name: str, extra: list[str]) -> None:
+def test_the_formula_of_the_card_is_what_runs(name: str, extra: list[str]) -> None:
     for protocol in protocols_of(name):
-        agrees(mixer_under(protocol, name, extra), name)
+        agrees(mixer_of(name, *extra, "task=text", f"protocol={protocol}"), name)
+
+
+CAUSAL = {
+    **dict.fromkeys(("simple", "softmax", "linear", "performer", "cosformer", "based", "rotary", "differential"), ()),
+    **dict.fromkeys(("retention", "synthesizer", "gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf"), ()),
+    **dict.fromkeys(("generative_rks", "generative_prf"), ()),
+    "local": ("attention.kind=sliding", "attention.window=3"),
+    "longformer": ("attention.window=4",),
+    "sparse": ("attention.pattern=strided", "attention.stride=3"),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_output_is_the_last_of_the_document_up_to_it(name: str) -> None:
+    causal, two_sided = (mixer_of(name, *CAUSAL[name], causal=each) for each in (True, False))
+    two_sided.load_state_dict(causal.state_dict())
+    x = noise(2, MAX_LEN, 15)
+    for end in (1, 7):
+        torch.testing.assert_close(causal(x)[:, end - 1], two_sided(x[:, :end])[:, -1])
 
 
 def agrees(mixer: Mixer, name: str) -> None:
@@ -75,33 +64,6 @@ def agrees(mixer: Mixer, name: str) -> None:
     length = 11 if length is None else getattr(mixer, length)
     x = noise(2, MAX_LEN // length * length if name == "sinkhorn" else length, 15)
     torch.testing.assert_close(mixer(x), reference(mixer, x), rtol=1e-8, atol=1e-10)
-
-
-def under(protocol: str, name: str, *extra: str) -> str:
-    return "; ".join(mixer_under(protocol, name, list(extra)).card.deviations)
-
-
-def test_deviations_follow_the_settings() -> None:
-    assert "Dh = 5 is no power of two, so V is of 8 and is divided by √8" in under("paper", "fastfood_rks")
-    shape = replace(SHAPE, dim=12, qkv_dim=12)
-    square = configure.build(configure.plain(configured("fastfood_rks"))["attention"], "attention", [], supplied=1)
-    assert not any("power of two" in text for text in square(shape).card.deviations)
-    assert "0.125 is added to the denominator" in under("paper", "gmm_prf", "attention.eps=0.125")
-    assert "every forward pass draws" in under("paper", "generative_rks")
-    assert "no running averages" in under("paper", "generative_rks")
-    assert "nothing is added to the features" in under("paper", "performer")
-    assert "features" not in under("paper", "performer", "attention.kernel=relu")
-    assert "backward pass" in under("paper", "retention")
-    causal = configure.build(configure.plain(configured("retention"))["attention"], "attention", [], supplied=1)
-    assert not any("backward pass" in text for text in causal(replace(SHAPE, causal=True)).card.deviations)
-
-
-def test_released_performer_has_a_card_of_its_own() -> None:
-    """On text Google's code runs ReLU features, in time linear in the width of a head, not in a number of features."""
-    card, published = (mixer_under("paper", name, []).card for name in ("performer_lra_released", "performer"))
-    assert (card.time, card.scale) == ("L D Dh", None)
-    assert card.formula.endswith("φ = relu(x) + 0.001")
-    assert "exp(W x'" in published.formula
 
 
 def heads(mixer: Mixer, x: Tensor, *names: str) -> list[Tensor]:
@@ -165,15 +127,72 @@ def nystromformer(mixer: Mixer, x: Tensor) -> Tensor:
     return merge_heads(y + mixer.conv(v) if "conv(V)" in mixer.card.formula else y)
 
 
-def luna(mixer: Mixer, x: Tensor) -> Tensor:
-    rows = int(re.search(r"(\d+) rows", mixer.card.formula)[1])
-    memory = mixer.norm(mixer.memory.expand(len(x), -1, -1))
-    assert memory.shape[1] == rows
-    two = mixer.share == "none"
-    q, k, v = heads(mixer, memory, "pack_query")[0], *heads(mixer, x, "pack_key", "pack_value" if two else "pack_key")
-    packed = merge_heads(attend(q, k, v, mixer.card.scale))
-    q, k, v = heads(mixer, x, "query")[0], *heads(mixer, packed, "key", "value" if two else "key")
+def luna(mixer: Mixer, x: Tensor, memory: Tensor | None = None) -> Tensor:
+    memory = mixer.norm(mixer.memory.expand(len(x), -1, -1) if memory is None else memory)
+    assert f"{memory.shape[1]} rows" in mixer.card.formula
+    return merge_heads(attend(*luna_heads(mixer, x, packed(mixer, x, memory)), mixer.card.scale))
+
+
+def packed(mixer: Mixer, x: Tensor, memory: Tensor) -> Tensor:
+    """P' of the normed memory."""
+    value = "pack_value" if mixer.share == "none" else "pack_key"
+    q, k, v = *heads(mixer, memory, "pack_query"), *heads(mixer, x, "pack_key", value)
     return merge_heads(attend(q, k, v, mixer.card.scale))
+
+
+def luna_heads(mixer: Mixer, x: Tensor, memory: Tensor) -> list[Tensor]:
+    return [*heads(mixer, x, "query"), *heads(mixer, memory, "key", "value" if mixer.share == "none" else "key")]
+
+
+def test_the_second_layer_of_luna_reads_the_sum_of_memories() -> None:
+    """P + P', once: a memory that was kept would keep the graph of its pass alive."""
+    first, second = (mixer_of("luna", "attention.memory=2", layer=layer) for layer in (0, 1))
+    second.follow(first)
+    x, z = noise(2, 7, 15), noise(2, 7, 15, seed=1)
+    first(x)
+    memory = first.norm(first.memory.expand(2, -1, -1))
+    torch.testing.assert_close(second(z), luna(second, z, memory + packed(first, x, memory)))
+    with pytest.raises(RuntimeError, match="the layer before has passed on no memory"):
+        second(z)
+
+
+def test_landmarks_by_hand() -> None:
+    """Of 7 real tokens, three segments hold the ranks 0-2, 3-4, 5-6; of 2, each is its own; padding in between."""
+    mask = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 0, 0, 0, 1, 0], [0] * 9], dtype=torch.bool)
+    means = mixer_of("nystromformer", "attention.landmarks=3")._segment_means(noise(3, 3, 9, 5), mask)
+    third, half = 1 / 3, 1 / 2
+    expected = torch.tensor(
+        [
+            [
+                [third, third, 0, third, 0, 0, 0, 0, 0],
+                [0, 0, 0, 0, half, half, 0, 0, 0],
+                [0, 0, 0, 0, 0, 0, 0, half, half],
+            ],
+            [[0, 1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1, 0], [0] * 9],
+            [[0] * 9] * 3,
+        ],
+        dtype=torch.float64,
+    )
+    torch.testing.assert_close(means, expected)
+
+
+def test_pseudo_inverse() -> None:
+    matrices = (3 * noise(5, 3, 4, 4)).softmax(dim=-1)
+    torch.testing.assert_close(pseudo_inverse(matrices, 40), torch.linalg.pinv(matrices), rtol=1e-7, atol=1e-7)
+    blank = torch.zeros(4, 4, dtype=torch.float64)
+    blank[:2, :2] = matrices[0, 0, :2, :2].softmax(dim=-1)
+    torch.testing.assert_close(pseudo_inverse(blank, 40)[:2, :2], torch.linalg.inv(blank[:2, :2]))
+    assert not pseudo_inverse(blank, 40)[2:].any()
+
+
+def test_a_pseudo_inverse_starts_from_its_own_norms() -> None:
+    """A text whose landmarks crowd on one key has columns that sum to more; it leaves the others of the batch alone."""
+    flat, crowded = torch.eye(5, dtype=torch.float64), torch.zeros(5, 5, dtype=torch.float64)
+    crowded[:, 0] = 1
+    together = pseudo_inverse(torch.stack([flat, crowded]), 1)
+    torch.testing.assert_close(together[0], pseudo_inverse(flat, 1), rtol=0, atol=0)
+    torch.testing.assert_close(together[0], flat, rtol=0, atol=0)
+    torch.testing.assert_close(pseudo_inverse(torch.stack([flat, crowded]), 6)[1], torch.linalg.pinv(crowded))
 
 
 def sinkhorn(mixer: Mixer, x: Tensor) -> Tensor:
