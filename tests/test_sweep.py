@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked import Child, without_figures
+from forked import PLUGINS, SMOKE, Child, installed, launcher, left, without_figures
 from support import Commands, strip_times
-from sweeps import PLUGINS, SMOKE, installed, launcher, left
 
 import lra
 from lra.cli import sweep, train
