@@ -85,7 +85,8 @@ class AttentionLayer(nn.Module):
 
 def attentions() -> list[str]:
     """Return the names that `attention` takes: those of this package, and your own below `lra_options`."""
-    return sorted([*choices("attention"), *choices("attention", USER_OPTIONS)])
+    own = (USER_OPTIONS / "attention").glob("*.yaml")
+    return sorted([*choices("attention"), *(path.stem for path in own)])
 
 
 @preserved_sys_path()
