@@ -1,4 +1,4 @@
-"""What a command line says, without the command line."""
+"""Configurations from the overrides of a command line."""
 
 import sys
 import threading
