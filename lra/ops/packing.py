@@ -27,6 +27,7 @@ class Packed:
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK], likewise
     owner: Tensor  # [C] document of a chunk
+    one_hot: Tensor  # [C, B] fp32, 1 at the document of a chunk
 
     @classmethod
     def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
@@ -37,6 +38,7 @@ class Packed:
         slots = (chunks.cumsum() - chunks)[document] * CHUNK + position
         chunk_mask = np.zeros(chunks.sum() * CHUNK, dtype=bool)
         chunk_mask[slots] = True
+        owner = np.repeat(np.arange(len(lengths)), chunks)
         arrays = {
             "document": document.astype(np.int32),
             "position": position.astype(np.int32),
@@ -45,7 +47,8 @@ class Packed:
             "slots": slots,
             "mask": np.arange(longest) < lengths[:, None],
             "chunk_mask": chunk_mask.reshape(-1, CHUNK),
-            "owner": np.repeat(np.arange(len(lengths)), chunks),
+            "owner": owner,
+            "one_hot": np.eye(len(lengths), dtype=np.float32)[owner],
         }
         tensors = {name: to_device(torch.from_numpy(array), device) for name, array in arrays.items()}
         return cls(lengths=tuple(lengths.tolist()), **tensors)
@@ -68,11 +71,11 @@ class Packed:
 
     def sum_chunks(self, x: Tensor) -> Tensor:
         """[C, ...] -> [B, ...], summed over the chunks of a document in fp32 or higher, always in the same order."""
-        return (self._one_hot(x).T @ x.flatten(1)).unflatten(1, x.shape[1:])
+        return (self.one_hot.to(x.dtype).T @ x.flatten(1)).unflatten(1, x.shape[1:])
 
     def of_chunks(self, x: Tensor) -> Tensor:
         """[B, ...] -> [C, ...], the value of each chunk's document; its gradient is summed by `sum_chunks`."""
-        return (self._one_hot(x) @ x.flatten(1)).unflatten(1, x.shape[1:])
+        return (self.one_hot.to(x.dtype) @ x.flatten(1)).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
         """[C, H, CHUNK, M] -> [B, H, 1, M], maxima over the positions of a document, without gradient."""
@@ -80,10 +83,6 @@ class Packed:
         index = self.owner.view(-1, 1, 1, 1).expand_as(of_chunk)
         largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)
         return largest.scatter_reduce(0, index, of_chunk, "amax")
-
-    def _one_hot(self, x: Tensor) -> Tensor:
-        """One-hot matrix [C, B] of the chunks' documents in the type of x."""
-        return (self.owner.unsqueeze(1) == torch.arange(len(self.mask), device=x.device)).to(x.dtype)
 
 
 def put(x: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
