@@ -17,7 +17,7 @@ from sweeps import PLUGINS, SIX, SMOKE, launcher, left
 
 from lra.cli import train
 from lra.records.names import CONFIG
-from lra.records.outcome import state
+from lra.records.runs import state
 
 pytestmark = pytest.mark.launcher
 

@@ -266,7 +266,6 @@ def test_a_mistake_is_one_line(override: str, message: str) -> None:
         ({"WANDB_MODE": "online"}, "", "online"),
         ({"WANDB_MODE": "online"}, "logger.wandb.mode=offline", "offline"),
         ({"WANDB_MODE": "dryrun"}, "", "dryrun"),
-        ({"WANDB_MODE": ""}, "", "offline"),
         ({"WANDB_MODE": "disabled"}, "", "disabled"),
         ({"WANDB_DISABLED": "true"}, "", "disabled"),
         ({"WANDB_DISABLED": "false", "WANDB_MODE": "offline"}, "", "offline"),
