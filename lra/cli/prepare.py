@@ -14,7 +14,6 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
 from lra.core.files import write_atomic
-from lra.core.paths import expanded
 from lra.data import Place, TaskBuilder
 from lra.data.cache import verify
 from lra.data.card import card, summary, update
@@ -50,14 +49,14 @@ def job(cfg: DictConfig) -> None:
         verify(task.folder)
         say("verified: every file of the cache and of the raw data at hand was read anew and has its SHA-256")
     if settings.export is not None:
-        for path in builder.export(task, expanded(settings.export, "export")):
+        for path in builder.export(task, Path(settings.export).expanduser()):
             say(f"wrote {path}")
     if settings.show is not None:
         path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))
         say(f"wrote {path}")
     if settings.card is not None:
-        path = expanded(settings.card, "card")
+        path = Path(settings.card).expanduser()
         update(path, task)
         say(f"wrote {path}")
     if settings.json:

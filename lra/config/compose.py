@@ -3,7 +3,6 @@
 Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -60,16 +59,10 @@ def _resolver(group: str) -> Callable[..., Any]:
     return value
 
 
-def _environment(name: str, default: str | None) -> str | None:
-    """Value of an environment variable; the default if it is not set or empty."""
-    return os.environ.get(name) or default
-
-
 def set_up() -> None:
     """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra."""
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _resolver(group), replace=True)
-    OmegaConf.register_new_resolver("environment", _environment, replace=True)
     Plugins.instance().register(UserOptions)
     for group in SYSTEMS:
         for option, row in systems(group).items():

@@ -3,8 +3,6 @@
 from importlib import metadata
 from pathlib import Path
 
-from lra.core.errors import UserError
-
 try:
     __version__ = metadata.version("lra")
 except metadata.PackageNotFoundError:  # code that was never installed, on PYTHONPATH
@@ -28,15 +26,3 @@ def table1_file() -> Path:
 def systems_file() -> Path:
     """Return the file of further systems, which are in no table of the paper."""
     return conf_dir() / "systems.yaml"
-
-
-def expanded(path: str, key: str) -> Path:
-    """Return a path with `~` replaced by the home folder.
-
-    Raises:
-        UserError: there is no home folder, as in containers; the message names the option `key`.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UserError(f"{key}={path}: no home folder is known for this user; write the path without ~") from None

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.core.paths import expanded
 from lra.data.groups import Group, by_size, by_value
 
 PADDING = 0
@@ -207,16 +206,16 @@ class Place:
         """Construct from the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
 
         Raises:
-            UserError: `data_dir` is not a folder, or there is no home folder for `~`.
+            UserError: `data_dir` is not a folder.
         """
-        data_dir = None if settings.data_dir is None else expanded(settings.data_dir, "data_dir")
+        data_dir = None if settings.data_dir is None else Path(settings.data_dir).expanduser()
         if data_dir is not None and not (settings.data_dir and data_dir.is_dir()):
             raise UserError(
                 f"data_dir={settings.data_dir}: no such folder; set data_dir=... or LRA_DATA=... to the folder of raw "
                 "data, or data_dir=null to use cached data and what can be fetched"
             )
         return cls(
-            cache=expanded(settings.cache, "cache (or LRA_CACHE)"),
+            cache=Path(settings.cache).expanduser(),
             data_dir=data_dir,
             workers=settings.workers or default_workers(),
             progress=progress,

@@ -150,7 +150,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     _check_weights(made, final, options, system.builder.facts.vocab_size)
     phase_settings = replace(
         settings,
-        out=str(Place.of(settings).cache / PRETRAINED),
+        out=str(Path(settings.cache).expanduser() / PRETRAINED),
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=train,
