@@ -173,7 +173,7 @@ def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pyte
     task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
     [line] = [line for line in capfd.readouterr().err.splitlines() if "doubtful" in line]
     assert "3 examples are of a document and itself" in line
-    assert "2 different examples stand in more than one split" in line
+    assert "2 different examples are in more than one split" in line
     assert "3 texts with a NUL byte" in line
     assert task.source["texts with a NUL byte"] == 3
     assert text_of(task.train.document(0, 0)) == b"one\0 text"
