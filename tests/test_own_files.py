@@ -190,18 +190,14 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     assert [example.where for example in read[:2]] == [f"{tmp_path}/lines.csv:2", f"{tmp_path}/lines.csv:5"]
 
 
-def test_pairs_by_text_and_by_id_are_one_task(tmp_path: Path) -> None:
-    library = [{"id": name, "text": name * 2} for name in ("a", "b", "c")]
+def test_pairs_with_and_without_a_header_are_one_task(tmp_path: Path) -> None:
     rows = [("a", "b", 1), ("b", "c", 0), ("c", "a", 1), ("a", "c", 0)] * 7
-    ids = [{"text": left, "text2": right, "label": label} for left, right, label in rows]
-    plain = [{"one": 2 * left, "two": 2 * right, "label": label} for left, right, label in rows]
+    plain = [{"one": left, "two": right, "label": label} for left, right, label in rows]
     headless = tmp_path / "headless.tsv"
     headless.write_text("\n".join(f"{label}\t{left}\t{right}" for left, right, label in rows))
-    by_id = {"columns": ["label", "text", "text2"], "documents": str(written(tmp_path / "library.jsonl", library))}
     tasks = [
         task_of(tmp_path, written(tmp_path / "plain.csv", plain), text="one", text2="two"),
-        task_of(tmp_path, written(tmp_path / "ids.jsonl", ids), documents=by_id["documents"]),
-        task_of(tmp_path, headless, **by_id),
+        task_of(tmp_path, headless, columns=["label", "text", "text2"]),
     ]
     assert len({task.digest for task in tasks}) == 1
     assert tasks[0].documents == 2
@@ -360,7 +356,7 @@ def test_a_folder_gives_its_name_however_it_is_written(
     assert builder(data).facts.name == "fruit (1000 bytes)"
 
 
-def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train = str(written(Path("fruit/train.jsonl"), ROWS))
     other = written(Path("other.jsonl"), [{"text": "a", "label": "salty"}])
@@ -369,10 +365,6 @@ def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypa
         task_of(tmp_path, {"train": train, "test": str(other)})
     with pytest.raises(UserError, match=r"^ids.jsonl:1: token ids, but rows of train have a text"):
         task_of(tmp_path, {"train": train, "test": str(ids)})
-    with pytest.raises(UserError, match=r"fruit/train.jsonl:1: .* is no id of library.jsonl"):
-        task_of(tmp_path, train, documents=str(written(Path("library.jsonl"), [{"id": "a", "text": "b"}])))
-    with pytest.raises(UserError, match=r"^nameless.jsonl:1: no column 'id'"):
-        task_of(tmp_path, train, documents=str(written(Path("nameless.jsonl"), [{"text": "b"}])))
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder; a data set of the .*=hf:NAME$"):
         task_of(tmp_path, "absent")
     written(Path("fruit/train.csv"), ROWS)

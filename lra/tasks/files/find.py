@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from lra.core.errors import UserError
+from lra.core.paths import expanded
 from lra.data import hub
 from lra.data.cache import SPLITS
 from lra.data.from_source import located
@@ -26,7 +27,7 @@ def stem_of(data: Data) -> str:
     """Return the name of the folder, of the file without its suffixes, or of the data set."""
     if isinstance(data, str) and data.startswith(HUB):
         return Path(data.removeprefix(HUB).partition(":")[0]).name
-    path = Path(data if isinstance(data, str) else data.get("train", "files")).expanduser().absolute()
+    path = expanded(data if isinstance(data, str) else data.get("train", "files"), "task.data").absolute()
     if path.name == "..":
         path = path.resolve()
     while path.suffix in (*KINDS, *PACKED):
