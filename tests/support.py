@@ -45,7 +45,7 @@ def mask_of(lengths: list[int], positions: int) -> Tensor:
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
     """The configuration that a command line of these overrides gives, hydra's own part included."""
-    return compose(config, *overrides, with_hydra=True)
+    return compose(config, *overrides)
 
 
 def job_of(settings: Settings, cell: Cell) -> Job:

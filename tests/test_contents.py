@@ -8,7 +8,7 @@ import pytest
 from support import Commands, options
 
 import lra.__main__ as start
-from lra.cli.contents import first_sentence
+from lra.__main__ import first_sentence
 
 
 def test_everything_has_one_line_that_fits(cli: Commands) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from lra.core.errors import UserError
+from lra.core.paths import expanded
 from lra.data.groups import Group, by_size, by_value
 
 PADDING = 0
@@ -208,14 +209,14 @@ class Place:
         Raises:
             UserError: `data_dir` is not a folder.
         """
-        data_dir = None if settings.data_dir is None else Path(settings.data_dir).expanduser()
+        data_dir = None if settings.data_dir is None else expanded(settings.data_dir, "data_dir")
         if data_dir is not None and not (settings.data_dir and data_dir.is_dir()):
             raise UserError(
                 f"data_dir={settings.data_dir}: no such folder; set data_dir=... or LRA_DATA=... to the folder of raw "
                 "data, or data_dir=null to use cached data and what can be fetched"
             )
         return cls(
-            cache=Path(settings.cache).expanduser(),
+            cache=expanded(settings.cache, "cache"),
             data_dir=data_dir,
             workers=settings.workers or default_workers(),
             progress=progress,

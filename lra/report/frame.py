@@ -223,7 +223,7 @@ def present(frame: pd.DataFrame) -> list[Run]:
 @cache
 def default_question() -> tuple[str | None, float]:
     """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
-    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
+    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["sweep"]
     return sweep["reference"], sweep["margin"]
 
 

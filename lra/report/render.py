@@ -108,8 +108,8 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
         sections=sections,
         figures=figures,
         seeds=html(seeds(report.frame).drop(columns=CELL)),
-        script=(assets / "sortable.min.js").read_text(),
-        licence=(assets / "sortable.LICENSE").read_text(),
+        script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
+        licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
