@@ -11,8 +11,8 @@ from lra.api.configuration import composed_command, preserved_sys_path
 from lra.cli.check import settings_of
 from lra.config import configure
 from lra.config.compose import options as choices
-from lra.config.user_options import user_options_folder
 from lra.core.errors import UserError
+from lra.core.paths import USER_OPTIONS
 from lra.ops.dropout import set_keys
 from lra.ops.mixer import Card, Mixer, Shape
 
@@ -85,8 +85,7 @@ class AttentionLayer(nn.Module):
 
 def attentions() -> list[str]:
     """Return the names that `attention` takes: those of this package, and your own below `lra_options`."""
-    folder = user_options_folder()
-    own = (folder / "attention").glob("*.yaml") if folder else ()
+    own = (USER_OPTIONS / "attention").glob("*.yaml")
     return sorted([*choices("attention"), *(path.stem for path in own)])
 
 

@@ -11,8 +11,8 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.data.from_source import GUARD
 from lra.records.names import ERRORS
-from lra.records.outcome import NO_RECORD, recorded
 from lra.records.record import RunRecord
+from lra.records.runs import NO_RECORD, recorded
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder

@@ -11,9 +11,8 @@ from lra.config.cell import SWEEPER
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.data import TaskBuilder
-from lra.records.outcome import recorded
 from lra.records.record import RunRecord
-from lra.records.runs import read_runs
+from lra.records.runs import read_runs, recorded
 
 Cell = tuple[str, str, str]
 """Task, attention and variant."""

@@ -259,6 +259,19 @@ class TaskBuilder(ABC):
         """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
         return None
 
+    def class_names(self) -> list[str]:
+        """Return the names of the classes, for tasks that classify."""
+        return [str(number) for number in range(self.facts.classes)]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        """Return the token ids of a text, cut as in training.
+
+        Args:
+            text: a document.
+            tokenizer: the file that the preparation of the task saved, if it saves one.
+        """
+        raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
+
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, if it has such a layout, and return their paths."""
         raise UserError(f"export={folder}: {task.name} has no official layout to write")

@@ -93,6 +93,9 @@ class Pairs(FromSource):
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return byte_ids(text.encode(), self.max_length)
+
     def groups(self, split: Split) -> dict[str, Group]:
         """Return the groups of every task, and those by the overlap of the two documents in percent."""
         overlap = Overlap(split)(split, np.arange(len(split)))

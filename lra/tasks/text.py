@@ -137,6 +137,12 @@ class Text(FromSource):
             ),
         }
 
+    def class_names(self) -> list[str]:
+        return [*CLASSES]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return byte_ids(text.encode(), self.max_length)
+
     def _splits(self, read: dict[str, Examples]) -> dict[str, Examples]:
         if self.validation == "test":
             return read

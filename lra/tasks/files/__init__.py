@@ -17,7 +17,7 @@ from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.from_source import Content, FromSource, Source, Stamp, counted
 from lra.data.groups import Group, by_value, held_out, limited
 from lra.data.tables import MASK, Columns, Example, examples, header_of, labels_of, ordered, scan
-from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, train_bpe
+from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, load, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 from lra.tasks.files.find import Data, Paths, files_of, stem_of, unread
@@ -168,6 +168,13 @@ class Files(FromSource):
         """Return the groups of every task, with classes under the names of their labels."""
         labels = self._labels()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
+
+    def class_names(self) -> list[str]:
+        return self._labels()
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else encode(load(tokenizer), [text])[0]
+        return ids[: self.max_length]
 
     def _labels(self) -> list[str]:
         if self.place is None:
