@@ -14,6 +14,7 @@ from support import Commands, composed
 from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data import hub
 from lra.data.tables import Columns, examples
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Task, no_op_progress
@@ -153,6 +154,27 @@ def test_every_layout_of_splits_is_the_same_task(layout: Any, tmp_path: Path) ->
     ]
     assert (task.source["parts of train"], task.source["labels"]) == ({}, sorted(LABELS))
     assert task.train.labels.tolist() == [sorted(LABELS).index(row["label"]) for row in SPLIT["train"]]
+
+
+def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    as_saved(tmp_path / "saved")
+    asked = []
+
+    def load_dataset(*arguments: Any, **_: Any) -> Any:
+        asked.append(arguments)
+        return datasets.load_from_disk(tmp_path / "saved")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "_refuse_unless_reachable", lambda: None)
+    for _ in range(2):
+        assert task_of(tmp_path, "hf:owner/fruit:ripe").name == "fruit (1000 bytes)"
+        hub.files.cache_clear()
+    assert asked == [("owner/fruit", "ripe")]
+    with pytest.raises(UserError, match=r"^task.data=hf:owner/other: "):
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {}["no such data set"])
+        task_of(tmp_path, "hf:owner/other")
 
 
 def ids_as_arrays(folder: Path, together: bool) -> str:
