@@ -340,7 +340,7 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    "name", ["test.xlsx.zip", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
+    "name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
 )
 def test_files_that_look_like_a_split_are_not_passed_over(name: str, tmp_path: Path) -> None:
     written(tmp_path / "fruit" / "train.csv", ROWS)
@@ -353,12 +353,13 @@ def test_all_that_is_left_out_is_said(tmp_path: Path, capfd: pytest.CaptureFixtu
     rare = [{"text": f"salt {number}", "label": "salty"} for number in range(3)]
     written(tmp_path / "fruit" / "train.jsonl", ROWS + rare)
     written(tmp_path / "fruit" / "unsupervised.csv", ROWS)
+    written(tmp_path / "fruit" / "tests" / "test.csv", ROWS)
     task = task_of(tmp_path, tmp_path / "fruit", val=0.34, limit=11, max_length=26)
     assert task.source["cut"] == sum(
         len(row["text"].encode()) > 26 for row in ROWS if row["text"].encode()[:26].decode() in str(texts_of_all(task))
     )
     said = capfd.readouterr().err.splitlines()
-    assert "fruit: files not read: unsupervised.csv" in said
+    assert "fruit: files not read: tests, unsupervised.csv" in said
     assert "fruit: 1 of 4 classes have no example in test: 'salty'" in said
     assert "fruit: 28 of 64 examples are used: task.limit=11" in said
     assert f"fruit: {task.source['cut']} of 28 examples are cut: task.max_length=26" in said
