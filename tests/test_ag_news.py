@@ -230,8 +230,7 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
     assert news(tokenizer="auto", vocab=str(vocab)).facts.vocab_size == size
 
 
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("fetched", [True, False])
+@pytest.mark.parametrize(("named", "fetched"), [(True, False), (False, True)])
 def test_another_vocabulary_is_another_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, fetched: bool
 ) -> None:

@@ -98,8 +98,7 @@ def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_lengt
 # ---------------------------------------------------------------- matching
 
 
-@pytest.mark.parametrize("max_length", [97, 29])
-def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int) -> None:
+def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> None:
     files = official()
     task = matching(tmp_path, folder(tmp_path, files), max_length)
     for split, part in NAMES.items():
@@ -383,8 +382,10 @@ def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: fl
 # ---------------------------------------------------------------- configuration
 
 
-@pytest.mark.parametrize(("task", "protocol"), [("matching", "paper"), ("acl_matching", "strict")])
-@pytest.mark.parametrize(("system", "count"), [("transformer", 1_601_538), ("simple", 1_535_490)])
+@pytest.mark.parametrize(
+    ("task", "protocol", "system", "count"),
+    [("matching", "paper", "transformer", 1_601_538), ("acl_matching", "strict", "simple", 1_535_490)],
+)
 def test_golden_parameter_counts(task: str, protocol: str, system: str, count: int) -> None:
     """Printed by the authors' notebooks, here from nothing but the names of the options."""
     chosen = (f"task={task}", f"system={system}", f"protocol={protocol}")

@@ -14,6 +14,7 @@ from support import Commands, composed
 from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data import hub
 from lra.data.tables import Columns, examples
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Task, no_op_progress
@@ -153,6 +154,27 @@ def test_every_layout_of_splits_is_the_same_task(layout: Any, tmp_path: Path) ->
     ]
     assert (task.source["parts of train"], task.source["labels"]) == ({}, sorted(LABELS))
     assert task.train.labels.tolist() == [sorted(LABELS).index(row["label"]) for row in SPLIT["train"]]
+
+
+def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    as_saved(tmp_path / "saved")
+    asked = []
+
+    def load_dataset(*arguments: Any, **_: Any) -> Any:
+        asked.append(arguments)
+        return datasets.load_from_disk(tmp_path / "saved")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "_refuse_unless_reachable", lambda: None)
+    for _ in range(2):
+        assert task_of(tmp_path, "hf:owner/fruit:ripe").name == "fruit (1000 bytes)"
+        hub.files.cache_clear()
+    assert asked == [("owner/fruit", "ripe")]
+    with pytest.raises(UserError, match=r"^task.data=hf:owner/other: "):
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {}["no such data set"])
+        task_of(tmp_path, "hf:owner/other")
 
 
 def ids_as_arrays(folder: Path, together: bool) -> str:
@@ -318,7 +340,7 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    "name", ["test.xlsx.zip", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
+    "name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
 )
 def test_files_that_look_like_a_split_are_not_passed_over(name: str, tmp_path: Path) -> None:
     written(tmp_path / "fruit" / "train.csv", ROWS)
@@ -331,12 +353,13 @@ def test_all_that_is_left_out_is_said(tmp_path: Path, capfd: pytest.CaptureFixtu
     rare = [{"text": f"salt {number}", "label": "salty"} for number in range(3)]
     written(tmp_path / "fruit" / "train.jsonl", ROWS + rare)
     written(tmp_path / "fruit" / "unsupervised.csv", ROWS)
+    written(tmp_path / "fruit" / "tests" / "test.csv", ROWS)
     task = task_of(tmp_path, tmp_path / "fruit", val=0.34, limit=11, max_length=26)
     assert task.source["cut"] == sum(
         len(row["text"].encode()) > 26 for row in ROWS if row["text"].encode()[:26].decode() in str(texts_of_all(task))
     )
     said = capfd.readouterr().err.splitlines()
-    assert "fruit: files not read: unsupervised.csv" in said
+    assert "fruit: files not read: tests, unsupervised.csv" in said
     assert "fruit: 1 of 4 classes have no example in test: 'salty'" in said
     assert "fruit: 28 of 64 examples are used: task.limit=11" in said
     assert f"fruit: {task.source['cut']} of 28 examples are cut: task.max_length=26" in said
