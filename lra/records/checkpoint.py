@@ -136,11 +136,6 @@ def remove(folder: Path) -> None:
         raise explained(error, folder, None) from error
 
 
-def newest(folder: Path) -> int:
-    """Return the step of the newest generation, whole or not; 0 if there is none. Raises UserError."""
-    return max((entry["step"] for entry in _index(folder)), default=0)
-
-
 def _index(folder: Path) -> list[dict[str, Any]]:
     path = folder / INDEX
     try:
