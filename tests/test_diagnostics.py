@@ -17,7 +17,8 @@ from lra.data.groups import by_size, by_value
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
-from lra.tasks.listops import ListOps, ListOpsFiles, words
+from lra.tasks.listops import ListOps, ListOpsFiles
+from lra.tasks.listops.files import words
 from lra.training.evaluate import calibration, calibration_error, diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import PLUGINS, SIX, SMOKE, launcher, left
 from support import Commands
-from sweeps import PLUGINS, SIX, SMOKE, launcher, left
 
 from lra.cli import train
 from lra.records.names import CONFIG

@@ -13,9 +13,10 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, completed, compose, help_page, refuse_our_names, set_up
+from lra.config.compose import HYDRA_VERSION, completed, compose, help_page, options, refuse_our_names, set_up
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
@@ -84,10 +85,13 @@ def _first_cell(config_name: str, arguments: list[str]) -> list[str]:
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     parser = OverridesParser.create()
     chosen = [parser.parse_override(f"{key}={value}") for key, value in params.items() if key not in given]
-    cell = [
-        f"{each.key_or_group}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line
-        for each in chosen
-    ]
+    cell = []
+    for each in chosen:
+        key, value = each.key_or_group, each.value()
+        if isinstance(value, Glob):
+            cell.append(f"{key}={value.filter(options(key))[0]}")
+        else:
+            cell.append(f"{key}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line)
     if cell:
         print(f"lra-{config_name}: a sweep; shown is its first run: {' '.join(cell)}", file=sys.stderr)
     return cell

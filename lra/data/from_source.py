@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain, islice
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context, get_start_method, set_start_method
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -302,6 +302,8 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
     calls = iter(calls)
     for arguments in calls if workers == 1 else islice(calls, 1):
         yield make(*arguments)
+    if get_start_method() not in get_all_start_methods():
+        set_start_method("spawn", force=True)  # workers of joblib have "loky", which a spawned process does not know
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
         window: deque = deque()
