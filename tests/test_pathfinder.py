@@ -1,4 +1,4 @@
-"""Pathfinder: sprites as Pillow draws them, rounding as in the public generator, bytes that depend on the seed alone,
+"""Pathfinder: sprites of a plain reference, rounding as in the public generator, bytes that depend on the seed alone,
 and the distribution of a plain reference."""
 
 import hashlib
@@ -11,12 +11,12 @@ import numpy as np
 import pathfinder_loops as loops
 import pytest
 from goodness import Pictures, compared
-from PIL import Image, ImageDraw
 from support import builder_of, place
 
 from lra.core.errors import UserError
 from lra.tasks import Task
-from lra.tasks.pathfinder import paint, snakes, sprites
+from lra.tasks.pathfinder import board as boards
+from lra.tasks.pathfinder import snakes, sprites
 from lra.tasks.pathfinder.board import Snakes
 from lra.tasks.pathfinder.snakes import Design, Images
 
@@ -42,22 +42,6 @@ def drawn() -> Images:
 
 
 # ---------------------------------------------------------------- paddles
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_lines_are_those_of_pillow(width: int) -> None:
-    for degrees in range(0, 360, 7):
-        end = np.ceil(11 * np.array([math.sin(degrees), math.cos(degrees)])).astype(int)
-        image = Image.new("L", (47, 47))
-        ImageDraw.Draw(image).line([(23, 23), (23 + end[1], 23 + end[0])], fill=1, width=width)
-        assert (sprites.line(47, end, width) == np.asarray(image)).all(), end
-
-
-@pytest.mark.parametrize("sides", [(17, 9), (29, 15), (64, 32)])
-def test_pictures_are_made_smaller_as_pillow_does(sides: tuple[int, int]) -> None:
-    image = np.random.default_rng(2).integers(256, size=(sides[0],) * 2, dtype=np.uint8)
-    small = Image.fromarray(image).resize((sides[1],) * 2, Image.Resampling.LANCZOS)
-    assert (sprites.shrunk(image, sides[1]) == np.asarray(small)).all()
 
 
 def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
@@ -126,9 +110,9 @@ def test_halves_are_rounded_down_as_in_the_generator(value: int, contrast: int, 
     exact_grey = (2 * value * contrast + brightest) // (2 * brightest)
     for exact, expected in ((False, grey), (True, exact_grey)):
         canvas = np.zeros((1, 2, 3), dtype=np.float32)
-        canvas[0, 0, 1] = paint.lit(np.array(value, dtype=np.uint8), contrast, exact=exact)
-        canvas[0, 1, 2] = paint.lit(np.array(255, dtype=np.uint8), brightest, exact=exact)
-        assert paint._greys(canvas, exact=exact).tolist() == [[[0, expected, 0], [0, 0, 255]]]
+        canvas[0, 0, 1] = boards.lit(np.array(value, dtype=np.uint8), contrast, exact=exact)
+        canvas[0, 1, 2] = boards.lit(np.array(255, dtype=np.uint8), brightest, exact=exact)
+        assert boards._greys(canvas, exact=exact).tolist() == [[[0, expected, 0], [0, 0, 255]]]
     half = (2 * value * contrast) % (2 * brightest) == brightest
     assert exact_grey - grey == (half and contrast != 100)
 
@@ -146,9 +130,9 @@ def test_lines_are_as_bright_as_those_of_the_loops() -> None:
         canvas = np.zeros((n, side + 2 * rim, side + 2 * rim), dtype=np.float32)
         for where, contrast in ((spot, contrasts[0]), (short, contrasts[1])):
             snake = Snakes(np.full((n, 1, 2), where), degrees[:, None], np.zeros((n, 2)))
-            paint.paint(canvas, rim, paint.lit(style.line, contrast, exact=False), snake, np.arange(n))
+            boards.paint(canvas, rim, boards.lit(style.line, contrast, exact=False), snake, np.arange(n))
         inside = canvas[:, rim:-rim, rim:-rim]
-        pixels = paint.marked(inside, np.full((n, 2, 2), end), design.marker_radius, exact=False)
+        pixels = boards.marked(inside, np.full((n, 2, 2), end), design.marker_radius, exact=False)
         for picture, turn in zip(pixels, degrees.tolist(), strict=True):
             angle = loops.radians(turn - 180)
             long = reference.lit(reference.paddle(spot, angle, side)[0], contrasts[0])
@@ -165,7 +149,7 @@ def test_markers_are_those_of_the_loops(where: tuple[int, int]) -> None:
     for exact in (False, True):
         canvas = np.zeros((1, 32, 32), dtype=np.float32)
         canvas[0, 5, 11] = 200 * 255 if exact else 2  # the brightest pixel: a marker has half of it
-        marked = paint.marked(canvas, np.array([[where, where]]), design.marker_radius, exact=exact)[0]
+        marked = boards.marked(canvas, np.array([[where, where]]), design.marker_radius, exact=exact)[0]
         assert (marked == loops.scaled(expected.astype(np.float64))).all()
 
 

@@ -19,8 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from lra.core.errors import UserError
 from lra.data.probes import Draws
-from lra.tasks.pathfinder.board import Board, Snakes, empty, joined
-from lra.tasks.pathfinder.paint import lit, marked, paint
+from lra.tasks.pathfinder.board import Board, Snakes, empty, joined, lit, marked, paint
 from lra.tasks.pathfinder.sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 
 BLOCK = 500  # images

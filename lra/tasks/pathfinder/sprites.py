@@ -1,8 +1,8 @@
 """Sprites of Pathfinder's paddles and markers for every direction, computed once.
 
 As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018) with SciPy's former
-`imresize`, everything is drawn at twice the size and reduced by a Lanczos filter in fixed point. Sines are rounded to
-30 bits before they are compared with a whole number, so that every machine finds the same pixels.
+`imresize`, everything is drawn at twice the size by Pillow and reduced by its Lanczos filter. Sines are rounded to 30
+bits before they are compared with a whole number, so that every machine finds the same pixels.
 
 Legend: M margins, A directions (360 whole degrees of a first paddle, then the K of a further one), P pixels of a side.
 """
@@ -12,12 +12,13 @@ from functools import cache
 from math import ceil, cos, pi, sin
 
 import numpy as np
+import PIL.Image
+import PIL.ImageDraw
 
 DEGREES = 360  # directions of a first paddle
 SCALE = 2  # at which everything is drawn
 ONE = 1 << 30  # of sines and cosines
 LANCZOS = 3  # lobes of the filter on either side
-FILTER_BITS = 22
 FULL = 255
 TOUCH = 459  # the sum of two masks that touch: 1.8 x 255
 
@@ -86,72 +87,20 @@ def dilated(image: np.ndarray, radius: int) -> np.ndarray:
 
 
 def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
-    """Line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] bool."""
-    image = np.zeros((side, side), dtype=bool)
-    middle = side // 2
-    if width > 1:
-        return _quadrangle(image, middle + _corners(end, width))
-    steps = int(np.abs(end).max())
-    walked = (2 * np.abs(end) * np.arange(steps + 1)[:, None] + steps) // (2 * steps)  # Bresenham's line
-    rows, columns = (middle + np.sign(end) * walked).T
-    image[rows, columns] = True
-    return image
+    """Line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] uint8."""
+    middle, (row, column) = side // 2, end.tolist()
+    image = PIL.Image.new("L", (side, side))
+    PIL.ImageDraw.Draw(image).line([(middle, middle), (middle + column, middle + row)], fill=FULL, width=width)
+    return np.asarray(image)
 
 
-def _corners(end: np.ndarray, width: int) -> np.ndarray:
-    """Corners of the quadrangle of a wide line, four of (row, column)."""
-    length = np.hypot(*end)
-    ahead, behind = width // 2 / length, (width - 1) // 2 / length  # an even width has more on one side
-    down, across = end[0], end[1]
-    side = np.array([_half_up(ahead * across), -_half_down(behind * down)])
-    opposite = np.array([-_half_up(behind * across), _half_down(ahead * down)])
-    return np.array([side, end + side, end + opposite, opposite])
-
-
-def _half_up(value: float) -> int:
-    """Nearest whole number, halves away from zero."""
-    return int(np.sign(value) * np.floor(abs(value) + 0.5))
-
-
-def _half_down(value: float) -> int:
-    """Nearest whole number, halves towards zero."""
-    return int(np.sign(value) * np.ceil(abs(value) - 0.5))
-
-
-def _quadrangle(image: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """Fill a convex quadrangle, in every row from its left edge to its right one."""
-    edges = list(zip(corners, np.roll(corners, -1, axis=0), strict=True))
-    for row in range(corners[:, 0].min(), corners[:, 0].max() + 1):
-        crossed = []
-        for (top, left), (bottom, right) in edges:
-            if top == bottom == row:
-                crossed += [float(left), float(right)]
-            elif min(top, bottom) <= row <= max(top, bottom) and top != bottom:
-                crossed.append(left + (row - top) * (right - left) / (bottom - top))
-        image[row, int(np.floor(min(crossed) + 0.5)) : int(np.ceil(max(crossed) - 0.5)) + 1] = True
-    return image
-
-
-def shrunk(image: np.ndarray, side: int) -> np.ndarray:
-    """Reduce images [..., s, s] uint8 to [..., side, side] by a Lanczos filter, columns first."""
-    weights = _weights(image.shape[-1], side)
-    half = 1 << (FILTER_BITS - 1)
-    columns = np.clip((image.astype(np.int64) @ weights.T + half) >> FILTER_BITS, 0, FULL)
-    return np.clip((weights @ columns + half) >> FILTER_BITS, 0, FULL).astype(np.uint8)
-
-
-def _weights(before: int, after: int) -> np.ndarray:
-    """Filter weights [after, before] in units of 2^-FILTER_BITS; a row sums to about one."""
-    scale = before / after
-    middles = (np.arange(after) + 0.5) * scale
-    first = np.maximum(0, np.floor(middles - LANCZOS * scale + 0.5))[:, None]
-    last = np.minimum(before, np.floor(middles + LANCZOS * scale + 0.5))[:, None]
-    place = np.arange(before)
-    offset = (place - middles[:, None] + 0.5) / scale
-    weights = np.sinc(offset) * np.sinc(offset / LANCZOS)
-    weights[(place < first) | (place >= last) | (np.abs(offset) >= LANCZOS)] = 0
-    weights /= weights.sum(axis=1, keepdims=True)
-    return (np.sign(weights) * np.floor(np.abs(weights) * (1 << FILTER_BITS) + 0.5)).astype(np.int64)
+def shrunk(images: np.ndarray, side: int) -> np.ndarray:
+    """Reduce images [..., s, s] uint8 to [..., side, side] by a Lanczos filter."""
+    small = [
+        PIL.Image.fromarray(image).resize((side, side), PIL.Image.Resampling.LANCZOS)
+        for image in images.reshape(-1, *images.shape[-2:])
+    ]
+    return np.stack([np.asarray(image) for image in small]).reshape(*images.shape[:-2], side, side)
 
 
 @dataclass(frozen=True)
@@ -210,7 +159,7 @@ def paddles(
     ends[ROUNDED_TWICE, 1] += 1
     lines = np.stack([line(SCALE * 2 * reach + 1, end, round(thickness * SCALE)) for end in ends])
     masks = dilated(lines, SCALE * margin)
-    mask = shrunk(np.uint8(FULL) * masks, 2 * reach + 1)
+    mask = shrunk(masks, 2 * reach + 1)
     turns = np.abs(angles[:, None] - angles[DEGREES:])
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
     # Floating point as in the generator, whose whole degrees are times pi before they are divided.
@@ -221,7 +170,7 @@ def paddles(
     return Paddles(
         margin=margin,
         outside=window,
-        line=shrunk(np.uint8(FULL) * lines, 2 * reach + 1),
+        line=shrunk(lines, 2 * reach + 1),
         mask=mask,
         near=dilated(np.pad(mask, [(0, 0), (margin, margin), (margin, margin)]), margin),
         room=np.minimum(FULL, TOUCH - 1 - mask.astype(np.int64)).astype(np.uint8),

@@ -1,10 +1,14 @@
-"""Fuzzy and noisy in-context recall: pairs whose keys return.
+"""Probes of MAD: memorisation, compression, fuzzy and noisy recall; selective copy has a module of its own.
 
-    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]  ->  the values in brackets, each from the tokens before it
+    memorise:  k7 ? k2 ? k7 ?                       ->  v7, v2 and v7 at the signs ?
+    compress:  a c b b END                          ->  a c b b, each decoded from the state at END and its position
+    recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
-A returning key has its value again, which is predicted; nothing else is scored. The value follows its key in the input,
-so a model must be causal. The input is a sequence without its last token. Unlike in MAD, training uses the scored
-positions alone, and the first pair is never noise.
+The table of `memorise` is the same in all examples of all splits and never part of the input, so only training reveals
+it. The last position of `compress` sees all others with or without causality; MAD scores the END, too. In `recall` a
+returning key has its value again; nothing else is scored. The value follows its key in the input, so a model must be
+causal. The input is a sequence without its last token. Unlike in MAD, training uses the scored positions alone, and the
+first pair is never noise.
 
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
@@ -18,8 +22,71 @@ from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
 from lra.data.groups import Group, by_size, by_value
-from lra.data.probes import Draws, Examples, Probe, grid
+from lra.data.probes import TABLE, Draws, Examples, Probe, grid
 from lra.data.splits import PositionLabels
+
+
+@dataclass(kw_only=True)
+class Memorise(Probe):
+    """Random keys, each followed by a sign.
+
+    Args:
+        length: tokens, half of them keys.
+        vocabulary: tokens; the last is the sign, half of the rest are keys.
+    """
+
+    name = "memorise"
+    published: ClassVar = {"length": 32, "vocabulary": 256, "sizes": (256, 1_280, 1_280)}
+
+    length: PositiveInt
+    vocabulary: PositiveInt
+
+    def __post_init__(self) -> None:
+        if self.length % 2:
+            raise UserError(f"task.length={self.length}: expected an even number, a sign follows every key")
+        self.at_least(vocabulary=5)
+
+    @property
+    def keys(self) -> int:
+        """Number of keys."""
+        return (self.vocabulary - 1) // 2
+
+    def values(self) -> np.ndarray:
+        """Return the value of each key, all different [keys]."""
+        return 1 + self.keys + Draws(self.seed, TABLE).subsets(self.vocabulary - 1 - self.keys, 1, self.keys)[0]
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        keys = draws.below(self.keys, rows, self.positions // 2)
+        tokens = np.full((rows, self.positions), self.vocabulary)
+        tokens[:, ::2] = 1 + keys
+        answers = np.full(tokens.shape, -1)
+        answers[:, 1::2] = self.values()[keys]
+        return tokens, answers
+
+
+@dataclass(kw_only=True)
+class Compress(Probe):
+    """Uniform random tokens and the END.
+
+    Args:
+        length: tokens, END included.
+        vocabulary: kinds of tokens, END included.
+    """
+
+    name = "compress"
+    objective = "reconstruct"
+    published: ClassVar = {"length": 32, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
+
+    length: PositiveInt
+    vocabulary: PositiveInt
+
+    def __post_init__(self) -> None:
+        self.at_least(length=2, vocabulary=3)
+
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        tokens = 1 + draws.below(self.vocabulary - 1, rows, self.positions)
+        tokens[:, -1] = self.vocabulary
+        return tokens, np.where(np.arange(self.positions) < self.positions - 1, tokens, -1)
 
 
 @dataclass(kw_only=True)
@@ -54,13 +121,13 @@ class Recall(Probe):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         length, least = self.length, 1 if train else self.key_size
         last_start = length - 2 * self.most
-        pages = _Pages(rows, length, self.vocabulary)
+        sequences = _Sequences(rows, length, self.vocabulary)
         turns = last_start // (least + 1) + 1
         names = np.full((rows, turns), -1)  # of the keys that were shown
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)
         for turn in range(turns):
-            active = pages.ends <= last_start
+            active = sequences.ends <= last_start
             key = self._motifs(draws, rows, self.keys, least, self.key_size)
             name = key @ (self.keys + 1) ** np.arange(self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
@@ -73,20 +140,22 @@ class Recall(Probe):
             if self.noise:
                 others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.most)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
-            pages.write(pair, active, repeated, self.key_size)
+            sequences.write(pair, active, repeated, self.key_size)
             names[:, turn] = np.where(active & ~noisy, name, -1)
             values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
-        self._ask(draws, pages, names, values, fresh)
-        return pages.examples()
+        self._ask(draws, sequences, names, values, fresh)
+        return sequences.examples()
 
-    def _ask(self, draws: Draws, pages: "_Pages", names: np.ndarray, values: np.ndarray, fresh: np.ndarray) -> None:
+    def _ask(
+        self, draws: Draws, sequences: "_Sequences", names: np.ndarray, values: np.ndarray, fresh: np.ndarray
+    ) -> None:
         """Write the last pair: one of the shown keys, uniformly drawn, and its value."""
         rows = np.arange(len(names))
         chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)
         digits = (self.keys + 1) ** np.arange(self.key_size)
         key = names[rows, chosen][:, None] // digits % (self.keys + 1)
         every = np.ones(len(rows), dtype=bool)
-        pages.write(self._pair(key, values[rows, chosen]), every, every, self.key_size)
+        sequences.write(self._pair(key, values[rows, chosen]), every, every, self.key_size)
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Tokens of a key and its value, 0 beyond their ends [rows, key and value]."""
@@ -178,7 +247,7 @@ class NoisyRecall(Recall):
         return {"distance": by_size(distances), **super().groups(split)}
 
 
-class _Pages:
+class _Sequences:
     """Sequences [rows, length] written from the left, each up to its own end, with their scored positions."""
 
     def __init__(self, rows: int, length: int, filler: int) -> None:
@@ -196,7 +265,7 @@ class _Pages:
     def examples(self) -> Examples:
         """Return sequences aligned to the right; the answer at a scored position is the next token."""
         length = self.tokens.shape[1]
-        source = (np.arange(length) + self.ends[:, None]) % length  # what was never written comes first
+        source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten places come first
         tokens = np.take_along_axis(self.tokens, source, axis=1)
         scored = np.take_along_axis(self.scored, source, axis=1)
         return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]
