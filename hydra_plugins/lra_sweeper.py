@@ -1,5 +1,6 @@
-"""Sweeper plugin of lra-train, `hydra/sweeper: lra`. Every Hydra application imports it, so it imports lra late."""
+"""Sweepers of lra-train. Every Hydra application imports this module, so it imports lra and Optuna late."""
 
+from pathlib import Path
 from typing import Any
 
 from hydra.plugins.sweeper import Sweeper
@@ -8,7 +9,7 @@ from omegaconf import DictConfig
 
 
 class LraSweeper(Sweeper):
-    """Plan all cells, skip finished runs, launch the others, and write the report.
+    """`hydra/sweeper: lra`. Plan all cells, skip finished runs, launch the others, and write the report.
 
     Args:
         params: overrides by key that the command line replaces, as for Hydra's basic sweeper.
@@ -24,3 +25,26 @@ class LraSweeper(Sweeper):
         from lra.cli import sweep
 
         sweep.run(self.hydra_context, self.task_function, self.config)
+
+
+class OptunaSearch(Sweeper):
+    """`hydra/sweeper=optuna`. Search with hydra-optuna-sweeper, and print the best settings of each system.
+
+    Args:
+        options: those of `OptunaSweeper`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
+
+        self.sweeper = OptunaSweeper(**options)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config = config
+        self.sweeper.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        from lra.cli import search
+
+        self.sweeper.sweep(arguments)
+        search.conclude(Path(self.config.out))

@@ -10,24 +10,27 @@ from lra.core.paths import __version__ as __version__
 if TYPE_CHECKING:
     from lra.api.checking import check
     from lra.api.configuration import compose
-    from lra.api.layer import attention
+    from lra.api.layer import attention, attentions
+    from lra.api.model import model
     from lra.api.results import compare, load, report
     from lra.api.training import train
     from lra.core.errors import UserError
 
-__all__ = ["UserError", "attention", "check", "compare", "compose", "load", "report", "train"]
+__all__ = ["UserError", "attention", "attentions", "check", "compare", "compose", "load", "model", "report", "train"]
 
 _PLACES = {
     "UserError": "lra.core.errors",
     "attention": "lra.api.layer",
+    "attentions": "lra.api.layer",
     "check": "lra.api.checking",
     "compare": "lra.api.results",
     "compose": "lra.api.configuration",
     "load": "lra.api.results",
+    "model": "lra.api.model",
     "report": "lra.api.results",
     "train": "lra.api.training",
 }
-_PACKAGES = ("attention", "report")  # and functions as well
+_PACKAGES = ("attention", "model", "report")  # and functions as well
 
 
 def _public(name: str) -> Any:
@@ -35,7 +38,7 @@ def _public(name: str) -> Any:
 
 
 class _Function(ModuleType):
-    """`lra.attention` and `lra.report` are packages, and functions as well: called, they do what the function does."""
+    """A package that is called as the function of its name: `lra.attention`, `lra.model`, `lra.report`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return _public(self.__name__.rpartition(".")[2])(*arguments, **options)

@@ -1,30 +1,44 @@
-"""The console commands. What a signal would interrupt while a command is still being imported ends in one line, too."""
+"""The console commands, and the page that `lra` prints."""
 
 import io
+import re
+import shutil
 import signal
 import sys
+import textwrap
 from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from lra.cli.contents import contents
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
-from lra.core.paths import __version__
+from lra.core.paths import USER_OPTIONS, __version__, conf_dir
 
 COMMANDS = {
-    "lra-train": ("lra.cli.train", "train one run, or a sweep of them, and write its report"),
-    "lra-prepare": ("lra.cli.prepare", "fetch or make, verify and cache the data of a task"),
-    "lra-report": ("lra.cli.report", "write, verify or watch the report of a results folder"),
-    "lra-check": ("lra.cli.check", "try which laws of mixers an attention keeps"),
+    "lra-train": ("lra.cli.train", "train one run, or a sweep of runs, and write its report"),
+    "lra-prepare": ("lra.cli.prepare", "fetch or generate, verify and cache the data of a task"),
+    "lra-report": ("lra.cli.report", "write or verify the report of a results folder"),
+    "lra-check": ("lra.cli.check", "run the correctness checks of an attention"),
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
-    "lra-bench": ("lra.cli.bench", "measure time, memory, operations and errors"),
+    "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
+}
+WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its description
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")
+FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
+"""The experiments that are listed without `--all`."""
+START = {
+    "lra train experiment=smoke": "check that everything runs: seconds",
+    "lra train experiment=small_listops train.steps=800": "one small run, twenty seconds",
+    "lra train experiment=demo": "a sweep with its report, 5 minutes",
+    "lra train describe=true attention=softmax": "parameters, FLOPs and bytes of a run",
+    "lra new attention mine": "write your own attention, ready to run",
+    "lra train --help": "all groups, options and flags",
 }
 
 
 def main() -> None:
-    """Run one command, as in `lra train` or `python -m lra train`, or list what there is."""
-    _let_readers_leave()
+    """Run one command, as in `lra train` or `python -m lra train`, or list everything that can be chosen."""
+    _prepare_output()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     asked = sys.argv[1] if sys.argv[1:] else "--help"
     if asked in words:
@@ -40,7 +54,7 @@ def main() -> None:
 
 
 def start(name: str) -> None:
-    """Import a command and run it."""
+    """Import a command and run it. A signal during the import ends the process with one line."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
     from lra.core.signals import ASKING  # one of them is missing on Windows
@@ -49,7 +63,7 @@ def start(name: str) -> None:
         print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)
         raise SystemExit(128 + number)
 
-    _let_readers_leave()
+    _prepare_output()
     before = {number: signal.signal(number, stop) for number in ASKING}
     command = import_module(COMMANDS[name][0]).main
     for number, handler in before.items():
@@ -58,7 +72,7 @@ def start(name: str) -> None:
 
 
 class _Output(io.FileIO):
-    """Standard output whose reader may leave, as `head` does: what nobody reads is dropped, and the work goes on."""
+    """Standard output that drops what is written after its reader has left, as `head` does."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -67,16 +81,72 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _let_readers_leave() -> None:
+def _prepare_output() -> None:
+    """Let readers of standard output leave, and escape characters that its encoding lacks."""
     stdout = sys.stdout
     if stdout is None or stdout is not sys.__stdout__:
         return
     output = _Output(stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
         output if stdout.write_through else io.BufferedWriter(output),  # the former with PYTHONUNBUFFERED
-        stdout.encoding, stdout.errors,
+        stdout.encoding, "backslashreplace",
         line_buffering=stdout.line_buffering, write_through=stdout.write_through,
     )  # fmt: skip
+
+
+def contents(commands: dict[str, str], every: bool = False) -> str:
+    """Return the page of `lra`, as wide as the terminal but at most 100 columns.
+
+    Args:
+        commands: descriptions by name.
+        every: list all experiments instead of the first eight.
+    """
+    experiments = _experiments()
+    if not every:
+        own = [name for name in experiments if not (conf_dir() / "experiment" / f"{name}.yaml").exists()]
+        experiments = {name: experiments[name] for name in [*FIRST, *own]}
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    title = "Experiments (experiment=...)" + ("" if every else "; lra --all lists the rest")
+    parts = {
+        "Commands (lra train is lra-train and python -m lra train; each has --help)": _lines(commands, width),
+        "Tasks (task=...)": _lines(_options("task"), width, NAMES),
+        "Attentions (attention=...)": _lines(_options("attention"), width, NAMES),
+        title: _lines(experiments, width, NAMES),
+        "Where to start": _lines(START, width),
+    }
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in parts.items())
+
+
+def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
+    """One line per row, with the description at `column`, by default after the longest name."""
+    column = column or max(map(len, rows))
+    room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
+    return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]
+
+
+def _options(group: str) -> dict[str, str]:
+    """The first sentence of every option file, a user's own last."""
+    paths = [path for folder in (conf_dir(), USER_OPTIONS) for path in sorted((folder / group).glob("*.yaml"))]
+    return {path.stem: first_sentence(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def _experiments() -> dict[str, str]:
+    """The experiments with purpose and question, by purpose; a user's own last."""
+
+    def place(option: tuple[str, str]) -> tuple[int, str]:
+        purpose = re.split("[:,]", option[1])[0]
+        return (PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES), option[0])
+
+    return dict(sorted(_options("experiment").items(), key=place))
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of the comment at the head of a YAML file, up to the year of its source."""
+    lines = [line for line in text.splitlines() if not line.startswith("# @")]
+    end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    comment = " ".join(line.lstrip("# ") for line in lines[:end])
+    sentences = re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z]|experiment=)|(?<=\?)\s|(?<=\d\)),\s|;\s|:\s+lra-", comment)
+    return sentences[0].rstrip(". ")
 
 
 train = partial(start, "lra-train")

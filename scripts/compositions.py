@@ -34,19 +34,22 @@ groups = [group for group in [*folders, "system", "system/other"] if not group.s
 print(json.dumps({group: options(group) for group in groups}))
 """
 COMPOSE = """
-import json, sys
+import inspect, json, sys
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from lra.config.compose import compose
 from lra.core.errors import UserError
+whole = {"with_hydra": True} if "with_hydra" in inspect.signature(compose).parameters else {}
 for line in sys.stdin:
     try:
-        cfg = compose("train", *json.loads(line), with_hydra=True)
-        sweep = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True).get("params")
-        OmegaConf.set_struct(cfg, False)
-        del cfg.hydra
-        print(json.dumps(OmegaConf.to_container(cfg, resolve=True) | {"sweep": sweep}), flush=True)
+        cfg = compose("train", *json.loads(line), **whole)
+        values = {"sweep": OmegaConf.to_container(cfg.hydra.sweeper, resolve=True).get("params")}
+        for key in cfg:
+            if key != "hydra":
+                value = cfg[key]
+                values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        print(json.dumps(values), flush=True)
     except (HydraException, OmegaConfBaseException, UserError):
         print(json.dumps({"refused": True}), flush=True)
 """

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Table 1 at full size into results/table1, the most valuable runs first, in parts of any length:
-#   bash scripts/reproduce.sh         until all 300 runs are done
-#   bash scripts/reproduce.sh 30      30 minutes; all is saved (exit code 75), and the same command goes on
-#   bash scripts/reproduce.sh 30 train.micro_batch=32 precision=bf16      what follows goes to lra-train
-# Data are found, fetched or generated (README, Data). Where the pairs of `matching` cannot be had, `acl_matching`, which
-# is another task and named so, takes its place.
+# Train Table 1 at the published size into results/table1, the most valuable runs first, in parts of any length:
+#   bash scripts/reproduce.sh         all 300 runs
+#   bash scripts/reproduce.sh 30      30 minutes, then save and exit with code 75; rerun it to resume
+#   bash scripts/reproduce.sh 30 train.micro_batch=32      further arguments go to lra-train
+# Without the data of `matching` (docs/tasks.md) it trains `acl_matching`, a different task, instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 from tempfile import TemporaryFile
@@ -237,6 +239,43 @@ def _code(main: Callable, inside: Callable) -> int:
 def without_figures() -> None:
     """For `inside`: reports without their figures, which take seconds."""
     lra.report.figures.drawn = lambda _: {"Test result of each seed": "<svg/>"}
+
+
+# ---------------------------------------------------------------- sweeps
+
+SMOKE = ("--multirun", "experiment=smoke", "out=runs")
+SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
+PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+SLURM = ("hydra.launcher.cpus_per_task=1",)
+
+
+def installed(plugin: str) -> bool:
+    return find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.hydra_{plugin}_launcher") is not None
+
+
+def launcher(name: str) -> tuple[str, ...]:
+    """The overrides of a launcher; the test is skipped where it is not there."""
+    if name == "basic":
+        return ()
+    if not installed(PLUGINS[name]):
+        pytest.skip(f"hydra-{PLUGINS[name]}-launcher is not installed")
+    if name == "submitit_slurm" and (
+        not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no SLURM answers")
+    return (f"hydra/launcher={name}", *(SLURM if name == "submitit_slurm" else ()))
+
+
+def left(folder: Path) -> dict[str, tuple]:
+    """Records and measurements by path, times left out."""
+    by_path = {}
+    for path in sorted(folder.rglob(record.NAME)):
+        lines = [json.loads(line) for line in (path.parent / record.METRICS).read_text().splitlines()]
+        by_path[path.relative_to(folder).as_posix()] = (
+            strip_times(record.read(path)),
+            [strip_times(line) for line in lines],
+        )
+    return by_path
 
 
 # ---------------------------------------------------------------- disks

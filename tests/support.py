@@ -45,7 +45,7 @@ def mask_of(lengths: list[int], positions: int) -> Tensor:
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
     """The configuration that a command line of these overrides gives, hydra's own part included."""
-    return compose(config, *overrides, with_hydra=True)
+    return compose(config, *overrides)
 
 
 def job_of(settings: Settings, cell: Cell) -> Job:
@@ -122,7 +122,7 @@ def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
 
 
 # The settings of the laws, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
-# other branches. The first stands for its attention where a law is dear; () is the one of conf/.
+# other branches. Only the first is tested by default; () is the one of conf/.
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
     "longformer": [
@@ -217,7 +217,7 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
 
 
 def settings_of(name: str) -> list[tuple[str, ...]]:
-    """Of an attention: its SETTINGS, and how it stands in conf/."""
+    """SETTINGS of an attention, and that of conf/."""
     chosen = SETTINGS.get(name, [])
     return chosen if () in chosen else [*chosen, ()]
 
@@ -238,23 +238,20 @@ def cases() -> list[tuple[str, list[str]]]:
     return [(name, list(extra)) for name in options("attention") for extra in settings_of(name)]
 
 
-def over_cases(*, dear: bool) -> pytest.MarkDecorator:
-    """Parametrizes a law by `name` and `extra`. Of a dear one, the first setting stands for its attention by default,
-    and the others are slow tests."""
-    params = [
-        pytest.param(name, list(extra), marks=[pytest.mark.slow] if dear and place else [])
-        for name in options("attention")
-        for place, extra in enumerate(settings_of(name))
-    ]
-    return pytest.mark.parametrize(("name", "extra"), params, ids=case_id)
-
-
 def case_id(value: str | list[str]) -> str:
     return value if isinstance(value, str) else ",".join(value).replace("attention.", "")
 
 
-every_setting = over_cases(dear=False)
-every_attention = over_cases(dear=True)
+every_setting = pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        pytest.param(name, list(extra), marks=[pytest.mark.slow] if place else [])
+        for name in options("attention")
+        for place, extra in enumerate(settings_of(name))
+    ],
+    ids=case_id,
+)
+"""The first setting of every attention; the others are slow tests."""
 
 
 def facts(**changes: object) -> TaskSpec:

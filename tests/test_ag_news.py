@@ -16,7 +16,7 @@ from support import built_under_one_name, of_real_data
 
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.data.sampling import limited
+from lra.data.groups import limited
 from lra.data.tokenise import load
 from lra.tasks import Place, Split, Task, ag_news
 from lra.tasks.ag_news import AgNews

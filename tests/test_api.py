@@ -181,7 +181,6 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
 
     class Leaks(Mixer):
         card = lra.attention("fnet", width=6, heads=1, max_len=5).card
-        extra_parameters = property(lambda self: -self.shape.projections)
 
         def __init__(self, shape: Shape, *, by: float) -> None:
             super().__init__(shape)
@@ -192,7 +191,7 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
 
     few = ("lengths=[2]",)
     checkup = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
-    assert checkup.broken == ["rows", "cuts"]
+    assert checkup.broken == ["rows"]
     assert "FAIL  rows" in repr(checkup)
     layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
     assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))

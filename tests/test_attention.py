@@ -1,12 +1,11 @@
 """Laws that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
 
 import math
-from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from support import (
-    every_attention,
     every_setting,
     facts,
     maker,
@@ -17,23 +16,16 @@ from support import (
     options,
     protocols_of,
     saved_bytes,
-    settings,
     shape,
 )
 
-from lra.attention import Mixer
 from lra.core.errors import UserError
 from lra.laws import LAWS, findings, trial_of
 from lra.ops.dropout import set_keys
 from lra.ops.gram import Moments, Product, ProductByHead
 
 
-def masks_only(mixer: Mixer) -> None:
-    if not mixer.maskable:
-        pytest.skip(f"{type(mixer).__name__} declares that it cannot mask")
-
-
-@every_attention
+@every_setting
 def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""
     for protocol in protocols_of(name):
@@ -48,44 +40,6 @@ def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> Non
 
 
 @every_setting
-def test_an_empty_row_is_finite(name: str, extra: list[str]) -> None:
-    mixer = mixer_of(name, *extra, "protocol=strict")
-    masks_only(mixer)
-    x = noise(1, 7, 15).requires_grad_()
-    y = mixer(x, mask_of([0], 7))
-    assert y.isfinite().all()
-    y.sum().backward()
-    assert x.grad.isfinite().all()
-
-
-@every_setting
-def test_evaluation_draws_nothing(name: str, extra: list[str]) -> None:
-    mixer, x = mixer_of(name, *extra, dropout=0.5).eval(), noise(2, 11, 15)
-    state, weights = torch.get_rng_state(), {key: value.clone() for key, value in mixer.state_dict().items()}
-    torch.testing.assert_close(mixer(x), mixer(x), rtol=0, atol=0)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, weights[key]) for key, value in mixer.state_dict().items())
-
-
-@every_setting
-def test_training_is_a_function_of_seed_step_and_row(name: str, extra: list[str]) -> None:
-    """Any cut of a batch meets the same noise, and nothing comes from the global generator."""
-    mixer, x = mixer_of(name, *extra, dropout=0.3).train(), noise(3, 11, 15)
-
-    def forward(rows: list[int], seed: int, step: int) -> torch.Tensor:
-        mixer.redraw(seed, step)
-        set_keys(mixer, seed=seed, step=step, rows=rows)
-        return mixer(x[rows])
-
-    state = torch.get_rng_state()
-    whole = forward([0, 1, 2], 5, 3)
-    other = forward([0, 1, 2], 7, 0)
-    torch.testing.assert_close(forward([2], 5, 3), whole[2:])
-    torch.testing.assert_close(forward([0, 1, 2], 7, 0), other, rtol=0, atol=0)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@every_attention
 def test_gradients(name: str, extra: list[str]) -> None:
     mixer = mixer_of(name, *extra)
     mask = mask_of([5, 3], 5) if mixer.maskable else None
@@ -93,39 +47,6 @@ def test_gradients(name: str, extra: list[str]) -> None:
     assert torch.autograd.gradcheck(lambda x: mixer(x, mask), x, fast_mode=True)
     mixer(x, mask).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
-
-
-@every_setting
-@pytest.mark.parametrize("spread", [1, 10])
-def test_is_finite_in_fp32_and_bf16(name: str, extra: list[str], spread: int) -> None:
-    mixer = mixer_of(name, *extra).float()
-    x = (spread * noise(2, 13, 15).float()).requires_grad_()
-    mask = mask_of([13, 7], 13) if mixer.maskable else None
-    for enabled in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y = mixer(x, mask)
-        assert y.isfinite().all()
-        (gradient,) = torch.autograd.grad(y.float().sum(), x)
-        assert gradient.isfinite().all()
-
-
-@every_setting
-def test_a_causal_form_sees_nothing_later(name: str, extra: list[str]) -> None:
-    if not mixer_of(name, *extra).can_be_causal:
-        pytest.skip(f"{name} declares that it has no causal form")
-    for protocol in protocols_of(name):
-        mixer, x = mixer_of(name, *extra, f"protocol={protocol}", causal=True), noise(1, 7, 15)
-        jacobian = torch.autograd.functional.jacobian(lambda x, mixer=mixer: mixer(x).sum(dim=-1)[0], x)[:, 0]
-        reads = jacobian.abs().sum(dim=-1)
-        assert not reads.triu(1).any()
-        assert (reads.tril(-1).sum(dim=1)[1:] > 0).all()
-
-
-@pytest.mark.parametrize("name", ["simple", "softmax", "linear", "performer", "cosformer", "retention"])
-def test_the_last_position_of_the_causal_form_is_that_of_the_two_sided_one(name: str) -> None:
-    causal, two_sided, x = mixer_of(name, causal=True), mixer_of(name), noise(1, 13, 15)
-    two_sided.load_state_dict(causal.state_dict())
-    torch.testing.assert_close(causal(x)[:, -1], two_sided(x)[:, -1])
 
 
 @every_setting
@@ -144,6 +65,22 @@ def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
         assert mixer(torch.empty(2, 11, 15, dtype=torch.float64)).shape == (2, 11, 15)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@every_setting
+def test_weights_in_half_precision_give_the_numbers_of_fp32(name: str, extra: list[str], dtype: torch.dtype) -> None:
+    if name == "reformer":
+        extra = ["attention.chunk=100"]  # rounding may change buckets, which then matter
+    mixer = mixer_of(name, *extra, max_positions=100).to(dtype)
+    exact = deepcopy(mixer).float()
+    for length in (1, 65, 100):
+        x = noise(2, length, 15).to(dtype).requires_grad_()
+        y, expected = mixer.mix(x, None, None), exact.mix(x.detach().float(), None, None)
+        assert y.dtype == dtype
+        assert (y.float() - expected).norm() <= 0.02 * expected.norm()
+        gradients = torch.autograd.grad(y.float().sum(), [x, *mixer.parameters()], allow_unused=True)
+        assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)
+
+
 @pytest.mark.gpu
 @every_setting
 def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]) -> None:
@@ -158,25 +95,22 @@ def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]
     torch.testing.assert_close(y.grad.cpu(), x.grad)
 
 
-@every_attention
+@every_setting
 def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
-    """From 1,024 to 4,096 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
-    growth = saved_bytes(name, extra, 4096) / max(1, saved_bytes(name, extra, 1024))
+    """From 512 to 2,048 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
+    growth = saved_bytes(name, extra, 2048) / max(1, saved_bytes(name, extra, 512))
     assert (growth <= 5) == mixer_of(name, *extra).card.linear, growth
 
 
-@pytest.mark.parametrize("variant", options("variant"))
 @pytest.mark.parametrize("name", options("attention"))
-def test_every_attention_takes_the_variants_that_mean_something(name: str, variant: str) -> None:
+def test_only_mixers_with_an_output_projection_can_leave_it_out(name: str) -> None:
     sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=2", "dropout=0")]
-    out_proj, extra_skip = (settings(f"variant={variant}")["model"][key] for key in ("out_proj", "extra_skip"))
-    sizes += [f"model.out_proj={out_proj}", f"model.extra_skip={extra_skip}"]
 
     def logits() -> torch.Tensor:
-        model = model_of(f"attention={name}", *sizes, task=facts(max_len=11)).eval()
+        model = model_of(f"attention={name}", *sizes, "model.out_proj=false", task=facts(max_len=11)).eval()
         return model(torch.randint(1, 17, (2, 11)))
 
-    if mixer_of(name).projects_out or out_proj:
+    if mixer_of(name).projects_out:
         assert logits().shape == (2, 5)
     else:
         with pytest.raises(UserError, match="no output projection to leave out: use variant="):
@@ -190,20 +124,6 @@ def heads(seed: int) -> torch.Tensor:
     return noise(2, 3, 7, 5, seed=seed)
 
 
-def test_simple_is_the_quadratic_order() -> None:
-    """(q k^T) v / sqrt(max_positions), formed in the other order."""
-    q, k, v = heads(1), heads(2), heads(3)
-    actual = mixer_of("simple").attend(q, k, v, None)
-    expected = (q @ k.transpose(-2, -1)) @ v / math.sqrt(13)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_simple_is_trilinear() -> None:
-    q, k, v = heads(1), heads(2), heads(3)
-    attend = mixer_of("simple").attend
-    torch.testing.assert_close(attend(2 * q, 3 * k, 5 * v, None), 30 * attend(q, k, v, None), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("scale", "divisors"), [("none", [1, 1]), ("length", [13, 13]), ("valid", [7, 4]), ("valid_head", [7 * 5, 4 * 5])]
 )
@@ -214,11 +134,6 @@ def test_simple_scales(scale: str, divisors: list[int]) -> None:
         real = int(mask[row].sum())
         expected = (q[row] @ k[row, :, :real].transpose(-2, -1)) @ v[row, :, :real] / math.sqrt(divisor)
         torch.testing.assert_close(actual[row], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_simple_has_no_output_projection_unless_asked() -> None:
-    assert {name.split(".")[0] for name in mixer_of("simple").state_dict()} == {"query", "key", "value"}
-    assert "out.weight" in mixer_of("simple", out_proj=True).state_dict()
 
 
 # ---------------------------------------------------------------- softmax
@@ -247,20 +162,14 @@ def test_softmax_in_training_is_the_fused_form_up_to_dropout() -> None:
     torch.testing.assert_close(trained, mixer.eval().attend(q, k, v, mask))
 
 
-def test_the_projections_of_simple_and_softmax_interchange() -> None:
-    simple, softmax = mixer_of("simple", out_proj=True), mixer_of("softmax", out_proj=True)
-    softmax.load_state_dict(simple.state_dict())
-    assert simple.state_dict().keys() == softmax.state_dict().keys()
-
-
-@pytest.mark.parametrize("out_proj", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dropout_on", ["state", "output"])
-@pytest.mark.parametrize("scale", ["length", "valid", "valid_head", "none"])
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("reads", [None, 17, 3, 1])
+@pytest.mark.parametrize(
+    ("scale", "reads", "out_proj", "bias"),
+    [("length", None, True, True), ("valid", 17, True, False), ("valid_head", 3, False, True), ("none", 1, True, True)],
+)
 def test_the_gram_form_is_the_textbook_form(
-    out_proj: bool, bias: bool, dropout_on: str, scale: str, masked: bool, reads: int | None
+    scale: str, reads: int | None, out_proj: bool, bias: bool, masked: bool, dropout_on: str
 ) -> None:
     """Outputs and all gradients, with the same dropout."""
     options = (f"attention.dropout_on={dropout_on}", f"attention.scale={scale}")
@@ -283,10 +192,10 @@ def test_the_gram_form_is_the_textbook_form(
 
 @pytest.mark.parametrize("shared", [0.0, 1.0], ids=["noise", "noise and a shared vector"])
 def test_the_gram_form_rounds_no_more_than_the_textbook_form(shared: float) -> None:
-    """Mean relative errors of outputs in float32 over five inputs, at the width of text."""
+    """Mean relative errors of outputs in float32 over three inputs, at the width of text."""
     errors = {"textbook": 0.0, "gram": 0.0}
-    for seed in range(5):
-        x = noise(2, 769, 256, seed=seed) + shared * noise(256, seed=seed + 10)
+    for seed in range(3):
+        x = noise(1, 769, 256, seed=seed) + shared * noise(256, seed=seed + 10)
         for form in errors:
             mixer = mixer_of("simple", f"attention.form={form}", dim=256, qkv_dim=256, heads=4, max_positions=769)
             exact = mixer(x)
@@ -295,7 +204,7 @@ def test_the_gram_form_rounds_no_more_than_the_textbook_form(shared: float) -> N
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("width", [1, 61, 64, 131])
+@pytest.mark.parametrize("width", [1, 61, 131])
 def test_moments_are_those_of_the_real_positions(width: int, masked: bool) -> None:
     """Over several pieces, one of them without a real position; and their gradients are those of the plain sums."""
     x = (noise(3, 401, width) + 7).requires_grad_()
@@ -337,27 +246,6 @@ def test_small_products_are_products(sizes: tuple[int, int, int], transposed: bo
     by_a, by_b = torch.autograd.grad(y, [a, b], weights[0])
     for actual, wanted in zip([y, by_a[0], by_b[0]], expected, strict=True):
         torch.testing.assert_close(actual, wanted[0], rtol=1e-12, atol=1e-12)
-
-
-def test_the_gram_form_takes_many_documents() -> None:
-    textbook, gram = (mixer_of("simple", f"attention.form={form}") for form in ("textbook", "gram"))
-    gram.load_state_dict(textbook.state_dict())
-    x = noise(7, 17, 15)
-    torch.testing.assert_close(gram(x), textbook(x), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(("length", "form"), [(4001, "gram"), (13, "textbook")])
-def test_the_form_with_fewer_operations_is_taken(monkeypatch: pytest.MonkeyPatch, length: int, form: str) -> None:
-    mixer = mixer_of("simple", dim=64, qkv_dim=64, heads=2, max_positions=length)
-    called = []
-
-    def noted(method: Callable, name: str) -> Callable:
-        return lambda *given: called.append(name) or method(*given)
-
-    for method, name in (("_gram_form", "gram"), ("attend", "textbook")):
-        monkeypatch.setattr(mixer, method, noted(getattr(mixer, method), name))
-    mixer(noise(1, length, 64))
-    assert called == [form]
 
 
 @pytest.mark.parametrize("name", options("attention"))

@@ -2,23 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
+import urllib.request
 from dataclasses import replace
-from functools import partial
-from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from threading import Thread
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
-from support import composed, model_of, stub_task
+from support import model_of, stub_task
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.tokenise import word_piece
 from lra.init.bert import Bert
@@ -205,76 +202,25 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         Bert(folder=str(tmp_path / "bert"), take=TAKE).load(model_for(task), task)
 
 
-class Hub(SimpleHTTPRequestHandler):
-    """As much of the hub as its client asks for: the list of a repository's files, and their heads and bodies."""
+def test_weights_come_from_the_hub_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its client's cache, or else by its client; without both there is one line."""
+    folder, answers = folder_of(tmp_path / "bert", weights()), {"cache": False, "network": True}
 
-    protocol_version = "HTTP/1.1"
-    commit = "ab" * 20
+    def download(repository: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        assert repository == "OWNER/NAME"
+        assert "model.safetensors" in allow_patterns
+        if not answers["cache" if local_files_only else "network"]:
+            raise LocalEntryNotFoundError("no such file") if local_files_only else ConnectionError("no network")
+        answers["cache"], answers["network"] = True, False
+        return str(folder)
 
-    def do_GET(self) -> None:
-        if not self.path.startswith("/api/models/OWNER/NAME"):
-            super().do_GET()
-            return
-        files = list(Path(self.directory).iterdir())
-        if "/tree/" in self.path:
-            answer = [
-                {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": path.name} for path in files
-            ]
-        else:
-            answer = {
-                "id": "OWNER/NAME", "sha": self.commit, "siblings": [{"rfilename": path.name} for path in files]
-            }  # fmt: skip
-        body = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def translate_path(self, path: str) -> str:
-        return super().translate_path("/" + path.partition("/resolve/")[2].partition("/")[2])
-
-    def end_headers(self) -> None:
-        self.send_header("X-Repo-Commit", self.commit)
-        self.send_header("ETag", f'"{sha256(self.path.encode()).hexdigest()}"')
-        super().end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_weights_come_from_the_hub_once(tmp_path: Path) -> None:
-    """A server here stands for the hub; when it is gone, its client's cache serves; without both there is one line."""
-    folder = folder_of(tmp_path / "bert", weights())
-    (folder / "pytorch_model.bin").write_bytes(b"not wanted")
-    script = "from lra.init.bert import Bert; print(Bert(folder='hub:OWNER/NAME', take=None).path)"
-
-    def fetch(endpoint: str, cache: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / cache), "no_proxy": "*"}
-        environment.pop("HF_HUB_OFFLINE", None)
-        return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-
-    with ThreadingHTTPServer(("localhost", 0), partial(Hub, directory=str(folder))) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://localhost:{server.server_port}"
-        first = fetch(endpoint, "cache")
-        server.shutdown()
-    assert first.returncode == 0, first.stderr
-    fetched = Path(first.stdout.strip().splitlines()[-1])
-    assert "fetching OWNER/NAME" in first.stdout + first.stderr
-    assert {path.name for path in fetched.parent.iterdir()} == {path.name for path in folder.iterdir()} - {
-        "pytorch_model.bin"
-    }
-    assert fetched.read_bytes() == (folder / "model.safetensors").read_bytes()
-    again = fetch(endpoint, "cache")
-    assert (again.stdout.strip(), again.stderr) == (str(fetched), "")
-    assert "UserError: init.folder=hub:OWNER/NAME: it could not be fetched" in fetch(endpoint, "empty").stderr
-
-
-def test_the_experiment_composes() -> None:
-    cfg = configure.plain(composed("experiment=finetune_small", "init.folder=DIR", "task.vocab=DIR/vocab.txt"))
-    assert cfg["init"]["take"] == TAKE
-    assert cfg["train"]["layer_decay"] == 0.9
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: BytesIO())
+    for _ in range(2):
+        assert Bert(folder="hub:OWNER/NAME", take=None).path == folder / "model.safetensors"
+    answers["cache"] = False
+    with pytest.raises(UserError, match="init.folder=hub:OWNER/NAME: it could not be fetched"):
+        _ = Bert(folder="hub:OWNER/NAME", take=None).path
 
 
 @pytest.mark.oracle

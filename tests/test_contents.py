@@ -9,7 +9,7 @@ import pytest
 from support import Commands, options
 
 import lra.__main__ as start
-from lra.cli.contents import contents, first_sentence
+from lra.__main__ import contents, first_sentence
 
 
 def test_everything_has_one_line_that_fits(cli: Commands) -> None:

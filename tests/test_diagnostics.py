@@ -2,7 +2,6 @@
 
 import ast
 import json
-import lzma
 import re
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from lra.data.groups import by_size, by_value
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
-from lra.tasks.listops import ListOps, ListOpsFiles, words
+from lra.tasks.listops import ListOps, ListOpsFiles
+from lra.tasks.listops.files import words
 from lra.training.evaluate import calibration, calibration_error, diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
@@ -130,20 +130,6 @@ def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.slow
-def test_groups_of_the_original_expressions(tmp_path: Path, real_data: Path) -> None:
-    with lzma.open(real_data / "listops" / "test_d20s.tsv.xz", "rt") as file:
-        rows = [line.rstrip("\n").split("\t") for line in file][:3_001]
-    content = "".join(f"{expression}\t{label}\n" for label, expression in [("Target", "Source"), *rows])
-    for split in ("train", "val", "test"):
-        (tmp_path / f"basic_{split}.tsv").write_text(content)
-    builder = ListOpsFiles(folder=str(tmp_path), max_length=3_000)
-    task = builder.build(place(tmp_path / "cache"))
-    texts = [expression.replace("(", "").replace(")", "") for _, expression in rows]
-    assert_groups_are_those_of_the_texts(builder, task.test, texts)
-    assert len(builder.groups(task.test)["depth"]) > 5
-
-
 def tf_idf_cosines(split: Split) -> np.ndarray:
     """By scikit-learn's own TF-IDF, which has the same formula but no hashing."""
     texts = [
@@ -174,25 +160,6 @@ def test_overlap_of_pairs_of_few_words() -> None:
     assert {value: list(rows) for value, rows in again.items()} == {
         value: list(rows) for value, rows in by_size(np.rint(100 * overlaps).astype(int)).items()
     }
-
-
-@pytest.mark.slow
-def test_overlap_of_the_real_pairs(tmp_path: Path, real_data: Path) -> None:
-    builder = AclMatching(max_length=4_000, limit=503)
-    split = builder.build(place(tmp_path, real_data)).test
-    cosines = tf_idf_cosines(split)
-    overlaps = Overlap(split)(split, np.arange(len(split)))
-    np.testing.assert_allclose(overlaps, cosines, atol=0.02)  # words that share a bucket
-    assert np.median(np.abs(overlaps - cosines)) < 1e-3
-    groups = builder.groups(split)
-    assert list(groups) == ["overlap (%)", "length", "class"]
-    assert len(groups["overlap (%)"]) > 3
-    shares = []
-    for value, examples in groups["overlap (%)"].items():
-        low, high = int(value.split("-")[0]), int(value.split("-")[-1])
-        assert np.all((cosines[examples] > low / 100 - 0.025) & (cosines[examples] < high / 100 + 0.025))
-        shares.append(split.labels[examples].mean())
-    assert shares == sorted(shares), "papers that cite each other have more words in common"
 
 
 # ---------------------------------------------------------------- counts

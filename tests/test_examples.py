@@ -63,6 +63,14 @@ def test_every_command_composes() -> None:
         composed(*overrides, config=program)
 
 
+def test_files_that_the_pages_name_exist() -> None:
+    pages = [*WRITTEN, CHECKOUT / "CHANGELOG.md", *(CHECKOUT / "results").glob("*.md")]
+    pattern = r"(?<![\w/])(?:conf|docs|lra|scripts|tests)/[\w/.-]+\.(?:md|py|sh|txt|yaml)\b"
+    names = {name for page in pages for name in re.findall(pattern, page.read_text())}
+    assert len(names) >= 20
+    assert [name for name in sorted(names) if "NAME" not in name and not (CHECKOUT / name).exists()] == []
+
+
 def test_messages_in_the_table_of_errors_exist() -> None:
     table = (CHECKOUT / "docs" / "reports.md").read_text().partition("## Errors")[2]
     quoted = [part for line in table.splitlines()[4:] for part in re.findall(r"`([^`]+)`", line.split(" | ")[0])]

@@ -140,8 +140,9 @@ def test_a_signal_that_also_ends_a_compiler_pauses_the_run(whole) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("CppCompileError: the compiler was terminated")
 
-    ended = command(*TINY, "out=runs", inside=when(lra.training.fit, "update", 5, compile_fails))
-    assert (ended.code, record.read(run_folder() / record.NAME)["status"]) == (143, "paused")
+    for place in ((lra.training.fit, "update", 5), (lra.training.fit, "make_optimizer", 1)):
+        ended = command(*TINY, "out=runs", inside=when(*place, compile_fails))
+        assert (ended.code, record.read(run_folder() / record.NAME)["status"]) == (143, "paused")
     assert command(*TINY, "out=runs").code == 0
     assert result("runs") == expected
 

@@ -40,22 +40,6 @@ def biases(mixer: nn.Module) -> list[Tensor]:
     return [part.bias for part in mixer.modules() if isinstance(part, nn.Linear) and part.bias is not None]
 
 
-@pytest.mark.parametrize("name", RELEASED)
-def test_what_is_not_named_begins_as_before(name: str) -> None:
-    """The same shapes, the draws of what is not named, and one deviation less."""
-    before, after = first(name), released(name)
-    assert {key: value.shape for key, value in after.state_dict().items()} == {
-        key: value.shape for key, value in before.state_dict().items()
-    }
-    assert len(after.card.deviations) == len(before.card.deviations) - 1
-    (gone,) = set(before.card.deviations) - set(after.card.deviations)
-    assert "attention.init" in gone
-    untouched = {"mega": ("keep", "damp", "reduce", "bias"), "mlstm": ("input_bias", "forget_bias")}
-    untouched |= {"rwkv7": ("norm_bias",), "s5": ("log_decay", "frequency", "log_dt")}
-    for key in untouched[name]:
-        assert torch.equal(getattr(before, key), getattr(after, key))
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_mega(causal: bool) -> None:
     """MultiHeadEMA and MovingAverageGatedAttention: beta +-1 + N(0, .02^2), gamma and projections N(0, .02^2)."""
@@ -138,15 +122,6 @@ def test_s5(init: str, deviation: float, causal: bool) -> None:
     assert (c.real * c.imag).mean().abs() <= 5 * deviation**2 / math.sqrt(c.numel())
 
 
-def test_real_c_has_half_the_mean_square() -> None:
-    options = ("attention.state=22", "attention.blocks=1")
-    of_real, of_complex = (
-        first("s5", *options, f"attention.init={init}", dim=127).c.square().sum(dim=-1).mean().item()
-        for init in ("null", "trunc_standard_normal")
-    )
-    assert of_complex / of_real == pytest.approx(2, rel=0.1)
-
-
 def test_a_truncated_normal_has_the_deviation_asked_for() -> None:
     torch.manual_seed(1)
     weights = draw_truncated(torch.empty(199, 211), 0.3)
@@ -158,6 +133,7 @@ def test_a_truncated_normal_has_the_deviation_asked_for() -> None:
 def test_the_model_leaves_them_alone(name: str) -> None:
     """Also under protocol=lra, which draws all other linear layers by Xavier's formula; every layer knows its place."""
     chosen = ("protocol=lra", f"attention={name}", f"attention.init={RELEASED[name]}", "model.depth=3")
+    torch.manual_seed(1)
     model = model_of(*chosen, task=facts())
     for layer, block in enumerate(model.blocks):
         mixer, shape = block.mixer, block.mixer.shape

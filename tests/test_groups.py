@@ -23,7 +23,7 @@ from lra.training.recipe import Recipe
 from lra.training.update import accumulate, make_optimizer, update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
-OF_SOURCES = ("gated_deltanet", "hyena", "lru", "mamba2", "rwkv7", "s4d", "s5")  # in conf/case/own_rates.yaml
+OF_SOURCES = ("gated_deltanet", "hyena", "lru", "mamba2", "rwkv7", "s4d", "s5")  # in case=own_rates
 S4D = (*TINY_MODEL, "attention=s4d", "attention.state=10", "model.pooling=mean")
 
 

@@ -8,7 +8,6 @@ from support import mask_of, mixer_of, noise
 from torch import Tensor
 
 from lra.attention import Mixer
-from lra.core.errors import UserError
 from lra.ops.convolution import causal_convolution
 from lra.ops.scan import CHUNK
 
@@ -24,7 +23,7 @@ def same(output: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
 
 
-@pytest.mark.parametrize("length", [1, 2, CHUNK, CHUNK + 1, LONG])
+@pytest.mark.parametrize("length", [1, CHUNK, LONG])
 def test_a_causal_convolution_is_its_sum(length: int) -> None:
     x, kernel = noise(2, length, 3).requires_grad_(), noise(3, length, seed=1).requires_grad_()
     lag = torch.arange(length)[:, None] - torch.arange(length)
@@ -60,7 +59,7 @@ def filters(mixer: Mixer, lag: int) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [13, CHUNK + 3])
+@pytest.mark.parametrize("length", [CHUNK + 3])
 def test_hyena_is_its_sums(length: int, causal: bool) -> None:
     """Two documents, the shorter with a hole, which counts as zeros, before the short convolutions and after them."""
     mixer = mixer_of("hyena", max_positions=length + 2, causal=causal, out_proj=True)
@@ -81,10 +80,3 @@ def test_hyena_is_its_sums(length: int, causal: bool) -> None:
         long = [sum(h[abs(i - j)][int(j > i)] * z[j] for j in seen[i]) for i in range(length)]
         expected.append(mixer.out(gate * (torch.stack(long) + mixer.skip * z))[real])
     same(mixer(x, mask)[mask], torch.cat(expected), [x, *mixer.parameters()])
-
-
-def test_wrong_options() -> None:
-    with pytest.raises(UserError, match="attention.taps=4: expected an odd number"):
-        mixer_of("hyena", "attention.taps=4")
-    with pytest.raises(UserError, match="attention.fast=2: expected at most attention.slow=1.5"):
-        mixer_of("hyena", "attention.fast=2")

@@ -17,7 +17,7 @@ from support import built_under_one_name, composed, place
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub
-from lra.data.sampling import held_out, limited
+from lra.data.groups import held_out, limited
 from lra.report.published import Published
 from lra.tasks import Place, Split, image
 from lra.tasks.image import Image, grey

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import DictConfig
 from safetensors.torch import load_file, save_file
-from support import Commands, composed, model_of, options, stub_task, train_state
+from support import Commands, composed, model_of, stub_task, train_state
 
 from lra.cli import train
 from lra.config import configure
@@ -197,24 +196,3 @@ def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -
     digests = {recorded["init"]["sha256"] for case in ("qkv", "all") for recorded in records[case]}
     assert len(digests) == 2  # one for each seed
     assert not any("init" in recorded for case in ("random", "none", "source") for recorded in records[case])
-
-
-def first_of(experiment: str) -> DictConfig:
-    """The first task and case of its sweep."""
-    swept = composed(f"experiment={experiment}").hydra.sweeper.params
-    return composed(
-        f"experiment={experiment}", *(f"{key}={swept[key].split(',')[0]}" for key in ("task", "case") if key in swept)
-    )
-
-
-def test_every_small_experiment_is_its_experiment() -> None:
-    """Smaller, but of the same rows."""
-    experiments = [f"{name}_small" for name in options("experiment") if f"{name}_small" in options("experiment")]
-    assert experiments
-    for small in experiments:
-        reduced, full = (first_of(name) for name in (small, small.removesuffix("_small")))
-        rows = ("case", "system", "variant")
-        params = [cfg.hydra.sweeper.params for cfg in (reduced, full)]
-        assert {key: params[0].get(key) for key in rows} == {key: params[1].get(key) for key in rows}
-        assert reduced.train.steps < full.train.steps
-        assert reduced.train.steps <= 1500 < full.train.steps

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import PLUGINS, SIX, SMOKE, launcher, left
 from support import Commands
-from sweeps import PLUGINS, SIX, SMOKE, launcher, left
 
 from lra.cli import train
 from lra.records.names import CONFIG
-from lra.records.outcome import state
+from lra.records.runs import state
 
 pytestmark = pytest.mark.launcher
 

@@ -20,7 +20,7 @@ from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.baselines import best_threshold, pair_cosine
 from lra.data.cache import verify
-from lra.data.sampling import sampled
+from lra.data.groups import sampled
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task
 from lra.tasks.acl_matching import AclMatching

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
-from support import case_id, cases, composed, every_attention, every_setting, mask_of, noise, stub_task
+from support import case_id, cases, composed, every_setting, mask_of, noise, stub_task
 
 from lra.attention import Mixer, Shape
 from lra.config import configure
@@ -68,7 +68,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
     return worst
 
 
-@every_attention
+@every_setting
 def test_every_cut_and_any_number_of_ranks_gives_the_same_gradient(name: str, extra: list[str]) -> None:
     assert max(differences(name, extra, 67).values()) <= 1e-10
 

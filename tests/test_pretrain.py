@@ -8,19 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reports import put
 from safetensors.torch import load_file, save_file
 from support import Commands, composed, facts, job_of, model_of, small_recipe, stub_task, train_state
 from torch.nn.functional import cross_entropy
 
-from lra.api.results import load
 from lra.cli import train
 from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.signals import StopFlag
-from lra.data.pictures import Pictures
 from lra.data.self_pretraining import facts_of, inputs_of
+from lra.data.splits import Pictures
 from lra.init.checkpoint import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain
@@ -260,19 +258,6 @@ def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:
     assert (code, f"{shared}: not the file that its record.json names; delete {shared.parent}" in err) == (2, True)
 
 
-def test_what_a_pretraining_freezes_stays(cli: Commands) -> None:
-    """The same first weights, trained with two rates, agree in what is frozen and nowhere else."""
-    weights = []
-    for rate in (0.001, 0.003):
-        options = ("pretrain=masked", "pretrain.train.freeze=[embedding]", f"pretrain.train.lr={rate}")
-        code, _, err = cli(train.main, *SMALL, *options, f"out=run{rate}", f"cache=own{rate}")
-        assert code == 0, err
-        weights.append(load_file(next(Path(f"own{rate}/pretrained").rglob("weights.safetensors"))))
-    same = {name for name, value in weights[0].items() if value.equal(weights[1][name])}
-    assert {name for name in weights[0] if name.startswith("embedding.")} <= same
-    assert not {name for name in same if name.startswith("blocks.") and name.endswith("weight") and "norm" not in name}
-
-
 @pytest.mark.parametrize(
     ("task", "mask", "loss", "rate", "warmup"),
     [
@@ -340,18 +325,3 @@ def test_next_tokens_are_learned_from_what_is_before() -> None:
     assert last.val.loss < 0.5 * math.log(17)
     final = model_of(*TINY, "protocol=strict", "attention=linear", task=facts())
     assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}
-
-
-def test_reports_have_the_whole_cost_of_what_is_pretrained(tmp_path: Path) -> None:
-    """The evaluations of the phase are in no curve."""
-    before = {"tokens": {"computed": 500}, "seconds": {"train": 20.0, "evaluate": 1.0}}
-    line = {"step": 50, "val_accuracy": 3.0, "val_loss": 9.0}
-    path = put(tmp_path, 1, 37.0, config={"pretrain": {"objective": "masked"}}, pretrain=before)
-    path.with_name("metrics.jsonl").write_text(
-        "".join(f"{json.dumps(entry)}\n" for entry in ({"phase": "pretrain", **line}, {**line, "val_loss": 2.0}))
-    )
-    made = record.read(path)
-    record.write(path.parent, made | {"files": record.sha256(path.parent, *made["files"])})
-    results = load(tmp_path)
-    assert results.seeds.train_seconds.tolist() == [80.0]
-    assert results.curves.val_loss.tolist() == [2.0]

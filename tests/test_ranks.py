@@ -167,17 +167,6 @@ def test_more_ranks_than_can_share_a_batch_are_refused(
     assert "torchrun started 2 processes: at most 1 can share a batch" in err
 
 
-def test_ranks_leave_their_group_after_an_exception_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = []
-    for variable in distributed.VARIABLES:
-        monkeypatch.setenv(variable, "2")
-    monkeypatch.setattr(process_groups, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(process_groups, "destroy_process_group", lambda: left.append(True))
-    with pytest.raises(ValueError, match="fire"), distributed.joined("cpu"):
-        raise ValueError("fire")
-    assert left == [True]
-
-
 # ---------------------------------------------------------------- commands
 
 LONG = ("experiment=smoke", "train.steps=900", "train.eval_every=150", "checkpoint.steps=20", "train.batch_size=9")
@@ -259,17 +248,3 @@ def test_ranks_of_torchrun_measure_what_one_process_does(cli: Commands) -> None:
     alone, shared = (Path(f"r{ranks}") / FOLDER.relative_to("runs") for ranks in (1, 2))
     assert measured(alone) == measured(shared)
     assert record.read(shared / record.NAME)["processes"] == 2
-
-
-@pytest.mark.slow
-def test_every_rank_of_a_call_from_python_has_the_record(cli: Commands) -> None:
-    """Twice: the second call finds the run finished."""
-    options = ("experiment=smoke", "attention=simple", "out=called", "seed=1")
-    told = "open('rank' + os.environ['RANK'], 'a').write(f'{lra.train(*OPTIONS).score} ')"
-    Path("call.py").write_text(f"import lra, os\nOPTIONS = {options}\nif __name__ == '__main__':\n    {told}\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "call.py"]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-    scores = [Path(f"rank{rank}").read_text().split() for rank in range(2)]
-    assert scores[0] == scores[1] == 2 * scores[0][:1]

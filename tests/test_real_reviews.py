@@ -13,7 +13,7 @@ import pytest
 from imdb import imdb, place
 from support import built_under_one_name, of_real_data
 
-from lra.data.sampling import limited
+from lra.data.groups import limited
 from lra.data.tokenise import text_of
 
 

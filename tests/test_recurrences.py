@@ -14,14 +14,13 @@ from torch.nn.functional import pad
 
 from lra.attention import Mixer
 from lra.attention.s5 import hippo_n
-from lra.core.errors import UserError
 from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
 from lra.ops.gated_memory import gated_memory
 from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, delta_rule, dplr_delta_rule
 
-LENGTHS = [1, 2, 13, SMALL_CHUNK, 2 * CHUNK + 3]
+LENGTHS = [1, 13, 2 * CHUNK + 3]
 
 
 def same(actual: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
@@ -352,7 +351,7 @@ def normed(mixer: Mixer, y: Tensor, gate: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [13, 2 * CHUNK + 3])
+@pytest.mark.parametrize("length", [CHUNK + 3])
 @pytest.mark.parametrize("given", RECURRENCES, ids=",".join)
 def test_a_recurrence_is_its_loop(given: tuple[str, ...], length: int, causal: bool) -> None:
     """Two documents, the shorter with a hole, which the loop never sees; gates far from where they begin."""
@@ -385,7 +384,7 @@ def s5(mixer: Mixer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [13, 2 * CHUNK + 3])
+@pytest.mark.parametrize("length", [CHUNK + 3])
 @pytest.mark.parametrize(("name", "system", "extra"), [("lru", lru, "state=7"), ("s5", s5, "state=8")])
 def test_a_state_space_is_its_loop(name: str, system: Callable, extra: str, length: int, causal: bool) -> None:
     options = [f"attention.{extra}", *(["attention.blocks=2"] if name == "s5" else [])]
@@ -422,7 +421,7 @@ def moving_average(mixer: Mixer, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [13, CHUNK + 3])
+@pytest.mark.parametrize("length", [CHUNK + 3])
 def test_mega_is_its_loop(length: int, causal: bool, chunk: int | None) -> None:
     options = ("attention.averages=3", "attention.width=7", f"attention.chunk={chunk or 'null'}")
     mixer = mixer_of("mega", *options, max_positions=length, causal=causal)
@@ -483,27 +482,6 @@ def test_where_states_begin() -> None:
     normal = legs + np.outer(low_rank, low_rank)
     np.testing.assert_allclose(normal @ vectors, vectors * values, atol=1e-12)
     assert (values.imag > 0).all()
-
-
-@pytest.mark.parametrize("attention", ["mamba2", "gated_deltanet"])
-@pytest.mark.parametrize("option", ["dt", "a"])
-def test_steps_begin_between_two_ends(attention: str, option: str) -> None:
-    with pytest.raises(UserError, match=f"attention.{option}_min=99.0: expected at most attention.{option}_max="):
-        mixer_of(attention, f"attention.{option}_min=99.0")
-
-
-def test_a_denominator_is_not_made_smaller() -> None:
-    with pytest.raises(UserError, match=r"attention.eps=-1.0: should be greater than or equal to 0"):
-        mixer_of("linear", "attention.eps=-1.0")
-
-
-def test_wrong_options_of_state_spaces() -> None:
-    with pytest.raises(UserError, match="attention.state=6: expected a multiple of 2 attention.blocks=4"):
-        mixer_of("s5", "attention.state=6", "attention.blocks=2")
-    with pytest.raises(UserError, match="expected at most attention.dt_max=0.1"):
-        mixer_of("s5", "attention.dt_min=0.2")
-    with pytest.raises(UserError, match="expected r_min < r_max < 1"):
-        mixer_of("lru", "attention.r_max=0.5")
 
 
 def shifted(x: Tensor, taps: Tensor) -> Tensor:

@@ -317,4 +317,3 @@ def test_dropout_acts_on_the_weights() -> None:
 def test_the_query_is_the_key() -> None:
     mixer = mixer_of("reformer", out_proj=True)
     assert {name.split(".")[0] for name in mixer.state_dict()} == {"query", "value", "out", "rotations"}
-    assert mixer.extra_parameters == -(15 + 1) * 15

@@ -11,7 +11,7 @@ from torch import Tensor
 from lra.ops.random_features import FastFood, Generator, Spectral, hadamard, log_prf, rks, scaled
 from lra.ops.scan import CHUNK
 
-RKS, PRF = ["gmm_rks", "fastfood_rks", "generative_rks"], ["gmm_prf", "fastfood_prf", "generative_prf"]
+PRF = ["gmm_prf", "fastfood_prf", "generative_prf"]
 DRAWS = 500
 
 
@@ -72,18 +72,6 @@ def test_gmm_rks_kernel() -> None:
     agrees(kernels, torch.tensor(expected))
 
 
-def test_gmm_rks_is_the_gaussian_kernel_for_the_standard_normal() -> None:
-    mixer = mixer_of("gmm_rks", "attention.samples=7", "attention.smoothing=0")
-    set_parameters(mixer, sigma=torch.eye(5).expand(3, 5, 5), mu=torch.zeros(3, 5))
-    x, y = 0.5 * noise(2, 11, 5)
-    kernels = []
-    for step in range(DRAWS):
-        mixer.redraw(1, step)
-        omega = mixer.spectrum.frequencies()[0]
-        kernels.append((rks(x, omega, 7, 0) * rks(y, omega, 7, 0)).sum(dim=-1) / 2)
-    agrees(kernels, (-(x - y).square().sum(dim=-1) / 2).exp())
-
-
 def test_gmm_prf_kernel() -> None:
     """exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x|^2 - |y|^2), t = x + y."""
     mixer = mixer_of("gmm_prf", "attention.samples=31")
@@ -104,20 +92,7 @@ def gaussian_tails(x: Tensor, y: Tensor) -> Tensor:
     return (-x.square().sum(dim=-1) - y.square().sum(dim=-1)).exp()
 
 
-def test_gmm_prf_is_the_gaussian_kernel_for_the_standard_normal() -> None:
-    mixer = mixer_of("gmm_prf", "attention.samples=31")
-    set_parameters(mixer, sigma=torch.zeros(3, 5), mu=torch.zeros(3, 5))
-    x, y = 0.4 * noise(2, 11, 5)
-    kernels = []
-    for step in range(DRAWS):
-        mixer.redraw(1, step)
-        omega = mixer.spectrum.frequencies()[2]
-        kernels.append((log_prf(x, omega).exp() * log_prf(y, omega).exp()).sum(dim=-1))
-    agrees(kernels, (-(x - y).square().sum(dim=-1) / 2).exp())
-
-
-@pytest.mark.parametrize("kind", ["rks", "prf"])
-@pytest.mark.parametrize("width", [5, 8])
+@pytest.mark.parametrize(("kind", "width"), [("rks", 5), ("prf", 8)])
 def test_classic_fastfood_is_the_gaussian_kernel(kind: str, width: int) -> None:
     """Over draws of S, G, B and P: also for a width that is no power of two."""
     x, y = 0.25 * noise(2, 11, width)
@@ -135,76 +110,7 @@ def test_classic_fastfood_is_the_gaussian_kernel(kind: str, width: int) -> None:
     agrees(kernels, (-(x - y).square().sum(dim=-1) / 2).exp())
 
 
-def test_released_fastfood_starts_with_a_constant_kernel() -> None:
-    x = scaled(noise(101, 64))
-    angles = {init: x @ FastFood(64, init).double().frequencies().detach() for init in ("released", "classic")}
-    assert angles["released"].std() < 0.01
-    assert 2 < angles["classic"].std() < 4
-
-
-@pytest.mark.parametrize("name", RKS)
-def test_rks_kernels_are_bounded_even_and_invariant_to_shifts(name: str) -> None:
-    """|k| <= s^2 + 1, twice that for GMM, which counts both signs of mu."""
-    mixer, s, bound = mixer_of(name, "attention.smoothing=0.7"), 0.49, 2 if name == "gmm_rks" else 1
-    if name == "gmm_rks":
-        set_parameters(mixer, sigma=noise(3, 5, 5, seed=1), mu=noise(3, 5, seed=2))
-    x, y, shift = 2 * noise(3, 2, 3, 7, 5, seed=3)
-
-    def kernel(q: Tensor, k: Tensor) -> Tensor:
-        phi_q, phi_k = mixer.features(q, k, None)
-        return phi_q @ phi_k.transpose(-2, -1)
-
-    values = kernel(x, y)
-    assert ((values - s).abs() <= bound + 1e-12).all()
-    torch.testing.assert_close(kernel(x, x).diagonal(dim1=-2, dim2=-1), torch.full((2, 3, 7), bound + s).double())
-    constant = shift[..., :1, :]
-    torch.testing.assert_close(kernel(x + constant, y + constant), values)
-    torch.testing.assert_close(kernel(-x, -y), values)
-    assert not torch.allclose(kernel(x, y + constant), values)
-
-
-def test_gmm_rks_is_even_in_mu() -> None:
-    mixer, q, k = mixer_of("gmm_rks"), noise(1, 3, 7, 5, seed=1), noise(1, 3, 7, 5, seed=2)
-    mu = noise(3, 5, seed=3)
-    kernels = []
-    for value in (mu, -mu, 2 * mu):
-        set_parameters(mixer, mu=value)
-        phi_q, phi_k = mixer.features(q, k, None)
-        kernels.append(phi_q @ phi_k.transpose(-2, -1))
-    torch.testing.assert_close(kernels[0], kernels[1])
-    assert not torch.allclose(kernels[0], kernels[2])
-
-
 # ---------------------------------------------------------------- the attention
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", RKS)
-def test_rks_is_the_dense_weights(name: str, causal: bool) -> None:
-    mixer, mask = mixer_of(name, causal=causal), torch.arange(13) < torch.tensor([[13], [7]])
-    q, k, v = noise(3, 2, 3, 13, 5)
-    kernel = torch.zeros(2, 3, 13, 13, dtype=torch.float64)
-    omega = mixer.spectrum.frequencies().detach().expand(3, 5, -1)
-    for head in range(3):
-        for column in omega[head].T:  # cos(a) cos(b) + sin(a) sin(b) = cos(a - b)
-            angles = (scaled(q[:, head]) @ column)[:, :, None] - (scaled(k[:, head]) @ column)[:, None, :]
-            kernel[:, head] += angles.cos() / mixer.spectrum.samples
-    kernel = (kernel + mixer.smoothing**2) * mask[:, None, None, :]
-    if causal:
-        kernel = kernel.tril()
-    expected = kernel @ v / (kernel.sum(dim=-1, keepdim=True) + mixer.eps)
-    torch.testing.assert_close(mixer.attend(q, k, v, mask), expected)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", PRF)
-def test_prf_is_the_dense_weights(name: str, causal: bool) -> None:
-    mixer, mask = mixer_of(name, causal=causal), torch.arange(13) < torch.tensor([[13], [7]])
-    q, k, v = noise(3, 2, 3, 13, 5)
-    seen = mask[:, None, None, :].expand(2, 1, 13, 13)
-    dense = weights(mixer, q, k, seen.tril() if causal else seen)
-    torch.testing.assert_close(dense.sum(dim=-1), torch.ones(2, 3, 13).double())
-    torch.testing.assert_close(mixer.attend(q, k, v, mask), dense @ v)
 
 
 def gmm_kernel(mixer: Spectral, q: Tensor, k: Tensor, head: int) -> Tensor:
@@ -225,7 +131,7 @@ def gmm_kernel(mixer: Spectral, q: Tensor, k: Tensor, head: int) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [13, CHUNK + 3])
+@pytest.mark.parametrize("length", [CHUNK + 3])
 @pytest.mark.parametrize("name", ["gmm_rks", "gmm_prf"])
 def test_gmm_is_its_frequencies_one_by_one(name: str, length: int, causal: bool) -> None:
     """Values, and gradients of sigma and mu, too."""
@@ -260,47 +166,10 @@ def test_prf_keeps_its_weights_where_features_underflow(name: str) -> None:
     torch.testing.assert_close(mixer.attend(q, k, v, None).double(), expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", PRF)
-def test_causal_prf_does_not_tell_of_a_key_that_towers_later(name: str) -> None:
-    mixer = mixer_of(name, causal=True).float()
-    q, k, v = 3 * noise(3, 1, 3, 13, 5).float()
-    k[..., 7:, :] = 0  # |k'|^2 is 0 there, and far above it before
-    torch.testing.assert_close(
-        mixer.attend(q, k, v, None)[..., :7, :], mixer.attend(*(x[..., :7, :] for x in (q, k, v)), None)
-    )
-
-
-@pytest.mark.parametrize("name", RKS)
-@pytest.mark.parametrize("spread", [1, 10])
-def test_rks_is_finite_where_a_sum_of_weights_may_be_negative(name: str, spread: int) -> None:
-    """Without the constant there is nothing that keeps the sums positive."""
-    mixer = mixer_of(name, "attention.smoothing=0", max_positions=101).float()
-    q, k, v = (spread * noise(3, 2, 3, 101, 5).float()).requires_grad_()
-    y = mixer.attend(q, k, v, None)
-    y.sum().backward()
-    assert y.isfinite().all()
-    assert all(parameter.grad.isfinite().all() for parameter in mixer.spectrum.parameters())
-
-
-@pytest.mark.parametrize("name", ["fastfood_rks", "generative_rks"])
-def test_the_constant_makes_the_weights_positive(name: str) -> None:
-    """s = 1 and |k| <= 1."""
-    phi_q, phi_k = mixer_of(name).features(*(5 * noise(2, 2, 3, 101, 5)), None)
-    assert (phi_q @ phi_k.transpose(-2, -1) > -1e-12).all()
-
-
 # ---------------------------------------------------------------- FastFood
 
 
-def test_hadamard() -> None:
-    h = hadamard(16)
-    for i in range(16):
-        for j in range(16):
-            assert h[i, j] == (-1) ** (i & j).bit_count()
-    torch.testing.assert_close(h @ h.T, 16 * torch.eye(16))
-
-
-@pytest.mark.parametrize("width", [1, 5, 8, 13])
+@pytest.mark.parametrize("width", [1, 5, 8])
 @pytest.mark.parametrize("init", ["classic", "released"])
 def test_fastfood_is_the_product_of_its_matrices(width: int, init: str) -> None:
     fastfood = FastFood(width, init).double()
@@ -318,20 +187,10 @@ def test_fastfood_is_the_product_of_its_matrices(width: int, init: str) -> None:
     torch.testing.assert_close(x @ fastfood.frequencies(), padded @ v.T)
 
 
-def test_the_rows_of_a_classic_fastfood_have_the_lengths_of_gaussian_ones() -> None:
-    """|v_i| = S_ii |G|, which is drawn as the length of a Gaussian vector of 64 values."""
-    fastfood = FastFood(64, "classic").double()
-    rows = fastfood.frequencies().norm(dim=0)
-    torch.testing.assert_close(rows, fastfood.s * fastfood.g.norm())
-    assert abs(rows.mean() - 8) < 0.5
-
-
 # ---------------------------------------------------------------- Generative
 
 
-@pytest.mark.parametrize(
-    "name", ["generative_rks", "generative_prf", "gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf"]
-)
+@pytest.mark.parametrize("name", ["generative_rks", "gmm_prf", "fastfood_rks"])
 def test_a_layer_may_be_called_twice_before_its_backward_pass(name: str) -> None:
     """Every call has frequencies of its own, and gradients are those of both."""
     mixer, x = mixer_of(name).train(), noise(2, 7, 15)
@@ -364,35 +223,3 @@ def test_the_generator_layer_by_layer() -> None:
         x = torch.where(x > 0, x, 0.01 * x)
     expected = (x @ values["layers.2.weight"].T + values["layers.2.bias"]).tanh().T
     torch.testing.assert_close(generator.frequencies(), expected)
-
-
-@pytest.mark.parametrize("name", ["generative_rks", "generative_prf"])
-def test_generated_frequencies_are_bounded_learned_and_the_same_in_evaluation(name: str) -> None:
-    mixer, x = mixer_of(name), noise(2, 7, 15)
-    mixer.redraw(1, 0)
-    assert (mixer.spectrum.frequencies().abs() < 1).all()
-    assert mixer.spectrum.frequencies().std() > 0.1
-    torch.testing.assert_close(mixer.train()(x), mixer.eval()(x), rtol=0, atol=0)
-    mixer(x).square().sum().backward()
-    learned = [parameter for key, parameter in mixer.spectrum.named_parameters() if key.endswith("weight")]
-    assert learned
-    assert all(parameter.grad.any() for parameter in learned)
-
-
-# ---------------------------------------------------------------- draws and settings
-
-
-@pytest.mark.parametrize("name", RKS + PRF)
-def test_redraws(name: str) -> None:
-    """A function of (seed, step // redraw_every, layer), in a buffer that is kept with the weights."""
-
-    def drawn(seed: int, step: int, layer: int = 0) -> Tensor:
-        mixer = mixer_of(name, "attention.redraw_every=3", layer=layer)
-        mixer.redraw(seed, step)
-        return mixer.state_dict()["spectrum.noise"]
-
-    first = drawn(1, 0)
-    assert torch.equal(drawn(1, 2), first)
-    for other in (drawn(1, 3), drawn(2, 0), drawn(1, 0, layer=1)):
-        assert other.shape == first.shape
-        assert not torch.equal(other, first)

@@ -15,8 +15,7 @@ from support import facts
 from lra.core.errors import UserError
 from lra.data.cache import MANIFEST, Writer, prepared, verify
 from lra.data.card import card
-from lra.data.duplicates import seen
-from lra.data.splits import LMWindows
+from lra.data.splits import LMWindows, seen
 from lra.tasks import Place, Task
 
 Make = Callable[[dict[str, Writer], Path], Any]

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked import Child, without_figures
+from forked import PLUGINS, SMOKE, Child, installed, launcher, left, without_figures
 from support import Commands, strip_times
-from sweeps import PLUGINS, SMOKE, installed, launcher, left
 
 import lra
 from lra.cli import sweep, train
@@ -185,11 +184,12 @@ def test_a_sweep_describes_its_cells_and_names_what_is_softmax(cli: Commands) ->
     assert err.splitlines()[0] == f"{announced}listops longformer/transformer (paper)"
 
 
-def test_the_configuration_of_a_sweep_is_that_of_its_first_run(cli: Commands) -> None:
-    code, out, err = cli(train.main, "experiment=demo", "--cfg", "job", "--resolve")
+@pytest.mark.parametrize("preset", ["demo", "table1_small"])
+def test_the_configuration_of_a_sweep_is_that_of_its_first_run(cli: Commands, preset: str) -> None:
+    code, out, err = cli(train.main, f"experiment={preset}", "--cfg", "job", "--resolve")
     assert code == 0
     assert "a sweep; shown is its first run: " in err
-    first = lra.compose("experiment=demo", *err.partition("run: ")[2].split())
+    first = lra.compose(f"experiment={preset}", *err.partition("run: ")[2].split())
     assert f"\n  lr: {first.settings.train['lr']}\n" in out
     assert f"_target_: {first.settings.task['_target_']}\n" in out
 

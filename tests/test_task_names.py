@@ -201,7 +201,6 @@ def test_a_task_has_one_name(tmp_path: Path, name: str, make: Callable, write: C
 
 def test_rows_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process of a sweep reads the count of the first; a changed file is counted again."""
-    monkeypatch.setattr("lra.data.fingerprints.SETTLED_NS", -1)
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
     name = imdb().at(at).facts.name

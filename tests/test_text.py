@@ -28,7 +28,7 @@ from lra.cli import prepare
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data import hub, readers
-from lra.data.sampling import held_out, limited
+from lra.data.groups import held_out, limited
 from lra.tasks import Place
 
 

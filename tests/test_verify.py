@@ -11,7 +11,7 @@ import pytest
 from reports import change, put, softmax
 from support import Commands
 
-from lra.cli import report
+from lra.cli import report, train
 from lra.core.paths import CHECKOUT
 from lra.records import record
 from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, README, RUNS, SEEDS, TABLE, TABLE_TEX
@@ -84,12 +84,20 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "the steps": (lambda folder: change(seed1(folder), steps=150), "steps is 150, the last evaluation"),
     "the configuration": (lambda folder: change(seed1(folder), config={"seed": 5}), "config_sha256 is not"),
+    "a count of a class": (
+        lambda folder: change(seed1(folder), diagnostics={"class": {"neg": {"examples": 1000, "correct": 370}}}),
+        "diagnostics.class is {'neg': (1000, 370)",
+    ),
+    "a count of a depth": (
+        lambda folder: change(seed1(folder), diagnostics={"depth": {"1": {"correct": 371}}}),
+        "diagnostics.depth has 741 of 2000 correct, test.best_val 740 of 2000",
+    ),
     "a seed": (lambda folder: shutil.rmtree(seed1(folder).parent), f"{TABLE}, line"),
     **{
         f"a line of {name}": (lambda folder, name=name: append(folder / name, b"more\n"), f"{name}, line")
         for name in (README, TABLE, TABLE_TEX, SEEDS)
     },
-    "no table": (lambda folder: (folder / TABLE).unlink(), "table.csv: not readable (FileNotFoundError)"),
+    "no page": (lambda folder: (folder / README).unlink(), "README.md: not readable (FileNotFoundError)"),
 }
 
 
@@ -144,6 +152,31 @@ def test_damage_of_kept_runs_is_found(kept: Path, damage: str) -> None:
     make(kept)
     _, mismatches = verify(kept)
     assert [line for line in mismatches if expected in line], mismatches
+
+
+def test_a_kept_folder_needs_its_page_alone(kept: Path) -> None:
+    for name in (TABLE, TABLE_TEX, SEEDS):
+        (kept / name).unlink()
+    assert verify(kept) == (4, [])
+
+
+@pytest.mark.parametrize("labels", [("pos", "neg"), ("10", "9", "-1"), ("ja, so", "nein\t", "ÄÖ"), ("None", "nan")])
+def test_honest_results_of_any_labels_have_no_mismatch(cli: Commands, labels: tuple[str, ...]) -> None:
+    Path("own").mkdir()
+    with Path("own/train.jsonl").open("w") as file:
+        for number in range(80):
+            file.write(json.dumps({"text": f"text {number}", "label": labels[number % len(labels)]}) + "\n")
+    words = ("experiment=smoke", "task=files", "task.data=own", "attention=fnet", "train.steps=2", "train.eval_every=2")
+    assert cli(train.main, *words, "train.warmup=1", "out=o")[0] == 0
+    assert cli(report.main, "o")[0] == 0
+    assert verify(Path("o")) == (1, [])
+    path = next(Path("o").rglob(record.NAME))
+    counts = record.read(path)["diagnostics"]["class"]
+    assert {*counts} <= {*labels}
+    [first, *_] = counts
+    counts[first]["correct"] += 1 if counts[first]["correct"] < counts[first]["examples"] else -1
+    change(path, diagnostics={"class": counts})
+    assert any("diagnostics.class" in line for line in verify(Path("o"))[1])
 
 
 @pytest.mark.parametrize(

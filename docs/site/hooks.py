@@ -18,7 +18,7 @@ ASSETS = ("site.css", "site.js", "iframe-worker.js")
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
     *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*"),
-    *(f"results/*/{name}" for name in ("README.md", "*.svg", "table.csv", "table.tex", "seeds.csv", "runs.jsonl")),
+    *(f"results/*/{name}" for name in ("README.md", "*.svg", "runs.jsonl")),
 )
 SEEDS = "results/table1_narrow/seeds.svg"
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)

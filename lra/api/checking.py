@@ -1,4 +1,4 @@
-"""The laws of mixers from Python: `lra-check`."""
+"""`lra.check`: correctness checks of an attention from Python."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +17,19 @@ from lra.ops.mixer import Mixer, Shape
 
 @dataclass(frozen=True)
 class Checkup:
-    """What became of every law. `findings`: one for each, with its `verdict` (kept, broken or silent); `text`: what
-    `lra-check` prints."""
+    """Results of `check`.
+
+    Args:
+        findings: one for each law that was checked, with its `verdict`: kept, broken or silent (does not apply).
+        text: output of `lra-check`.
+    """
 
     findings: tuple[Finding, ...]
     text: str
 
     @property
     def broken(self) -> list[str]:
-        """The names of the broken laws; empty where all are kept."""
+        """Names of the broken laws."""
         return [finding.law.name for finding in self.findings if finding.verdict == "broken"]
 
     def __repr__(self) -> str:
@@ -34,10 +38,14 @@ class Checkup:
 
 @preserved_sys_path()
 def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
-    """Try every law on an attention: a name as in `lra-check attention=NAME`, what `lra.attention` returned, or a
-    subclass of `lra.attention.Mixer`.
+    """Check an attention against the laws of mixers, as `lra-check` does.
 
-    `overrides`: as on the command line. Raises UserError where the mixer cannot be made.
+    Args:
+        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.attention.Mixer`.
+        overrides: as on the command line.
+
+    Raises:
+        UserError: the mixer cannot be made.
     """
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:
@@ -52,7 +60,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
 def _named(
     attention: str | AttentionLayer | Callable[[Shape], Mixer], settings: CheckSettings
 ) -> tuple[str, Callable[[Shape], Mixer]]:
-    """Its name, and what makes its mixers."""
+    """Name of the attention, and a constructor of its mixers."""
     if isinstance(attention, str):
         return attention, maker(settings)
     if isinstance(attention, AttentionLayer):

@@ -12,10 +12,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config.cell import Cell, cell_of
+from lra.config.compose import completed
 from lra.config.compose import compose as composed
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.settings import Settings, settings_of
-from lra.config.user_options import with_packages
 from lra.core.errors import UserError
 from lra.runs.build import assemble, run_folder
 
@@ -87,9 +87,10 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
 
 def _composed(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     earlier = HydraConfig.instance().cfg
-    words = with_packages(list(overrides))
+    words = completed(list(overrides))
     try:
-        config = composed(command, *words, with_hydra=True)
+        config = composed(command, *words)
+        HydraConfig.instance().set_config(config)  # for ${hydra:...}
         check_packages(words, config)
         yield config
     except UserError:

@@ -1,4 +1,4 @@
-"""The mechanisms of `lra` as layers of other people's models."""
+"""`lra.attention`: the mechanisms as layers of any PyTorch model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,19 +10,24 @@ from torch import Tensor, nn
 from lra.api.configuration import composed_command, preserved_sys_path
 from lra.cli.check import settings_of
 from lra.config import configure
+from lra.config.compose import options as choices
 from lra.core.errors import UserError
+from lra.core.paths import USER_OPTIONS
 from lra.ops.dropout import set_keys
 from lra.ops.mixer import Card, Mixer, Shape
 
 
 class AttentionLayer(nn.Module):
-    """forward(x [B, L, D], mask [B, L] or None) -> [B, L, D]: B documents of at most `max_len` positions, of width D.
+    """Attention layer without residual connection and norm.
 
-    The mask is True at real positions and must not be given to a mechanism that is not `maskable`. No residual and no
-    norm. `options`: all of the mechanism's, with their values; `card`: its paper, formula and time.
+    Its weights can have any floating-point type; bf16 and fp16 compute as under autocast. In training each call takes
+    one number from torch's generator as the seed of dropout and, every `redraw_every` calls, of random features. In
+    evaluation nothing is drawn.
 
-    In training every call takes one number from torch's generator, and with it draws dropout, and every `redraw_every`
-    calls random features; in evaluation nothing is drawn.
+    Attributes:
+        name: option of `attention=`.
+        options: values of all options of the mechanism.
+        mixer: the module that computes.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], mixer: Mixer) -> None:
@@ -39,7 +44,18 @@ class AttentionLayer(nn.Module):
         return self.mixer.maskable
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Raises UserError where the input is of another form."""
+        """Mix the positions of each document.
+
+        Args:
+            x: [B, L, D], L at most `max_len`.
+            mask: bool [B, L], True at real positions; None if there is no padding or the mechanism is not `maskable`.
+
+        Returns:
+            [B, L, D], in the type of x or that of autocast.
+
+        Raises:
+            UserError: x or mask has another shape or type.
+        """
         shape = self.mixer.shape
         if x.dim() != 3 or x.shape[2] != shape.dim or not 1 <= x.shape[1] <= shape.max_positions:
             sizes = f"[documents, at most {shape.max_positions} positions, {shape.dim}]"
@@ -59,12 +75,18 @@ class AttentionLayer(nn.Module):
         return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
 
     def _draw(self, documents: int) -> None:
-        """Name the noise of this call."""
+        """Seed the noise of this call."""
         seed = int(torch.randint(2**62, ()))
         set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
         if self.mixer.redraw_every is not None and self._calls % self.mixer.redraw_every == 0:
             self.mixer.redraw(seed, 0)
         self._calls += 1
+
+
+def attentions() -> list[str]:
+    """Return the names that `attention` takes: those of this package, and your own below `lra_options`."""
+    own = (USER_OPTIONS / "attention").glob("*.yaml")
+    return sorted([*choices("attention"), *(path.stem for path in own)])
 
 
 @preserved_sys_path()
@@ -80,12 +102,21 @@ def attention(
     out_proj: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> AttentionLayer:
-    """A layer of the mechanism `attention=NAME`, one that `lra` lists or your own.
+    """Return a layer of the mechanism `attention=NAME`; its weights are drawn from torch's generator.
 
-    `width`: of the model, which `heads` divides; `max_len`: the most positions of an input; `dropout`: a probability,
-    of mechanisms that have it; `causal`: no output depends on a later position; `bias`: of the projections; `out_proj`:
-    whether the heads are projected at the end; `options`: of the mechanism, as {"window": 32}, in place of those in its
-    YAML file. Weights are drawn from torch's generator. Raises UserError where these do not fit together.
+    Args:
+        name: one of `attentions()`.
+        width: D of the model.
+        heads: number of heads; divides `width`.
+        max_len: largest number of positions.
+        dropout: probability, for mechanisms with dropout.
+        causal: outputs depend on no later position.
+        bias: projections have biases.
+        out_proj: heads are projected at the end.
+        options: of the mechanism, such as {"window": 32}; the others are those of its YAML file.
+
+    Raises:
+        UserError: a value is out of range, or these do not fit together.
     """
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
     configure.check(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")

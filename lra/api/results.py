@@ -31,7 +31,7 @@ class Results:
         """A row for each system of each task: the numbers of the report."""
         cells = self._report.cells
         systems = cells[cells.kind == "system"].reset_index(drop=True)
-        return table(systems).drop(columns=["kind", "place", "caveats", "scores", "vanilla", "pretrained", "column"])
+        return table(systems).drop(columns=["kind", "column"])
 
     @cached_property
     def seeds(self) -> pd.DataFrame:

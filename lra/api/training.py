@@ -9,10 +9,10 @@ from omegaconf import DictConfig
 from lra.api.configuration import Configuration, composed_command, preserved_sys_path, run_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
-from lra.data.generated import GUARD
+from lra.data.from_source import GUARD
 from lra.records.names import ERRORS
-from lra.records.outcome import NO_RECORD, recorded
 from lra.records.record import RunRecord
+from lra.records.runs import NO_RECORD, recorded
 from lra.runs.build import Job, assemble
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder

@@ -52,8 +52,3 @@ class Based(KernelAttention):
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
         products = x[..., first] * x[..., second] * torch.where(first == second, 0.5, 1.0).to(x.dtype).sqrt()
         return torch.cat([torch.ones_like(x[..., :1]), x, products], dim=-1)
-
-    @property
-    def extra_parameters(self) -> int:
-        shape = self.shape
-        return 2 * (shape.dim + shape.bias) * (shape.heads * self.width - shape.qkv_dim)

@@ -57,9 +57,3 @@ class Conv(Mixer):
         if self.shift is not None:
             y = y + self.shift
         return self.out(self.dropout(self.gate(x) * y))
-
-    @property
-    def extra_parameters(self) -> int:
-        shape = self.shape
-        square = (shape.dim + shape.bias) * shape.dim
-        return square * (1 + shape.out_proj) + (len(self.taps) + shape.bias) * shape.dim - shape.projections

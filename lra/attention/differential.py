@@ -60,7 +60,3 @@ class Differential(Attention):
         """l, shared by all heads."""
         first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
         return first.exp() - second.exp() + self.start
-
-    @property
-    def extra_parameters(self) -> int:
-        return 2 * self.shape.head_dim

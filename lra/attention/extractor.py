@@ -114,13 +114,6 @@ class Extractor(Mixer):
     def causal(self) -> bool:
         return self.shape.causal or self.one_sided
 
-    @property
-    def extra_parameters(self) -> int:
-        dim, width = self.shape.dim, self.width
-        squares = (self.adjust is not None) + self.shape.out_proj
-        bases = 2 * dim * width if self.rank else 0
-        return width * width // self.groups * self.taps + bases + squares * dim * dim - self.shape.projections
-
 
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
     """Compute conv1d of x [B, L, c] by overlap-save FFT.

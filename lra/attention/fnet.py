@@ -28,7 +28,3 @@ class FNet(Mixer):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(x.device):
             return torch.fft.fft2(at_least_float32(x)).real
-
-    @property
-    def extra_parameters(self) -> int:
-        return -self.shape.projections

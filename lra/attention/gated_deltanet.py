@@ -95,9 +95,3 @@ class GatedDeltaNet(Recurrent):
         b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
         log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
         return self.scan(delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)
-
-    @property
-    def extra_parameters(self) -> int:
-        shape = self.shape
-        heads = shape.heads * shape.dim + (self.steps.count if self.is_gated else 0)
-        return self.gate_parameters + 3 * shape.qkv_dim * self.conv + heads

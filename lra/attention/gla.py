@@ -53,7 +53,6 @@ class GatedLinear(Recurrent):
         self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat, backend: Backend | None
     ) -> None:
         super().__init__(shape, norm_eps=norm_eps)
-        self.rank = rank
         self.tau = tau
         self.scan = Scan("gla", backend)
         self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
@@ -65,7 +64,3 @@ class GatedLinear(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         return self.scan(channel_product, *(split_heads(part, self.shape.heads) for part in inputs))
-
-    @property
-    def extra_parameters(self) -> int:
-        return self.gate_parameters + self.rank * (self.shape.dim + self.shape.qkv_dim) + self.shape.qkv_dim

@@ -76,7 +76,7 @@ class Hyena(Mixer):
             raise UserError(f"attention.taps={taps}: expected an odd number, as many positions on either side")
         if fast > slow:
             raise UserError(f"attention.fast={fast}: expected at most attention.slow={slow}")
-        self.bands, self.width, self.fast, self.slow = bands, width, fast, slow
+        self.bands, self.fast, self.slow = bands, fast, slow
         self.directions = 1 if self.causal else 2
         if not self.causal:
             self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
@@ -125,11 +125,3 @@ class Hyena(Mixer):
         )
         h = self.filters(x).T.unflatten(0, (self.directions, -1))
         return h * (-rates.unsqueeze(-1) * time).exp()
-
-    @property
-    def extra_parameters(self) -> int:
-        dim, width, bias = self.shape.dim, self.width, self.shape.bias
-        filters = (2 * self.bands + 2) * width + 2 * (width + 1) * width + width + self.directions * width * dim
-        short = 3 * dim * (self.taps.shape[1] + 1)
-        squares = (dim + bias) * dim * (3 + self.shape.out_proj)
-        return squares + short + filters + dim - self.shape.projections

@@ -39,8 +39,6 @@ class Linformer(Attention):
         self, shape: Shape, *, rank: PositiveInt, share: Literal["key_value", "heads", "none"], scale: Scale
     ) -> None:
         super().__init__(shape)
-        self.rank = rank
-        self.share = share
         size = (shape.heads if share == "none" else 1, shape.max_positions, rank)
         spread = shape.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
         self.project_keys = nn.Parameter(torch.randn(size) * spread)
@@ -53,11 +51,6 @@ class Linformer(Attention):
         k = project_positions(self.project_keys, k)
         v = project_positions(self.project_keys if self.project_values is None else self.project_values, v)
         return weigh(q, k, v, None, self.scale, self.dropout)
-
-    @property
-    def extra_parameters(self) -> int:
-        matrices = {"key_value": 1, "heads": 2, "none": 2 * self.shape.heads}[self.share]
-        return matrices * self.shape.max_positions * self.rank
 
 
 def project_positions(matrix: Tensor, x: Tensor) -> Tensor:

@@ -85,7 +85,3 @@ class Longformer(PatternAttention):
         )
         rows = torch.arange(first.shape[1], device=x.device)
         return self.out(merge_heads(self.fill_rows(mixed, rows, q, k, v, key_mask)))
-
-    @property
-    def extra_parameters(self) -> int:
-        return 3 * (self.shape.dim + self.shape.bias) * self.shape.qkv_dim * self.global_projections

@@ -29,9 +29,9 @@ class Handover:
         self._memory = memory
 
     def take(self) -> Tensor:
-        """Return the memory [B, M, H Dh] and forget it; kept longer, it would keep the graph of its pass alive."""
+        """Return the memory [B, M, H Dh] and drop it; a kept one would keep the graph of its pass alive."""
         if self._memory is None:
-            raise RuntimeError("Luna: the layer before has handed no memory on")
+            raise RuntimeError("Luna: the layer before has passed on no memory")
         memory, self._memory = self._memory, None
         return memory
 
@@ -64,7 +64,6 @@ class Luna(Mixer):
 
     def __init__(self, shape: Shape, *, memory: PositiveInt, share: Literal["key_value", "none"], scale: Scale) -> None:
         super().__init__(shape)
-        self.slots = memory
         self.share = share
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, memory=memory)
@@ -96,7 +95,7 @@ class Luna(Mixer):
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
-        # The memory is whole in every text, so unpacking needs no mask; packing leaves padded keys out.
+        # The memory has no padding, so unpacking needs no mask.
         unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
         if self._to_later is not None:
             self._to_later.put(memory + packed)
@@ -119,10 +118,3 @@ class Luna(Mixer):
 
     def _project_memory(self) -> nn.Linear:
         return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)
-
-    @property
-    def extra_parameters(self) -> int:
-        inner = self.shape.qkv_dim
-        of_x, of_memory = (self.shape.dim + self.shape.bias) * inner, (inner + self.shape.bias) * inner
-        projections = 2 * of_memory - of_x if self.share == "key_value" else 3 * of_memory
-        return projections + 2 * inner + (self.slots * inner if self.shape.layer == 0 else 0)

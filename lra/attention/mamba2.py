@@ -89,10 +89,3 @@ class Mamba2(Recurrent):
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Apply the norm after the gate, over all heads."""
         return self.normed(merge_heads(y) * silu(gate))
-
-    @property
-    def extra_parameters(self) -> int:
-        shape, pair = self.shape, 2 * self.state
-        narrow = (shape.dim + shape.bias) * (pair - 2 * shape.qkv_dim)  # B and C for keys and queries
-        convolution = (shape.qkv_dim + pair) * (self.conv + 1)
-        return self.gate_parameters + narrow + convolution + self.steps.count + shape.heads

@@ -143,11 +143,3 @@ class Mega(Mixer):
         seen = real.mT & (distance >= 0) if self.causal else real.mT
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
         return (self.dropout(weights) @ v).flatten(1, 3)[:, :length]
-
-    @property
-    def extra_parameters(self) -> int:
-        dim, bias = self.shape.dim, self.shape.bias
-        squares = 4 * (dim + bias) * dim + dim * dim
-        narrow = (dim + bias) * self.width + 4 * self.width
-        averages = 4 * self.directions * dim * self.averages
-        return squares + narrow + averages + 2 * self.reach - 1 - self.shape.projections

@@ -32,7 +32,6 @@ class TokenMixing(Mixer):
 
     def __init__(self, shape: Shape, *, hidden: PositiveInt) -> None:
         super().__init__(shape)
-        self.width = hidden
         self.hidden = nn.Linear(shape.max_positions, hidden, bias=shape.bias)
         self.dropout = Dropout(shape.dropout)
         self.out = nn.Linear(hidden, shape.max_positions, bias=shape.bias)
@@ -44,9 +43,3 @@ class TokenMixing(Mixer):
             h = h + self.hidden.bias[:, None]
         y = self.out.weight[:length] @ self.dropout(gelu(h))
         return y if self.out.bias is None else y + self.out.bias[:length, None]
-
-    @property
-    def extra_parameters(self) -> int:
-        shape = self.shape
-        net = (shape.max_positions + shape.bias) * self.width + (self.width + shape.bias) * shape.max_positions
-        return net - shape.projections

@@ -108,10 +108,6 @@ class Mlstm(Recurrent):
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return gate.sigmoid() * merge_heads(self.normed(y))
 
-    @property
-    def extra_parameters(self) -> int:
-        return self.gate_parameters + 2 * self.shape.heads * (self.shape.dim + 1)
-
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
     """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.

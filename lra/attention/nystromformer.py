@@ -94,10 +94,6 @@ class Nystromformer(Attention):
         member = (segment[:, None, :] == torch.arange(count, device=q.device)[:, None]) & real[:, None, :]
         return member.to(q.dtype) / member.sum(dim=-1, keepdim=True).clamp(min=1)
 
-    @property
-    def extra_parameters(self) -> int:
-        return self.shape.heads * (self.conv_kernel or 0)
-
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Moore-Penrose inverse of matrices whose rows sum to 1 or are zero, by the paper's third-order iteration.

@@ -1,4 +1,4 @@
-"""Performer (Choromanski et al. 2021): attention through M positive features.
+"""Performer: attention through M positive features.
 
 FAVOR+ (`favor`): with x' = x sqrt(scale) and w_1 ... w_M from N(0, I), phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(M), and
 the mean of phi(q) . phi(k) over the draws is exp(q . k scale): an unbiased softmax attention. The rows w are orthogonal
@@ -11,6 +11,9 @@ ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random 
 Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as cosFormer's.
 
 O(L D M) time. There is no dropout of weights.
+
+Source:
+    Choromanski et al. 2021.
 """
 
 from dataclasses import replace
@@ -30,8 +33,16 @@ from lra.ops.softmax import Scale, card_of, scale_of
 
 
 class Performer(KernelAttention):
-    """`features`: M; `orthogonal`: false draws all rows independently; `redraw_every`: training steps that one draw
-    serves; `relu_eps`: added to the ReLU features."""
+    """Attention with FAVOR+ or ReLU features.
+
+    Args:
+        kernel: `favor` or `relu`.
+        features: M.
+        orthogonal: draw orthogonal rows, instead of independent ones.
+        redraw_every: training steps per draw.
+        scale: see `scale_of`.
+        relu_eps: added to the ReLU features.
+    """
 
     card = Card(
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",

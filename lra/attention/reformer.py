@@ -2,10 +2,10 @@
 
 Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], R [Dh, n / 2] normal, gives one of n
 buckets; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and the previous
-chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where oneself counts only
-if nothing else does. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its
-score. `scale` is `none`, 1: with keys of length 1 a score is no longer than its query. The authors' code divides keys
-by their root mean square, |q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
+chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where key i counts only if
+there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its score.
+`scale` is `none`, 1, since keys have length 1. The authors' code divides keys by their root mean square,
+|q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
 O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
 A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place,
@@ -28,7 +28,7 @@ from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import ScaleOrNone, card_of, scale_of
 
-ONESELF = -1e5  # added to the score of oneself (appendix A)
+ONESELF = -1e5  # added to the score of a position with itself (appendix A)
 PADDED = -2  # place of padding: not equal or adjacent to that of a real token
 
 
@@ -78,10 +78,6 @@ class Reformer(Mixer):
         self.register_buffer("rotations", torch.randn(shape.heads, shape.head_dim, hashes, half))
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket
-
-    @property
-    def extra_parameters(self) -> int:
-        return -(self.shape.dim + self.shape.bias) * self.shape.qkv_dim
 
     def draw(self, rng: np.random.Generator) -> None:
         drawn = torch.from_numpy(rng.standard_normal(tuple(self.rotations.shape)))

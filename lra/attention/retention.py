@@ -68,10 +68,6 @@ class Retention(Attention):
         # Not saved: it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 
-    @property
-    def extra_parameters(self) -> int:
-        return 0 if self.gate is None else (self.shape.dim + self.shape.bias) * self.shape.qkv_dim
-
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         y = merge_heads(self.attend(*self.project(x), key_mask))
         return self.out(y if self.gate is None else silu(self.gate(x)) * y)

@@ -80,7 +80,6 @@ class Rwkv7(Recurrent):
         super().__init__(shape, norm_eps=norm_eps)
         dim, width = shape.dim, shape.qkv_dim
         self.scan = Scan("generalized_delta_rule", backend)
-        self.ranks = decay_rank + rate_rank + gate_rank
         self.gate = nn.Identity()  # g depends on the token before, hence on the direction
         self.shares = nn.Parameter(torch.rand(6, dim))  # of the token before: for r, w, k, v, a, g
         self.decay = nn.Sequential(low(dim, decay_rank), nn.Tanh(), low(decay_rank, width))
@@ -147,11 +146,6 @@ class Rwkv7(Recurrent):
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Return y: the gate is part of the recurrence."""
         return merge_heads(y)
-
-    @property
-    def extra_parameters(self) -> int:
-        dim, width = self.shape.dim, self.shape.qkv_dim
-        return self.ranks * (dim + width) + 6 * dim + 7 * width
 
 
 def low(inputs: int, outputs: int) -> nn.Linear:

@@ -140,9 +140,3 @@ class S4D(Mixer):
         """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""
         rate, c = self.modes()
         return convolve_modes(x, rate, c[0])
-
-    @property
-    def extra_parameters(self) -> int:
-        dim = self.shape.dim
-        modes = (2 + self.state * self.directions) * dim + self.state * self.copies * (1 if self.b is None else 2)
-        return modes + (dim + self.shape.bias) * dim * (self.shape.out_proj + self.gated) - self.shape.projections

@@ -1,13 +1,16 @@
-"""SimpleAttention (SimpleTRON, Yorsh et al. 2022, section 3): Q (K^T V) / sqrt(L), no softmax.
+"""SimpleAttention: Q (K^T V) / sqrt(L), without softmax.
 
 O(L D Dh) time, O(D Dh) state. Dropout acts on the state K^T V, as in the authors' code. The causal form, which the
-paper leaves open, sums over the positions up to one's own with the same scale.
+paper leaves open, sums over positions j <= i with the same scale.
 
-There are two exact forms. The textbook one projects to q, k, v. The Gram form never does: K^T V of a head is
-W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D, whatever the number of
-heads, and the output projection goes into the small matrix, too. X^T X is taken about the mean of X, so that a vector
-that all positions share costs no digits. Under autocast the factors of these two are bf16; K^T V and whatever else is
-small stays in fp32 or higher. The products themselves are in lra/ops/gram.py.
+There are two exact forms. The textbook form projects to q, k, v. The Gram form does not: K^T V of a head is
+W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D for any number of heads, and
+the output projection is folded into the small matrix. X^T X is computed about the mean of X, so that a vector shared by
+all positions costs no precision. Under autocast the factors of these two products are bf16; everything small, K^T V
+included, stays in fp32 or higher. `lra.ops.gram` has the products.
+
+Source:
+    Yorsh et al. 2022, SimpleTRON, section 3.
 """
 
 from dataclasses import replace
@@ -23,15 +26,19 @@ from lra.ops.packing import Packed
 from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import causal_product
 
-WORTH = 16  # positions for each of D from which on the Gram form moves fewer bytes on an accelerator
+WORTH = 16  # on an accelerator the Gram form moves fewer bytes from 16 D positions on
 
 
 class Simple(Attention):
-    """`scale`: 1/sqrt of the padded length (`length`), of the real one (`valid`), of it times Dh, or `none`.
+    """Attention without softmax.
 
-    `dropout_on`: the state K^T V (`state`), or the output (`output`).
-    `form`: `textbook`, `gram`, or the one that needs fewer operations (`auto`).
-    The Gram form calls no projection, so that a hook at one of them is not called.
+    The Gram form does not call the projections, so hooks on them are not called.
+
+    Args:
+        scale: 1/sqrt of `max_positions` (`length`), of the number n of real positions (`valid`), of n Dh
+            (`valid_head`), or 1 (`none`).
+        dropout_on: the state K^T V (`state`), or the output (`output`).
+        form: `textbook`, `gram`, or the form with fewer operations (`auto`).
     """
 
     card = Card(
@@ -115,7 +122,7 @@ class Simple(Attention):
         return self._factor(length, key_mask, self.query.weight.dtype)
 
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
-        """Everything up to a dropout on the output."""
+        """Outputs before a dropout on them."""
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self._dropped(state)
@@ -131,7 +138,7 @@ class Simple(Attention):
         return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
 
     def _dropped(self, state: Tensor) -> Tensor:
-        """After dropout, of all heads at once: their size does not depend on the length."""
+        """Apply dropout to the state [B, H, Dh, Dh] of all heads at once."""
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -151,7 +158,7 @@ class Simple(Attention):
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The query's projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        """Query projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
         weight = ProductByHead.apply(rows, query).view(self.shape.qkv_dim, -1)
         if not self.shape.bias:
@@ -178,8 +185,8 @@ class Simple(Attention):
         return gram_state + gram_reading < state + reading
 
     def _fold_pays(self, read: int) -> bool:
-        """Whether folding the query's projection and the state into one weight multiplies less than one after the
-        other, for so many positions that are read."""
+        """True if one weight of query projection and state needs fewer operations than the two in turn, for this many
+        positions."""
         return read > self.shape.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
@@ -198,7 +205,7 @@ class Simple(Attention):
 def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
     """mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
 
-    An error here meets every position alike, so it is not to come from cancellation.
+    An error here is common to all positions, so it must not come from cancellation.
     """
     y = projection.weight.double() @ mean.T
     if projection.bias is not None:

@@ -71,10 +71,6 @@ class Sinkhorn(Attention):
     def _blocks(self) -> int:
         return -(-self.shape.max_positions // self.block)
 
-    @property
-    def extra_parameters(self) -> int:
-        return self.shape.qkv_dim * self._blocks
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         length = q.shape[2]
         if key_mask is None:

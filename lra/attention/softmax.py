@@ -1,4 +1,8 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, eq. 1): softmax(Q K^T scale) V, O(L^2 D) time."""
+"""Scaled dot-product attention: softmax(Q K^T scale) V, O(L^2 D) time.
+
+Source:
+    Vaswani et al. 2017, eq. 1.
+"""
 
 from dataclasses import replace
 
@@ -9,7 +13,11 @@ from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
 
 
 class Softmax(Attention):
-    """`scale`: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(qkv_dim), which the SimpleTRON authors' code uses."""
+    """Softmax attention.
+
+    Args:
+        scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.
+    """
 
     card = Card(
         paper="Vaswani et al. 2017, Attention Is All You Need",

@@ -54,7 +54,6 @@ class Synthesizer(Mixer):
     ) -> None:
         super().__init__(shape)
         self.kind = kind
-        self.rank = rank
         self.dot_product = dot_product
         self.scale = scale_of(shape, scale)
         synthetic = {"factorized": "A Bᵀ", "random": "R", "dense": "W₂ relu(W₁ X)"}[kind]
@@ -120,14 +119,3 @@ class Synthesizer(Mixer):
         """Scaled queries, and keys [B, H, L, Dh]."""
         query, key = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key))
         return query * self.scale, key
-
-    @property
-    def extra_parameters(self) -> int:
-        shape = self.shape
-        projection = (shape.dim + shape.bias) * shape.qkv_dim
-        synthetic = {
-            "factorized": 2 * shape.heads * shape.max_positions * self.rank,
-            "random": shape.heads * shape.max_positions**2,
-            "dense": projection + (shape.head_dim + shape.bias) * shape.max_positions,
-        }[self.kind]
-        return synthetic - (0 if self.dot_product else 2 * projection)

@@ -15,7 +15,7 @@ from lra.core.errors import UserError
 from lra.data import TaskSpec
 
 Values = Mapping[str, Any]
-MODEL = {  # the values of conf/variant and conf/protocol under which this model is the configured one
+MODEL = {  # the values of variant= and protocol= under which this model is the configured one
     "norm": "pre", "attention_bias": True, "bias": True, "feed_forward_activation": "gelu", "dropout_over": "values",
     "short_conv": None, "mixer_dropout": False, "embedding_dropout": False, "feed_forward_output_gelu": False,
     "positions": "learned", "position_std": 0.0, "cls_position": False, "pooling": "cls", "head_activation": "gelu",

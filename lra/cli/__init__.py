@@ -1,1 +1,1 @@
-"""The commands: arguments in, exit code out."""
+"""The console commands: arguments in, exit code out."""

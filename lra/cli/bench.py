@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 from lra.records import provenance
 
 CHOICES = ("task", "protocol", "attention", "variant")
-PLACES = ("out", "cache", "data_dir", "workers")  # decide no number
+PLACES = ("out", "cache", "data_dir", "workers")  # without influence on numbers
 
 
 def job(cfg: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""lra-check: which laws of mixers an attention keeps, as a list for the person who writes it."""
+"""lra-check: check an attention against the laws of mixers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 
 from lra.cli.command import FAILED, command
 from lra.config import configure
-from lra.core.console import say
+from lra.core.console import plural, say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.laws import Finding
@@ -47,7 +47,7 @@ def settings_of(cfg: DictConfig) -> CheckSettings:
 
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
-    """What makes the mixers that the settings describe."""
+    """Return the constructor of the configured mixers."""
     from lra.ops.mixer import Mixer
 
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
@@ -56,7 +56,7 @@ def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
 def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[Finding]":
-    """Check every law; `tell` receives the lines to print."""
+    """Check the laws and return the findings; `tell` receives each line to print."""
     import lra.laws as laws
     from lra.laws.trial import shape_of
 
@@ -70,19 +70,22 @@ def examine(
         tell("\n".join(_lines(finding)))
         findings.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
-    tell(f"      {'weights':10} {weights:,}, {mixer.extra_parameters:+,} beside the projections")
+    tell(f"      {'parameters':10} {weights:,}; {weights - shape.projections:+,} to four projections")
     broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
-    names = f"{len(broken)} of {len(laws.LAWS)} laws are broken: {', '.join(broken)}"
-    tell(names if broken else "all laws are kept")
+    if unchecked := len(laws.LAWS) - len(findings):
+        tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")
+    else:
+        tell(f"broken: {', '.join(broken)}" if broken else "all laws are kept")
     return findings
 
 
 def _lines(finding: "Finding") -> list[str]:
-    """A law and its verdict; below a broken one the smallest case and a hint."""
+    """Lines of a law: its verdict, and the smallest case and a hint below a broken one."""
     lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
     if finding.verdict == "broken":
         lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
-        lines += [f"{'':17}hint: {finding.hint}"] if finding.hint else []
+    if finding.hint:
+        lines.append(f"{'':17}{'hint' if finding.verdict == 'broken' else 'note'}: {finding.hint}")
     return lines
 
 

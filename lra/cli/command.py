@@ -1,21 +1,23 @@
-"""Console commands: `hydra.main`, with mistakes in one line and exit codes."""
+"""Console commands: `hydra.main`, with one-line errors and exit codes."""
 
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, compose, help_page, refuse_our_names, set_up
+from lra.config.compose import HYDRA_VERSION, completed, compose, help_page, options, refuse_our_names, set_up
 from lra.config.configure import check_packages, explain, is_mistake
-from lra.config.user_options import with_packages
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
@@ -24,7 +26,7 @@ FAILED = 1
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-    """Return the console command of a Hydra task function; mistakes end in one line and exit code 2."""
+    """Return the console command of a Hydra task function; a mistake ends it with one line and exit code 2."""
     program = f"lra-{config_name}"
     debug = os.environ.get("HYDRA_FULL_ERROR")
 
@@ -53,7 +55,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(flags_first(sys.argv[1:]))]
+        sys.argv = [program, *completed(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
@@ -76,20 +78,26 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
 def _first_cell(config_name: str, arguments: list[str]) -> list[str]:
     """Return the overrides of the first cell of a preset that is a sweep, whose own values are those of no run."""
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
-    params = compose(config_name, *overrides, with_hydra=True).hydra.sweeper.get("params") or {}
+    words = [word for text in arguments for word in (text.split("=", 1) if text.startswith("--") else [text])]
+    folders = [Path(folder).absolute() for flag, folder in pairwise(words) if flag in ("--config-dir", "-cd")]
+    search_path = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
+    params = compose(config_name, *overrides, *search_path).hydra.sweeper.get("params") or {}
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     parser = OverridesParser.create()
     chosen = [parser.parse_override(f"{key}={value}") for key, value in params.items() if key not in given]
-    cell = [
-        f"{each.key_or_group}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line
-        for each in chosen
-    ]
+    cell = []
+    for each in chosen:
+        key, value = each.key_or_group, each.value()
+        if isinstance(value, Glob):
+            cell.append(f"{key}={value.filter(options(key))[0]}")
+        else:
+            cell.append(f"{key}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line)
     if cell:
         print(f"lra-{config_name}: a sweep; shown is its first run: {' '.join(cell)}", file=sys.stderr)
     return cell
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """Move overrides behind the flags: argparse takes no second group of them, as in `a=1 --multirun b=1,2`."""
+    """Move overrides behind the flags: argparse refuses two groups of them, as in `a=1 --multirun b=1,2`."""
     overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     return [*(text for text in arguments if text not in overrides), *overrides]

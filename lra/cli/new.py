@@ -1,4 +1,4 @@
-"""lra-new: an attention or a task of one's own, in the working folder: a module, its option and a test."""
+"""lra-new: write an attention or a task of your own into the working folder: a module, its option and a test."""
 
 import argparse
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 from string import Template
 
 from lra.config.compose import options
-from lra.config.user_options import FOLDER
 from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import write_atomic
+from lra.core.paths import USER_OPTIONS
 
-YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan")  # no texts on a command line
+YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan")  # not a text on a command line
 TEMPLATES = Path(__file__).with_name("templates")
 NEXT = {
     "attention": (
@@ -41,21 +41,21 @@ def main() -> None:
 
 
 def write(kind: str, name: str) -> None:
-    """The three files, and what to do next. Raises UserError where the name or a file is taken, and writes none."""
+    """Write the three files and print the next commands. Raises UserError if the name or a file exists."""
     _check(kind, name)
     words = name.split("_")
     values = {"NAME": name, "CLASS": "".join(map(str.capitalize, words)), "TITLE": " ".join(map(str.capitalize, words))}
     files = {
         Path(f"{name}.py"): f"{kind}.py.txt",
-        Path(FOLDER, kind, f"{name}.yaml"): f"{kind}.yaml.txt",
+        USER_OPTIONS / kind / f"{name}.yaml": f"{kind}.yaml.txt",
         Path(f"test_{name}.py"): f"{kind}_test.py.txt",
     }
     for path in files:
         if path.exists():
-            raise UserError(f"{path}: is there already; choose another name, or move it away")
+            raise UserError(f"{path}: already exists; choose another name, or move it away")
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, Template((TEMPLATES / template).read_text()).substitute(values).encode())
+        write_atomic(path, Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(values).encode())
         say(f"wrote {path}")
     say("next:", to_stdout=True)
     for command in NEXT[kind]:
@@ -68,7 +68,7 @@ def _check(kind: str, name: str) -> None:
     for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
         if name in options(group):
             raise UserError(f"{name}: lra has {group}={name}; choose another name")
-    module = find_spec(name)  # a folder of this name without code has no origin, and hides nothing
+    module = find_spec(name)  # a folder without code has no origin
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:
-        raise UserError(f"{name}: Python has a module of this name, which would be imported instead; choose another")
+        raise UserError(f"{name}: Python would import its own module of this name; choose another name")

@@ -1,4 +1,4 @@
-"""lra-prepare: fetch or make, verify and cache the data of one task."""
+"""lra-prepare: fetch or generate, verify and cache the data of one task."""
 
 import json
 import time
@@ -14,6 +14,7 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
 from lra.core.files import write_atomic
+from lra.core.paths import expanded
 from lra.data import Place, TaskBuilder
 from lra.data.cache import verify
 from lra.data.card import card, summary, update
@@ -36,7 +37,7 @@ class PrepareSettings:
 
 
 def job(cfg: DictConfig) -> None:
-    """Prepare one task and say what was done."""
+    """Prepare one task and print its card."""
     values = {key: value for key, value in configure.plain(cfg).items() if key in PrepareSettings.__dataclass_fields__}
     configure.check(PrepareSettings, values, "")
     settings = PrepareSettings(**values)
@@ -47,16 +48,16 @@ def job(cfg: DictConfig) -> None:
     seconds = time.monotonic() - started
     if settings.verify:
         verify(task.folder)
-        say("verified: every file of the cache and of the raw data at hand was read anew and has its SHA-256")
+        say("verified: the SHA-256 of every file of the cache and of the available raw data")
     if settings.export is not None:
-        for path in builder.export(task, Path(settings.export).expanduser()):
+        for path in builder.export(task, expanded(settings.export, "export")):
             say(f"wrote {path}")
     if settings.show is not None:
         path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))
         say(f"wrote {path}")
     if settings.card is not None:
-        path = Path(settings.card).expanduser()
+        path = expanded(settings.card, "card")
         update(path, task)
         say(f"wrote {path}")
     if settings.json:

@@ -1,4 +1,4 @@
-"""The command `lra-report`: write, keep or verify the reports of results folders."""
+"""lra-report: write, keep or verify the reports of results folders."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Sweeps: planned, launched, and what is said at the end."""
+"""Sweeps of lra's own sweeper: plan, launch, and report."""
 
 import re
 from collections import Counter
@@ -33,8 +33,11 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
     All cells are checked and declared; then the launcher gets the runs that are not finished. The outcomes are read
-    from the runs' folders, so they do not depend on the launcher. Raises UserError before the first run for any
-    mistake, and SystemExit at the end where not all runs are finished.
+    from the runs' folders, so they do not depend on the launcher.
+
+    Raises:
+        UserError: a mistake, before the first run.
+        SystemExit: at the end, if not all runs are finished.
     """
     _check_launch(config)
     plan = planned(config, context.config_loader)
@@ -66,7 +69,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
 
 
 def _check_reference(plan: Plan) -> None:
-    """Raises UserError where `sweep.reference` is no row of the report: no row would be held against anything."""
+    """Raise UserError if `sweep.reference` is no row of the report."""
     name = plan.rows[0].settings.sweep["reference"]
     if name is None:
         return
@@ -95,35 +98,28 @@ def _launcher(config: DictConfig) -> str:
 def _launch_all(
     context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
 ) -> str:
-    """Launch the runs; why the launcher gave up, if it did.
+    """Launch the runs; return the reason if the launcher gave up.
 
-    joblib gives up, and kills its other workers, when one is killed: what none of them had begun is launched again.
+    When a worker is killed, joblib kills the others and gives up: runs that had not begun are launched again.
     """
-
-    def states() -> list[tuple[str, str]]:
-        return [outcome(run.folder, run.settings) for run in runs]
-
-    broken = ""
-    while runs:
-        before = states()
+    broken, left = "", runs
+    while left:
+        before = {run.folder: outcome(run.folder, run.settings) for run in left}
         try:
-            _launch(context, task, config, plan, runs, *overrides)
+            _launch(context, task, config, plan, left, *overrides)
             break
         except Exception as error:
             broken = f"{type(error).__name__}: {error}"
-        same = zip(runs, before, states(), strict=True)
-        left = [run for run, old, new in same if old == new and new[0] not in ("finished", "killed")]
-        if len(left) == len(runs):
-            break
-        runs = left
+        unchanged = [run for run in left if outcome(run.folder, run.settings) == before[run.folder]]
+        unchanged = [run for run in unchanged if before[run.folder][0] not in ("finished", "killed")]
+        left = unchanged if len(unchanged) < len(left) else []
     return broken
 
 
 def _launch(
     context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
 ) -> None:
-    """Let the launcher do the runs, with these overrides besides their own: all at once, or one by one where it works
-    in this process."""
+    """Pass the runs to the launcher with further overrides: all at once, or one by one if it works in this process."""
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [
         f"sweep.varied=[{','.join(plan.varied)}]",
@@ -148,7 +144,7 @@ def quoted(out: Path) -> str:
 
 
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
-    """Each time the first run that is not at work elsewhere, so that several processes share a sweep."""
+    """Launch the first run that no other process trains, and so on: several processes may share a sweep."""
     waiting, number = list(runs), 0
     while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
         waiting.remove(free)
@@ -160,10 +156,11 @@ def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -
 
 
 def conclude(broken: str = "", code: int = 0) -> None:
-    """Report the sweep under way, if there is one, and raise SystemExit where not all of its runs are finished.
+    """Report the current sweep, if there is one, and raise SystemExit if not all of its runs are finished.
 
-    `broken`: why its launcher gave up; `code`: with which it was stopped. Every run that is not finished gets one line,
-    but for those that wait where the sweep was stopped.
+    Args:
+        broken: the reason if its launcher gave up.
+        code: exit code if it was stopped; waiting runs are then not listed.
     """
     if not _current:
         return
@@ -186,7 +183,7 @@ def conclude(broken: str = "", code: int = 0) -> None:
 
 
 def _report(out: Path) -> Counter[str]:
-    """Write and print the report; returns how often it went wrong, and in what way."""
+    """Write and print the report; return the number of faults by kind."""
     from lra.report import show, write_report  # imports pandas and statsmodels
 
     wrong: Counter[str] = Counter()
@@ -195,7 +192,7 @@ def _report(out: Path) -> Counter[str]:
         page = write_report(out, tell=faults.append)
         show(page)
         say(f"report: {page}")
-    except Exception as error:  # whatever it is, the outcomes of the runs are still said
+    except Exception as error:  # the outcomes of the runs are still printed
         say(f"lra-train: error: no report: {first_line(error)}")
         wrong["no report"] += 1
     for fault in faults:
@@ -213,7 +210,7 @@ def _exit_code(bad: set[str]) -> int:
 
 
 def _check_launch(config: DictConfig) -> None:
-    """Raises UserError where the sweep could not be started."""
+    """Raise UserError if the sweep cannot be started."""
     from lra.training import distributed
 
     if config.rerun is not None:

@@ -1,4 +1,4 @@
-"""lra-train: one run, or a sweep of them; from a configuration to a record."""
+"""lra-train: one run, or a sweep of runs."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,35 +10,40 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra.cli import sweep, workers
+from lra.cli import search, sweep, workers
 from lra.cli.command import FAILED, command
 from lra.config.cell import Cell, cell_of, varied_keys
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED, Paused
-from lra.runs.build import Job, assemble
+from lra.runs.build import Job, assemble, run_folder
 from lra.runs.folder import AtWork, run
 from lra.runs.loggers import loggers_of
 from lra.tools.rerun import rerun
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""What may be said beside `rerun=...`: nothing that decides a number."""
+"""Keys that may accompany `rerun=...`: they decide no number."""
 OF_A_REPORT = ("sweep.reference", "sweep.margin")
 QUICK = "lra-train experiment=small_listops train.steps=800"
-RERUNS = "reruns"  # where kept runs are trained again, if out=... does not say
+RERUNS = "reruns"  # default results folder of `rerun=...`
 
 
-def train(cfg: DictConfig) -> str:
-    """Hydra's task function: one run. In a sweep a mistake or a failure is reported and the others go on."""
+def train(cfg: DictConfig) -> str | float:
+    """Hydra's task function: one run. In a sweep a mistake or a failure is printed and the other runs continue.
+
+    Returns:
+        the outcome; for the sweeper of a search, the best validation result of a finished run.
+    """
     if cfg.rerun is not None:
         return _rerun(cfg)
     alone = HydraConfig.get().mode == RunMode.RUN
     launcher, worker = HydraConfig.get().runtime.choices["hydra/launcher"], parent_process() is not None
     in_driver = launcher == "basic" or (launcher == "joblib" and not worker)  # with n_jobs=1 joblib has no workers
     number = 0 if alone else HydraConfig.get().job.num
+    searching = not alone and search.is_search(HydraConfig.get())
     if alone:
-        settings_of(cfg)  # its mistakes come before those of what a sweep fills in
+        settings_of(cfg)  # its mistakes come before those of a sweep
     elif not in_driver:
         without_bars()
         if worker and workers.told():
@@ -46,11 +51,12 @@ def train(cfg: DictConfig) -> str:
     cell = cell_of(cfg, HydraConfig.get(), varied_keys(cfg, HydraConfig.get()))
     title = f"{cell} seed {cfg.seed}"
     if not alone:
-        of_all = f"/{cfg.sweep.jobs}" if cfg.sweep.jobs > number else ""  # other sweepers do not set it
-        title = f"[{number + 1}{of_all}] {title}"
+        title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {title}"
     try:
         with workers.stoppable() if worker and not in_driver else nullcontext():
             outcome = _run_one_configuration(cfg, cell, title, number, alone=alone)
+            if searching and outcome in ("finished", "skipped"):
+                return search.objective(run_folder(settings_of(cfg), cell))
     except AtWork as other:
         say(f"{title}: {other}")
         if alone:
@@ -73,12 +79,14 @@ def train(cfg: DictConfig) -> str:
 
 
 def _run_one_configuration(cfg: DictConfig, cell: Cell, title: str, number: int, *, alone: bool) -> str:
-    """Describe or train the run of a configuration; its outcome. Raises UserError, AtWork, Paused."""
+    """Describe or train the run of a configuration and return its outcome. Raises UserError, AtWork, Paused."""
     settings = settings_of(cfg)
     loggers_of(settings)
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
     if alone:
         _refuse_idle(job)
+    elif search.is_search(HydraConfig.get()):
+        search.check(job.system.builder)
     if settings.describe:
         from lra.runs.describe import print_facts
 
@@ -90,26 +98,24 @@ def _run_one_configuration(cfg: DictConfig, cell: Cell, title: str, number: int,
 
 
 def _refuse_idle(job: Job) -> None:
-    """Raises UserError for what a single run is asked and would do nothing with; a preset may have it."""
+    """Raise UserError for options on the command line that have no effect on a single run."""
     if job.settings.also:
         raise UserError(f"also={job.settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     task = job.system.builder.facts
     for override in OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task)):
         key = override.key_or_group
         if key in OF_A_REPORT:
-            raise UserError(f"{key}: only the report of a sweep asks for it; leave it out, or add --multirun")
+            raise UserError(f"{key}: an option of the report of a sweep; leave it out, or add --multirun")
         if key.startswith("generate.") and task.objective != "next_token":
-            raise UserError(f"{key}: only a language model writes a text; {task.name} is none, so leave it out")
+            raise UserError(f"{key}: for language models only; leave it out for {task.name}")
 
 
 def _rerun(cfg: DictConfig) -> str:
-    """Train a kept run again, and say whether it is equal to the last bit; exit code 1 where it is not."""
+    """Train a kept run again and compare the two bit by bit; exit code 1 if they differ."""
     parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
     others = [override.input_line for override in parsed if override.key_or_group not in RERUN]
     if others:
-        raise UserError(
-            f"{others[0]}: beside rerun=... only {', '.join(RERUN[1:])} may stand; the record says the rest"
-        )
+        raise UserError(f"{others[0]}: not with rerun=...; the record sets everything except {', '.join(RERUN[1:])}")
     settings = settings_of(cfg)
     if not any(override.key_or_group == "out" for override in parsed):
         settings = replace(settings, out=RERUNS)
@@ -132,7 +138,7 @@ _command = command("train", train)
 
 
 def main() -> None:
-    """A sweep ends with its outcomes and its report, also where it was stopped, between two runs too."""
+    """Run the command; a stopped sweep prints its outcomes and its report, too."""
     try:
         _command()
     except Paused as pause:

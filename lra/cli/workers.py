@@ -1,6 +1,6 @@
-"""Signals in a joblib sweep: the driver forwards them, and its workers save their runs and begin no others.
+"""Signals in a joblib sweep: the driver forwards them; its workers save their runs and start no others.
 
-joblib kills its workers if anything is raised in the driver, so the driver sets a flag and waits for them.
+joblib kills its workers if the driver raises anything, so the driver sets a flag and waits for them.
 """
 
 import multiprocessing

@@ -1,4 +1,4 @@
-"""The cell of a table that a configuration belongs to."""
+"""The table cell of a configuration, and its folder."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ import yaml
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255, some of them 143 of encrypted ones
-SWEEPER = "lra"  # the option of hydra/sweeper
+LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
+SWEEPER = "lra"  # the option of hydra/sweeper whose sweeps are planned
 DECIDING = ("task.", "attention.", "protocol.", "model.", "train.", "init.", "pretrain.")
-PLACED = ("task", "protocol", "attention", "variant", "seed")  # have their own level in a run's path
+PLACED = ("task", "protocol", "attention", "variant", "seed")  # each a level of a run's path
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table; with a seed it is a run. `settings`: whatever else a sweep varies."""
+    """One cell of a table; with a seed it is a run. `settings`: values of the other keys that a sweep varies."""
 
     task: str
     protocol: str
@@ -42,7 +42,7 @@ class Cell:
 
 
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
-    """The cell that a composed configuration belongs to."""
+    """Return the cell of a composed configuration; `varied`: keys that are part of its name."""
     choices = hydra_cfg.runtime.choices
     settings = {"case": choices["case"]} if choices["case"] else {}
     task, *others = (str(choices[group]) for group in PLACED[:4])
@@ -63,8 +63,8 @@ def _own_data(task: DictConfig) -> list[str]:
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """The keys that name a run's cell: those of lra's own sweeper, or every override of another sweeper's job that
-    decides numbers."""
+    """Return the keys that name a run's cell: those that `lra`'s sweeper varies, or every override of another sweeper
+    that decides numbers."""
     if hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER or hydra_cfg.mode == RunMode.RUN:
         return list(cfg.sweep.varied)
     keys = [override.partition("=")[0].lstrip("+") for override in hydra_cfg.overrides.task]
@@ -72,7 +72,7 @@ def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
 
 
 def _named(value: Any) -> Any:
-    """A list or a group of keys as one writes it on the command line, [a, b]: a name has no parts."""
+    """Return a list or a dictionary as it is written on the command line, [a, b]."""
     if not OmegaConf.is_config(value):
         return value
     content = OmegaConf.to_container(value, resolve=True)
@@ -80,7 +80,7 @@ def _named(value: Any) -> Any:
 
 
 def _fitting(name: str) -> str:
-    """The name of a folder; one that is too long for file systems is cut and has its digest at the end."""
+    """Shorten a name that is too long for file systems: its beginning, and a digest of the whole."""
     if len(name.encode()) <= LONGEST_NAME:
         return name
     digest = sha256(name.encode()).hexdigest()[:16]

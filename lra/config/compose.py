@@ -1,12 +1,16 @@
-"""Composition of configurations with Hydra: our option files, a user's own, and the systems of two YAML tables.
+"""Composition of configurations with Hydra: the options in conf/, those of two tables, and a user's own.
 
 Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
+import os
+import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -17,19 +21,20 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import InterpolationResolutionError
+from omegaconf import DictConfig, OmegaConf
 
-from lra.config.user_options import user_options_folder
 from lra.core.errors import UserError
-from lra.core.paths import conf_dir, systems_file, table1_file
+from lra.core.paths import USER_OPTIONS, conf_dir, systems_file, table1_file
 
 HYDRA_VERSION = "1.3"
-SYSTEMS = {"system": table1_file, "system/other": systems_file}
-"""Tables whose rows are the options of a config group, by group."""
 RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
-# conf/hydra/launcher/joblib.yaml extends the plugin's configuration of the same name on purpose.
+USER_GROUPS = ("attention", "task")  # config groups whose options may name a module of the working directory
+TEXT_KEYS = ("out", "cache", "data_dir", "rerun")
+NOT_TEXT = re.compile(r"[-+]?([\d._]+(e[-+]?\d+)?|nan|inf)|true|false", re.IGNORECASE)  # as Hydra reads it
+
+_lock = threading.RLock()  # GlobalHydra holds one application
+# conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
@@ -37,16 +42,20 @@ class UserOptions(SearchPathPlugin):
     """Search path entry for `lra_options` in the working directory."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        folder = user_options_folder()
-        if folder is not None:
-            search_path.append("lra_options", f"file://{folder.absolute()}")
+        if USER_OPTIONS.is_dir():
+            search_path.append("lra_options", f"file://{USER_OPTIONS.absolute()}")
 
 
-def _resolver(group: str) -> Callable[..., Any]:
-    """The resolver `by_GROUP`: the value of a table for the chosen option, else the default."""
+def _choices(root: DictConfig) -> DictConfig:
+    """The chosen option of each group; the configuration of a running job has no node `hydra`."""
+    return (root if "hydra" in root else HydraConfig.instance().cfg).hydra.runtime.choices
+
+
+def _by(group: str) -> Callable[..., Any]:
+    """Resolver `by_GROUP`: the value of a table for the chosen option, else the default."""
 
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
-        choices = (_root_ if "hydra" in _root_ else HydraConfig.instance().cfg).hydra.runtime.choices
+        choices = _choices(_root_)
         chosen = choices.get(group)
         names = {"task": [chosen, choices.get(RECIPE)], "attention": [chosen, str(chosen).removesuffix(RELEASED)]}
         for name in names.get(group, [chosen]):
@@ -59,54 +68,58 @@ def _resolver(group: str) -> Callable[..., Any]:
     return value
 
 
+def _env(name: str, default: str | None = None) -> str | None:
+    """Resolver `env`: an environment variable; an empty one counts as unset."""
+    return os.environ.get(name) or default
+
+
+def _choice(group: str, *, _root_: DictConfig) -> str:
+    """Resolver `choice`: the chosen option of a group."""
+    return _choices(_root_)[group]
+
+
+@cache
 def set_up() -> None:
-    """Register resolvers, the search path of `lra_options` and the options of `system` with Hydra."""
+    """Register resolvers, the search path of `lra_options` and the options of tables with Hydra."""
     for group in ("task", "attention", "protocol", "size", "experiment"):
-        OmegaConf.register_new_resolver(f"by_{group}", _resolver(group), replace=True)
+        OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
+    OmegaConf.register_new_resolver("env", _env, replace=True)
+    OmegaConf.register_new_resolver("choice", _choice, replace=True)
     Plugins.instance().register(UserOptions)
-    for group in SYSTEMS:
-        for option, row in systems(group).items():
-            defaults = [{f"override /{key}": row[key]} for key in ("attention", "variant")]
-            ConfigStore.instance().store(
-                option, {"defaults": defaults}, group=group, package="_global_", provider="lra"
-            )
+    for group, by_name in tables().items():
+        package = None if group.startswith("hydra/") else "_global_"
+        for name, node in by_name.items():
+            ConfigStore.instance().store(name, node, group=group, package=package, provider="lra")
 
 
-def compose(config_name: str, *overrides: str, with_hydra: bool = False) -> DictConfig:
-    """Return the configuration of a command line; `with_hydra` includes the node `hydra`."""
+@cache
+def tables() -> dict[str, dict[str, Any]]:
+    """Options that are rows of a table instead of files, by group and name."""
+    groups = _read(conf_dir() / "options.yaml")
+    for group, file in (("system", table1_file()), ("system/other", systems_file())):
+        rows = [row for row in _read(file)["systems"] if "option" in row]
+        groups[group] = {
+            row["option"]: {"defaults": [{f"override /{key}": row[key]} for key in ("attention", "variant")]}
+            for row in rows
+        }
+    return groups
+
+
+def _read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def compose(config_name: str, *overrides: str) -> DictConfig:
+    """Return the configuration of a command line, Hydra's node included. Threads may call it."""
     set_up()
     refuse_our_names()
-    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
-        config = hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
-    if not GlobalHydra.instance().is_initialized():
-        HydraConfig.instance().set_config(config)  # for ${hydra:...}
-    for key in config:
-        if key != "hydra":
-            settle(config, key)
-    if not with_hydra:
-        with open_dict(config):
-            del config["hydra"]
-    return config
-
-
-def settle(parent: DictConfig, key: str) -> None:
-    """Replace values by choice, `${by_...}`, by what they are for the choices of this configuration, in place.
-
-    They would otherwise be resolved late, by the choices of whatever Hydra composed last.
-    """
-    if OmegaConf.is_interpolation(parent, key):
-        if "${by_" in str(OmegaConf.to_container(parent, resolve=False)[key]):
-            with suppress(InterpolationResolutionError):  # no value for this choice: an error for those who read it
-                value = parent[key]
-                parent[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    elif not OmegaConf.is_missing(parent, key) and isinstance(parent[key], DictConfig):
-        for below in parent[key]:
-            settle(parent[key], below)
+    with _lock, _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+        return hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
 
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Set aside the Hydra application that is running, if there is one: only one can be initialised."""
+    """Set aside the Hydra application that is running, if there is one."""
     application = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -116,42 +129,57 @@ def _apart() -> Iterator[None]:
 
 
 def refuse_our_names() -> None:
-    """Raise UserError for an option of `lra_options` with the name of one of ours, which would hide it."""
-    folder = user_options_folder()
-    for path in sorted(folder.rglob("*.yaml")) if folder is not None else ():
-        if (conf_dir() / path.relative_to(folder)).exists():
+    """Raise UserError for an option in `lra_options` that would hide one of ours."""
+    for path in sorted(USER_OPTIONS.rglob("*.yaml")):
+        if path.stem in options(path.parent.relative_to(USER_OPTIONS).as_posix()):
             raise UserError(f"{path}: lra has an option of this name; give it another one")
 
 
-def options(group: str) -> list[str]:
-    """Our options of a config group, in alphabetical order."""
-    rows = systems(group) if group in SYSTEMS else ()
-    return sorted([*rows, *(path.stem for path in (conf_dir() / group).glob("*.yaml"))])
+def options(group: str, folder: Path | None = None) -> list[str]:
+    """Return the options of a config group in alphabetical order: ours, or those of a folder."""
+    rows = tables().get(group, {}) if folder is None else {}
+    return sorted([*rows, *(path.stem for path in ((folder or conf_dir()) / group).glob("*.yaml"))])
 
 
 def groups(config_name: str) -> list[str]:
-    """The config groups of a command; none where its file is not one of ours."""
+    """Return the config groups of a command; none if its file is not one of ours."""
     path = conf_dir() / f"{config_name}.yaml"
-    defaults = yaml.safe_load(path.read_text())["defaults"] if path.exists() else []
+    defaults = _read(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
-    return sorted(key for key in keys if not key.startswith(("override ", "optional ")))
+    return sorted(key for key in keys if not key.startswith("override "))
 
 
 def help_page(config_name: str) -> str:
-    """The `--help` of a command. Hydra's own would compose a configuration and list the groups of all commands."""
-    content = yaml.safe_load((conf_dir() / f"{config_name}.yaml").read_text())["hydra"]["help"]
-    own = user_options_folder()
+    """Return the `--help` of a command. Hydra's would compose a configuration and list the groups of all commands."""
+    content = _read(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
     lines = []
     for group in groups(config_name):
-        names = [*options(group), *(f"other/{name}" for name in (options("system/other") if group == "system" else ()))]
-        names += sorted(path.stem for path in (own / group).glob("*.yaml")) if own is not None else []
-        lines.append(f"{group}: {', '.join(names)}\n")
+        other = [f"other/{name}" for name in options("system/other")] if group == "system" else []
+        lines.append(f"{group}: {', '.join([*options(group), *other, *options(group, USER_OPTIONS)])}\n")
     text = content["template"].replace("${hydra.help.header}", content["header"])
     return text.replace("$APP_CONFIG_GROUPS", "".join(lines))
 
 
-@cache
-def systems(group: str) -> dict[str, dict[str, str]]:
-    """The rows of a table of `SYSTEMS` that can be trained, by option."""
-    rows = yaml.safe_load(SYSTEMS[group]().read_text())["systems"]
-    return {row["option"]: row for row in rows if "option" in row}
+def completed(overrides: list[str]) -> list[str]:
+    """Quote numbers where a text is expected, as in `out=2024`, and add `packages=[...]`.
+
+    `attention=mine` on the command line trusts `mine.py`, or the package `mine`, in the working directory, if
+    `lra_options` has an option of that name. Nothing is added to an explicit `packages=...`.
+    """
+    pairs = [override.lstrip("+").partition("=") for override in overrides]
+    numbers = [key in TEXT_KEYS and NOT_TEXT.fullmatch(value) for key, _, value in pairs]
+    quoted = [
+        f"{pair[0]}='{pair[2]}'" if number else override
+        for override, pair, number in zip(overrides, pairs, numbers, strict=True)
+    ]
+    values = [value for key, _, value in pairs if key in (*USER_GROUPS, "also")]
+    names = [name.strip() for value in values for name in value.strip("[]").split(",")]
+    packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
+    if packages and "packages" not in [key for key, *_ in pairs]:
+        quoted.append(f"packages=[{','.join(packages)}]")
+    return quoted
+
+
+def _is_own(name: str) -> bool:
+    has_option = any((USER_OPTIONS / group / f"{name}.yaml").is_file() for group in USER_GROUPS)
+    return has_option and (Path(f"{name}.py").is_file() or Path(name, "__init__.py").is_file())

@@ -1,7 +1,7 @@
-"""From a composed configuration to checked Python values; the only place where `_target_` is resolved.
+"""Checked Python values from a composed configuration; the only place where `_target_` is resolved.
 
-The signature is the schema: YAML owns the values, Python owns the names and the types. A key that no parameter
-takes, a missing one, or a value of the wrong type is an error that names the key.
+The signature is the schema: YAML owns the values, Python owns the names and the types. An unknown key, a missing one
+and a value of the wrong type are errors that name the key.
 """
 
 import os
@@ -29,34 +29,32 @@ from lra.config.compose import compose, groups, options
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import conf_dir
 
-LARGEST = 10**8  # of a whole number for which its type states no bound; what is larger fills any machine
+LARGEST = 2**31 - 1  # of a whole number whose type has no maximum
 LAUNCHER = "hydra.launcher."
-NO_OPTION = "Config group override must be a string"  # Hydra's message for task=null, a ValueError
+NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, interpolations resolved; a missing value is an error that names its key."""
-    without_hydra = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    """Return plain values without Hydra's node, interpolations resolved. Raises UserError with the key."""
     try:
-        return OmegaConf.to_container(without_hydra, resolve=True, throw_on_missing=True)
+        return {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {_reason(error)}") from None
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UserError):  # of a resolver
+            cause = cause.__cause__ or cause.__context__
+        raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
 
 
-def _reason(error: BaseException) -> str:
-    """The message of a resolver of ours, without OmegaConf's preface."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, UserError):
-        cause = cause.__cause__ or cause.__context__
-    return str(cause) if cause is not None else first_line(error)
+def _resolved(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if OmegaConf.is_config(value) else value
 
 
 def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
-    """Raise UserError where an option file sets `packages`: only the command line says whose code is trusted."""
+    """Raise UserError if an option file sets `packages`: only the command line says whose code is trusted."""
     chosen = OmegaConf.select(config, "packages")
     parsed = OverridesParser.create().parse_overrides(list(overrides)) if chosen else []
     if chosen and "packages" not in [override.key_or_group for override in parsed]:
@@ -67,7 +65,7 @@ def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
 
 
 def is_mistake(error: BaseException) -> bool:
-    """True for errors in the command line or in option files, as Hydra, OmegaConf and we raise them."""
+    """True for errors in the command line or in option files, as Hydra, OmegaConf and lra raise them."""
     known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
     return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
@@ -92,21 +90,23 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
 
 
 def check_value(hint: Any, value: Any, key: str) -> None:
-    """Raises UserError, with the key, where a value is not of the type that `hint` says."""
+    """Raise UserError, with the key, if a value is not of the type `hint`."""
     try:
-        adapter = _kept_adapter(hint)
-    except TypeError:  # its parts cannot be looked up
+        adapter = _cached_adapter(hint)
+    except TypeError:  # not hashable
         adapter = _adapter(hint)
     if isinstance(value, int) and abs(value) > LARGEST and "aximum" not in str(adapter.json_schema()):
         raise UserError(f"{key}={value}: should be at most {LARGEST}")
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        raise UserError(f"{key}={_as_written(value)}: {_expected(hint, error)}") from None
+        text = isinstance(value, int | float) and any(each["type"] == "string_type" for each in error.errors())
+        hint_to_quote = f"; a text that looks like this is quoted twice: {key}=\"'{value}'\"" if text else ""
+        raise UserError(f"{key}={_as_written(value)}: {_expected(hint, error)}{hint_to_quote}") from None
 
 
 def _expected(hint: Any, error: ValidationError) -> str:
-    """What a value should be; of a union what each of its types says, and null where it may be."""
+    """Describe the expected value; for a union what each of its types expects."""
     types = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     several = len({*types} - {NoneType}) > 1
     first, *others = error.errors()
@@ -122,36 +122,42 @@ def _expected(hint: Any, error: ValidationError) -> str:
 
 
 def _as_written(value: Any) -> Any:
-    """A text that reads as a number or a truth value stands in quotes."""
-    return (
-        repr(value) if isinstance(value, str) and re.fullmatch(r"[-+.]*\d[-+.\deE]*|true|false|null", value) else value
-    )
+    """Quote a text that reads as a number, a truth value or null."""
+    quoted = isinstance(value, str) and re.fullmatch(r"[-+.]*\d[-+.\deE]*|true|false|null", value)
+    return repr(value) if quoted else value
 
 
 def _adapter(hint: Any) -> TypeAdapter:
     return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
-_kept_adapter = cache(_adapter)  # a sweep checks the same keys in each of its cells
+_cached_adapter = cache(_adapter)
 
 
 def build(
     node: dict[str, Any], where: str, packages: list[str], supplied: int = 0, kind: type | None = None
 ) -> Callable:
-    """The partial that a node with `_target_` describes: the target with the node's options filled in.
+    """Return the `functools.partial` of a node with `_target_`: the target with the node's options filled in.
 
-    `supplied` is how many leading arguments the caller will give. Only targets in `lra` and in the packages that
-    the user names are resolved; a class must be one of `kind`.
+    Args:
+        node: options and `_target_`, a dotted name in `lra` or in one of `packages`.
+        where: the key of the node, for messages.
+        packages: modules that the user trusts.
+        supplied: number of leading arguments that the caller will give.
+        kind: class that a target which is a class must derive from.
+
+    Raises:
+        UserError: the target is not trusted or cannot be found, or an option is not one of its parameters.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
     if node.get("_partial_", True) is not True:
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
+    look_here_too()
     trusted = ["lra", *packages]
     package = node["_target_"].split(".")[0]
     if package not in trusted:
-        look_here_too()
         if package not in sys.modules and find_spec(package) is None:
             raise _no_module(name, package)
         raise UserError(
@@ -165,47 +171,34 @@ def build(
     if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
         wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
         raise UserError(f"{name}: expected {wanted}")
-    options = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
-    check(target, options, f"{where}.", supplied)
-    return partial(target, **options)
+    chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    check(target, chosen, f"{where}.", supplied)
+    return partial(target, **chosen)
 
 
 def _located(dotted_name: str, where: str) -> Any:
-    """What lies at a dotted path of Python: the longest part of it that is a module is imported, the rest are names in
-    it."""
-    look_here_too()
-    parts = dotted_name.split(".")
-    for cut in range(len(parts), 0, -1):
-        module = ".".join(parts[:cut])
-        try:
-            located = import_module(module)
-            break
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, but not what it imports
-    else:
-        raise _no_module(where, parts[0])
-    for part in parts[cut:]:
-        if not hasattr(located, part):
-            raise UserError(f"{where}: {module} has no {part!r}; {did_you_mean(part, _public(located))}")
-        located = getattr(located, part)
-    return located
+    """Import `MODULE.NAME` and return NAME."""
+    module_name, _, name = dotted_name.rpartition(".")
+    try:
+        module = import_module(module_name or name)
+    except ModuleNotFoundError as error:
+        if not f"{dotted_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but not what it imports
+        raise _no_module(where, error.name or module_name) from None
+    if not hasattr(module, name):
+        public = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
+        raise UserError(f"{where}: {module_name} has no {name!r}; {did_you_mean(name, public)}")
+    return getattr(module, name)
 
 
 def look_here_too() -> None:
-    """Let modules be found in the working folder: last, so that it hides no other module."""
+    """Let modules be found in the working directory: last, so that it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def _no_module(where: str, name: str) -> UserError:
     return UserError(f"{where}: there is no module {name!r}; is it in this folder, or in one of PYTHONPATH?")
-
-
-def _public(module: Any) -> list[str]:
-    """Names of the classes and functions that a module defines."""
-    here = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    return [key for key in here if not key.startswith("_")]
 
 
 @contextmanager
@@ -216,14 +209,13 @@ def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        frames = traceback.walk_tb(error.__traceback__)
         theirs = [
             (frame.f_code.co_filename, line)
-            for frame, line in frames
+            for frame, line in traceback.walk_tb(error.__traceback__)
             if frame.f_globals.get("__name__", "").split(".")[0] in packages
         ]
         if isinstance(error, SyntaxError) and error.filename:
-            theirs.append((error.filename, error.lineno))
+            theirs.append((error.filename, error.lineno or 0))
         if not theirs:
             raise
         file, line = theirs[-1]
@@ -239,13 +231,16 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
-    if str(error).startswith(NO_OPTION):
-        chosen = [text.partition("=") for text in overrides]
-        nulls = [group for group, _, value in chosen if "null" in value.split(",") and options(group)]
-        if nulls:
-            return f"{nulls[0]}=null: expected an option; known: {', '.join(options(nulls[0]))}"
+    chosen = [text.partition("=") for text in overrides]
+    message = first_line(error)
+    if message.startswith(NO_OPTION):
+        for group, _, value in chosen:
+            if "null" in value.split(",") and options(group):
+                return f"{group}=null: expected an option; known: {', '.join(options(group))}"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if group == "hydra/sweeper/sampler" and not error.options:
+            return "hydra/sweeper=optuna: not installed; pip install 'lra[optuna]'"
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
@@ -255,10 +250,9 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"{error.override}: not readable as key=value; a value with special characters is written key='...'"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"{error.override}: expected key=value, as in task=listops"
-    message = first_line(error)
     if message.startswith("Ambiguous value"):
-        # Hydra also takes a preset that is a sweep for a single run where another override is wrong
-        keys = [text.partition("=")[0] for text in overrides if text[:1].isalpha() and not text.startswith("hydra")]
+        # Hydra also takes a preset that is a sweep for a single run if another override is wrong
+        keys = [key for key, *_ in chosen if key[:1].isalpha() and not key.startswith("hydra")]
         known = _known_keys(config_name, overrides)
         if wrong := next((key for key in keys if key not in known), None):
             return _unknown(wrong, config_name, overrides)
@@ -267,7 +261,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
 
 
 def _unknown(key: str, config_name: str, overrides: Iterable[str]) -> str:
-    """Which option of its group has a key that the chosen one lacks, or which keys there are."""
+    """Name the options of a group that have a key which the chosen one lacks, or the known keys."""
     group = "hydra/launcher" if key.startswith(LAUNCHER) else key.partition(".")[0]
     files = sorted((conf_dir() / group).glob("*.yaml"))
     having = [path.stem for path in files if key in _stated(path, group)]
@@ -280,24 +274,25 @@ def _unknown(key: str, config_name: str, overrides: Iterable[str]) -> str:
 
 
 def _stated(path: Path, group: str) -> set[str]:
-    """The dotted keys of the file of an option."""
-    text = path.read_text()
+    """The dotted keys in the file of an option."""
+    text = path.read_text(encoding="utf-8")
     package = "" if text.startswith("# @package _global_") else f"{group.replace('/', '.')}."
     return {key for key, _ in dotted(yaml.safe_load(text), package)}
 
 
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
-    """Groups and dotted keys of a configuration, or of the default one where its choices cannot be composed."""
+    """Groups and dotted keys of a configuration, or of the default one if its choices cannot be composed."""
     chosen = groups(config_name)
     try:
         cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
-    return [*chosen, *(key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False)))]
+    keys = [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
+    return [*chosen, *(key for key in keys if key.partition(".")[0] != "hydra")]
 
 
 def dotted(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key of nested dictionaries, also those of dictionaries, with its value."""
+    """Yield every dotted key of nested dictionaries, inner nodes included, with its value."""
     for key, value in node.items():
         yield f"{prefix}{key}", value
         if isinstance(value, dict):
@@ -305,15 +300,13 @@ def dotted(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the message, with the next where it ends at a colon, or of what caused it where it has none."""
+    """Return the first line of a message, with the next if it ends at a colon; of the cause if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines and error.__cause__ is not None:
-        return first_line(error.__cause__)
     if not lines:
-        return type(error).__name__
+        return first_line(error.__cause__) if error.__cause__ is not None else type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def shown(path: str | Path) -> Path:
-    """Relative to the working folder where it lies in it."""
+    """Return a path relative to the working directory if it is inside it."""
     return Path(os.path.relpath(path)) if Path(path).is_relative_to(Path.cwd()) else Path(path)

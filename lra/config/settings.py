@@ -17,7 +17,7 @@ from lra.core.errors import UserError, did_you_mean
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 
 Precision = Literal["fp32", "bf16"]
-Seed = Annotated[int, Field(ge=0, le=2**53)]  # as JSON keeps whole numbers exactly
+Seed = Annotated[int, Field(ge=0, le=2**53)]  # JSON keeps whole numbers up to 2**53 exactly
 Cores = Annotated[int, Field(gt=0, le=1024)]
 
 
@@ -56,7 +56,7 @@ class Settings:
 
     @cached_property
     def start(self) -> Any:
-        """Where the first weights come from (`lra.init.Start`); None: they are drawn."""
+        """The source of the initial weights (`lra.init.Start`); None: they are drawn."""
         if self.init is None:
             return None
         with configure.blamed("init", self.packages):
@@ -64,8 +64,12 @@ class Settings:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers, without paths and time limits, and with the SHA-256 of the user's own
-        source files. Raises UserError where the file of first weights is missing, since its digest is part of it."""
+        """Everything that decides the numbers, the SHA-256 of the user's own source files included, without paths and
+        time limits.
+
+        Raises:
+            UserError: the file of initial weights is missing, whose digest is part of the identity.
+        """
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
         if self.start is not None:
@@ -81,20 +85,20 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """When a run saves its state, and whether its weights stay; the keys of `checkpoint`."""
+    """When a run saves its state, and whether it keeps its weights; the keys of `checkpoint`."""
 
     minutes: PositiveFloat
     steps: PositiveInt | None
     keep: bool
 
     def due(self, step: int, seconds: float) -> bool:
-        """After `step`, `seconds` after the last time."""
+        """True if a checkpoint is due after `step`, `seconds` after the previous one."""
         return seconds >= 60 * self.minutes or (self.steps is not None and step % self.steps == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """What a language model writes after its training; the keys of `generate`."""
+    """Text generation by a language model after training; the keys of `generate`."""
 
     prompt: Annotated[str, Field(min_length=1)]
     tokens: PositiveInt
@@ -103,7 +107,7 @@ class Generate:
 
 @dataclass(frozen=True, kw_only=True)
 class Siblings:
-    """What a run of a sweep knows of the others, and what its report asks; the keys of `sweep`."""
+    """A run's sweep, and options of its report; the keys of `sweep`."""
 
     varied: list[str]
     jobs: PositiveInt
@@ -114,8 +118,8 @@ class Siblings:
 
 @cache
 def _protocol_keys(conf: Path) -> list[str]:
-    """Those that the paper's protocol sets."""
-    return list(yaml.safe_load((conf / "protocol" / "paper.yaml").read_text())["protocol"])
+    text = (conf / "protocol" / "paper.yaml").read_text(encoding="utf-8")
+    return list(yaml.safe_load(text)["protocol"])
 
 
 def settings_of(cfg: DictConfig) -> Settings:
@@ -124,11 +128,10 @@ def settings_of(cfg: DictConfig) -> Settings:
 
 
 def checked(values: dict[str, Any]) -> Settings:
-    """The settings that these values are. Raises UserError with the key of one that is not as it should be."""
+    """Construct settings from plain values. Raises UserError with the key of the first mistake."""
     configure.check(Settings, values, "")
-    configure.check(Generate, values["generate"], "generate.")
-    configure.check(Checkpoints, values["checkpoint"], "checkpoint.")
-    configure.check(Siblings, values["sweep"], "sweep.")
+    for key, kind in (("generate", Generate), ("checkpoint", Checkpoints), ("sweep", Siblings)):
+        configure.check(kind, values[key], f"{key}.")
     known = _protocol_keys(paths.conf_dir())
     for key in values["protocol"]:
         if key not in known:

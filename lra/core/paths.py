@@ -1,7 +1,9 @@
-"""The installed version, and the folder of the configuration: inside a wheel, or at the top of a checkout."""
+"""The installed version, and locations of the configuration: inside a wheel, or at the top of a checkout."""
 
 from importlib import metadata
 from pathlib import Path
+
+from lra.core.errors import UserError
 
 try:
     __version__ = metadata.version("lra")
@@ -10,6 +12,7 @@ except metadata.PackageNotFoundError:  # code that was never installed, on PYTHO
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
+USER_OPTIONS = Path("lra_options")  # a folder of options in the working directory
 
 
 def conf_dir() -> Path:
@@ -26,3 +29,12 @@ def table1_file() -> Path:
 def systems_file() -> Path:
     """Return the file of further systems, which are in no table of the paper."""
     return conf_dir() / "systems.yaml"
+
+
+def expanded(path: str, key: str) -> Path:
+    """Expand `~` in the value of a key. Raises UserError if the user has no home directory, as in some containers."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        variable = {"cache": " or LRA_CACHE=...", "data_dir": " or LRA_DATA=..."}.get(key, "")
+        raise UserError(f"{key}={path}: this user has no home directory; set {key}=...{variable}") from None

@@ -37,7 +37,7 @@ class Paused(BaseException):
 
     @property
     def line(self) -> str:
-        """The message to print."""
+        """Message to print."""
         return f"{self.title}: paused ({self}); rerun the command to resume"
 
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from lra.core.errors import UserError
+from lra.core.paths import expanded
 from lra.data.groups import Group, by_size, by_value
 
 PADDING = 0
@@ -208,14 +209,14 @@ class Place:
         Raises:
             UserError: `data_dir` is not a folder.
         """
-        data_dir = None if settings.data_dir is None else Path(settings.data_dir).expanduser()
+        data_dir = None if settings.data_dir is None else expanded(settings.data_dir, "data_dir")
         if data_dir is not None and not (settings.data_dir and data_dir.is_dir()):
             raise UserError(
                 f"data_dir={settings.data_dir}: no such folder; set data_dir=... or LRA_DATA=... to the folder of raw "
                 "data, or data_dir=null to use cached data and what can be fetched"
             )
         return cls(
-            cache=Path(settings.cache).expanduser(),
+            cache=expanded(settings.cache, "cache"),
             data_dir=data_dir,
             workers=settings.workers or default_workers(),
             progress=progress,
@@ -257,6 +258,19 @@ class TaskBuilder(ABC):
     def guesses(self, task: Task) -> np.ndarray | None:
         """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
         return None
+
+    def class_names(self) -> list[str]:
+        """Return the names of the classes, for tasks that classify."""
+        return [str(number) for number in range(self.facts.classes)]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        """Return the token ids of a text, cut as in training.
+
+        Args:
+            text: a document.
+            tokenizer: the file that the preparation of the task saved, if it saves one.
+        """
+        raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, if it has such a layout, and return their paths."""

@@ -2,7 +2,7 @@
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
 which are compared whenever the task is opened. The folder is named after a hash of its identity: all that decides its
-content, the SHA-256 of raw data included.
+content, the SHA-256 of raw data and of a user's own code included.
 """
 
 import secrets
@@ -22,9 +22,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.paths import __version__
 from lra.data import Place, Split, Task, TaskSpec, inputs
-from lra.data.duplicates import contradictions
-from lra.data.pictures import Pictures
-from lra.data.splits import LMWindows, PositionLabels
+from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 from lra.data.writer import ARRAY, Writer
 
 LAYOUT = 2  # of the arrays; part of the folder's name
@@ -62,8 +60,8 @@ def prepared(
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
         identity: all that decides the content, as JSON; `task` names the folder. The source of a user's task and the
-            files that it reads are added. With `raw: None` (no files at hand)
-            and without a data folder, the only cache that differs in `raw` alone is used instead.
+            files that it reads are added. With `raw: None` (no files at hand) and without a data folder, the only cache
+            that differs in `raw` alone is used instead.
         make: writes the examples.
         baselines: computed once, from the stored splits.
         validates_on_test: there is no split `val` to write; the test split serves as validation.
@@ -71,7 +69,8 @@ def prepared(
     Raises:
         UserError: the data are missing, do not fit the facts, or the cached files were changed.
     """
-    if own := code.fingerprints(make.__module__, baselines.__module__):
+    builder = getattr(baselines, "__self__", baselines)
+    if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
         identity = {**identity, "code": own}
     identity = _identity_at_hand(place, identity)
     folder = _folder(place, identity)

@@ -10,8 +10,7 @@ from lra.core.errors import UserError
 from lra.core.files import read_regular, write_atomic
 from lra.data import Split, Task
 from lra.data.cache import SPLITS
-from lra.data.duplicates import contradictions, repeats, seen
-from lra.data.splits import LMWindows, PositionLabels
+from lra.data.splits import LMWindows, PositionLabels, contradictions, repeats, seen
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 24

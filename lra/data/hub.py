@@ -3,6 +3,7 @@
 import os
 import urllib.request
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,41 @@ def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> 
     return _fetched(load, place, f"{name} of {repository}", size=size, wants=wants)
 
 
+@cache
+def files(place: Place, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
+    """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+
+    def load() -> dict[str, list[Path]]:
+        import datasets
+
+        datasets.disable_progress_bars()
+        splits = datasets.load_dataset(name, configuration, cache_dir=str(place.cache / "hub"))
+        return {split: [Path(file["filename"]) for file in rows.cache_files] for split, rows in splits.items()}
+
+    try:
+        return from_hub(name, load, local=Path(name).is_dir())
+    except NotFetched as error:
+        raise UserError(f"task.data=hf:{name}: {error}") from None
+
+
 class NotFetched(Exception):
     """The hub could not be reached or has no such data; the message is one line."""
 
 
-def from_hub(what: str, load: Callable[[], Any]) -> Any:
-    """Announce `what`, and return the result of `load`.
+def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
+    """Announce `what` unless it is local, and return the result of `load`.
 
     Raises:
         NotFetched: loading failed.
     """
-    say(f"fetching {what} from the Hugging Face hub")
     try:
-        _refuse_unless_reachable()
+        if not local:
+            say(f"fetching {what} from the Hugging Face hub")
+            _refuse_unless_reachable()
         return load()
     except Exception as error:
         raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None

@@ -18,8 +18,7 @@ from lra.core.errors import UserError
 from lra.data import Place, TaskSpec, titled
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Splits
-from lra.data.from_source import Content, Source
-from lra.data.generated import Generated
+from lra.data.from_source import Content, Generated, Source
 from lra.data.groups import Group, by_size
 from lra.data.splits import PositionLabels
 from lra.data.writer import Writer

@@ -45,7 +45,7 @@ def stream_lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         for number, line in enumerate(file, start=1):
             yield f"{name}:{number}", line.rstrip(b"\r\n")
     except (*DAMAGED, OSError) as error:
-        raise _unreadable(name, error) from None
+        raise unreadable(name, error) from None
 
 
 def contents(where: str, file: IO[bytes]) -> bytes:
@@ -57,7 +57,7 @@ def contents(where: str, file: IO[bytes]) -> bytes:
     try:
         return file.read()
     except (*DAMAGED, OSError) as error:
-        raise _unreadable(where, error) from None
+        raise unreadable(where, error) from None
 
 
 def decoded(where: str, line: bytes, encoding: str = "UTF-8") -> str:
@@ -99,7 +99,7 @@ def count(path: Path) -> int:
         with opened(path) as file:
             return pq.read_metadata(file).num_rows
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(str(path), error) from None
+        raise unreadable(str(path), error) from None
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -143,7 +143,7 @@ def parquet_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[str
                             raise UserError(f"{where}: {name} is {row[name]!r:.80}, expected {kind.__name__}")
                     yield where, row
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(str(path), error) from None
+            raise unreadable(str(path), error) from None
 
 
 def rows(paths: list[Path], /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -171,7 +171,7 @@ def members(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> It
             while archive.fileobj.read(DRAIN_BYTES):
                 pass
     except (*DAMAGED, OSError, ValueError) as error:
-        raise _unreadable(str(path), error) from None
+        raise unreadable(str(path), error) from None
 
 
 def named_members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, str, IO[bytes]]]:
@@ -191,6 +191,6 @@ def named_members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, str, 
         raise UserError(f"{path}: no member {next(iter(missing))}; fetch the archive again")
 
 
-def _unreadable(where: str, error: Exception) -> UserError:
+def unreadable(where: str, error: Exception) -> UserError:
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())
     return UserError(f"{where}: {'damaged' if isinstance(error, DAMAGED) else 'not readable'}: {reason}")

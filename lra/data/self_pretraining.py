@@ -17,7 +17,7 @@ import numpy as np
 from lra.core import streams
 from lra.core.errors import UserError
 from lra.data import Split, Task, TaskSpec
-from lra.data.sampling import held_out
+from lra.data.groups import held_out
 
 SHORTEST = 2  # tokens of a document with something to predict
 

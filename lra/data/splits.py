@@ -1,9 +1,12 @@
-"""Splits with other predictions than one per example: next tokens of windows, answers at marked positions.
+"""Splits of windows, of answers at positions and of pictures; duplicate and contradictory examples of splits.
 
 Legend: n examples, m predictions.
 """
 
+import hashlib
 from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 
@@ -82,3 +85,74 @@ class PositionLabels(Split):
         places, labels = np.asarray(self.places), np.asarray(self.labels)
         cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
         return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures(Split):
+    """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
+
+    Args:
+        known: p attributes of each picture that was generated [n * p] int32, or None.
+    """
+
+    shift: ClassVar[int] = 1
+    known: np.ndarray | None = None
+
+    def document(self, example: int, place: int = 0) -> np.ndarray:
+        return self.pad(np.array([example]), 0)[0]
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
+        return self.grey(examples).astype(np.uint16) + self.shift
+
+    def grey(self, examples: np.ndarray) -> np.ndarray:
+        """Return grey values [len(examples), pixels] uint8."""
+        return self.tokens.reshape(len(self.offsets) - 1, -1)[self._rows(examples)]
+
+
+def contradictions(splits: dict[str, Split]) -> dict[str, int]:
+    """Count different examples in two splits or with two labels, and pairs of a document with itself."""
+    examples = {name: _examples(split) for name, split in splits.items()}
+    labels: dict[bytes, set[int]] = {}
+    for name, split in splits.items():
+        for example, label in zip(examples[name], split.verdicts(), strict=True):
+            labels.setdefault(example, set()).add(label)
+    kinds = [set(members) for members in examples.values()]
+    shared = set().union(*(first & other for first, other in combinations(kinds, 2)))
+    counts = {
+        "different examples stand in more than one split": len(shared),
+        "different examples have more than one label": sum(len(members) > 1 for members in labels.values()),
+    }
+    places = {name: split.documents for name, split in splits.items()}
+    if max(places.values()) > 1:
+        same = [np.ptp(split.index.reshape(-1, places[name]), axis=1) == 0 for name, split in splits.items()]
+        counts["examples are of a document and itself"] = int(np.concatenate(same).sum())
+    return counts
+
+
+def repeats(splits: dict[str, Split]) -> list[str]:
+    """Describe how many examples of each split equal an earlier one, and how many two splits share."""
+    names = {name: _examples(split) for name, split in splits.items()}
+    lines = [
+        f"{name}: {len(examples) - len(set(examples)):,} examples equal an earlier one"
+        for name, examples in names.items()
+    ]
+    lines += [
+        f"{first} and {other} share {len(set(names[first]) & set(names[other])):,} different examples"
+        for first, other in combinations(names, 2)
+    ]
+    return lines
+
+
+def seen(train: Split, test: Split) -> float:
+    """Return the percentage of test examples that are also in train, whatever their labels."""
+    of_train, of_test = set(_examples(train)), _examples(test)
+    return 100 * sum(example in of_train for example in of_test) / len(of_test)
+
+
+def _examples(split: Split) -> list[bytes]:
+    """Digest of each example."""
+    documents = split.stored(range(len(split.offsets) - 1))
+    stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
+    rows = split.index.reshape(-1, split.documents).tolist()
+    return [b"".join(stored[row] for row in line) for line in rows]

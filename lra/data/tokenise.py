@@ -24,8 +24,8 @@ PAD, UNKNOWN = "[PAD]", "[UNK]"
 TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
 
 
-def byte_ids(text: bytes, length: int) -> np.ndarray:
-    """Return the first `length` bytes, each plus one [<= length] uint16."""
+def byte_ids(text: bytes, length: int | None) -> np.ndarray:
+    """Return the first `length` bytes, or all, each plus one [<= length] uint16."""
     return np.frombuffer(text[:length], dtype=np.uint8).astype(np.uint16) + 1
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.data import TaskSpec
-from lra.data.pictures import Pictures
+from lra.data.splits import Pictures
 
 ARRAY = ".bin"  # the end of a file's name
 

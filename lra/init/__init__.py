@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lra.core.errors import UserError
 from lra.core.files import sha256
+from lra.core.paths import expanded
 from lra.model.architecture import Group, belongs
 from lra.records import record
 
@@ -40,7 +41,7 @@ class Start(ABC):
     @cached_property
     def path(self) -> Path:
         """The file of weights."""
-        return Path(self.folder).expanduser() / self.file
+        return expanded(self.folder, "init.folder") / self.file
 
     @cached_property
     def sha256(self) -> str:

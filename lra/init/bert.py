@@ -138,7 +138,7 @@ class Bert(Start):
     def _json(self, name: str) -> dict[str, Any]:
         path: Path = self.path.with_name(name)
         try:
-            return json.loads(path.read_text())
+            return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {error}; {self.hint}") from None
 

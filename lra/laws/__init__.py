@@ -5,10 +5,8 @@ training run with a mixer of the user, since a mixer that breaks them trains sil
 """
 
 import copy
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -17,15 +15,12 @@ from lra.config.configure import FULL_ERROR, first_line
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.laws.gradients import differences, graph
-from lra.laws.independence import causality, cuts, length, order, padding, rows
-from lra.laws.outputs import dtype, empty, finite, shape, unchanged
-from lra.laws.repeats import noise, state
-from lra.laws.trial import Broken, Trial, trained, values
-from lra.laws.weights import as_declared, loaded, registered
+from lra.laws.independence import causality, cuts, length, noise, order, padding, rows, state
+from lra.laws.outputs import device, dtype, empty, finite, loaded, registered, shape, start, unchanged
+from lra.laws.trial import Broken, Trial, trained, values, where
 from lra.ops.mixer import Mixer, Shape
 
 POSITIONS = 13
-LRA = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -37,32 +32,37 @@ class Law:
         says: the law as a clause.
         check: returns True if the law applies, and raises Broken.
         quick: also checked before runs.
+        first: no law after it is checked if it is broken.
+        unless: not checked if this law, of the same cause, is broken.
     """
 
     name: str
     says: str
     check: Callable[[Trial], bool]
     quick: bool = True
+    first: bool = False
+    unless: str = ""
 
 
 LAWS = (
+    Law("start", "weights are finite numbers when the mixer is made", start, first=True),
     Law("weights", "all tensors that a mixer keeps are registered, as weights or buffers", registered),
-    Law("count", "there are as many weights as extra_parameters says", as_declared, quick=False),
-    Law("shape", "outputs have the shape of the input", shape),
+    Law("shape", "outputs have the shape of the input", shape, first=True),
     Law("dtype", "outputs have the type of the input, or that of autocast", dtype),
+    Law("device", "tensors are made on the device of the input", device, quick=False),
     Law("finite", "outputs are finite", finite),
     Law("empty", "outputs are finite where all is padding", empty, quick=False),
-    Law("input", "the input is not changed", unchanged),
-    Law("state", "no call leaves a trace in the next", state),
-    Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", noise),
+    Law("input", "the input is not changed", unchanged, first=True),
+    Law("state", "no call leaves a trace in the next", state, first=True),
+    Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", noise, first=True),
     Law("rows", "an output depends on its own document alone", rows),
-    Law("cuts", "a cut of a training batch changes nothing, noise included", cuts),
-    Law("padding", "an output does not depend on what stands in padding", padding),
-    Law("length", "an output does not depend on how much padding there is", length),
+    Law("cuts", "a cut of a training batch changes nothing, noise included", cuts, unless="rows"),
+    Law("padding", "an output does not depend on the numbers in padding", padding),
+    Law("length", "an output does not depend on how much padding there is", length, unless="padding"),
     Law("causality", "in the causal form an output depends on no later position", causality),
     Law("order", "it commutes with permutations, where it says so", order, quick=False),
     Law("graph", "gradients reach the input and every weight that is used", graph),
-    Law("gradient", "gradients are those of finite differences", differences, quick=False),
+    Law("gradient", "gradients are those of finite differences", differences, quick=False, unless="graph"),
     Law("loading", "saved weights give the same outputs in another mixer", loaded, quick=False),
 )
 
@@ -78,41 +78,44 @@ class Finding:
     hint: str = ""
     crashed: bool = False
 
+    @property
+    def last(self) -> bool:
+        """True if no further laws are checked: one cause would break most of them."""
+        return self.crashed or (self.law.first and self.verdict == "broken")
+
 
 def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
-    """Yield the verdict on each law, without drawing from global generators or changing a mixer of the caller."""
+    """Yield the verdict on each law up to the first that stops the others.
+
+    Nothing is drawn from global generators, and no mixer of the caller is changed.
+    """
+    broken = set()
     for law in laws:
         with torch.random.fork_rng(devices=[]):
-            yield _tried(law, trial)
+            finding = Finding(law, "silent") if law.unless in broken else _tried(law, trial)
+        yield finding
+        if finding.last:
+            return
+        broken |= {law.name} if finding.verdict == "broken" else set()
 
 
 def _tried(law: Law, trial: Trial) -> Finding:
-    trial.case = ""
+    trial.case = trial.note = ""
     try:
-        return Finding(law, "kept" if law.check(trial) else "silent")
+        return Finding(law, "kept" if law.check(trial) else "silent", hint=trial.note)
     except Broken as broken:
         return Finding(law, "broken", trial.case, str(broken), broken.hint)
+    except UserError as error:
+        return Finding(law, "broken", trial.case, str(error))
     except Exception as error:
-        crashed = not isinstance(error, UserError)
-        evidence = f"{type(error).__name__}: {first_line(error)}{_where(error)}" if crashed else str(error)
-        return Finding(law, "broken", trial.case, evidence, crashed=crashed)
-
-
-def _where(error: Exception) -> str:
-    """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _installed(Path(frame.filename))]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-
-
-def _installed(path: Path) -> bool:
-    return "site-packages" in path.parts or path.is_relative_to(LRA)
+        evidence = f"{type(error).__name__}: {first_line(error)}{where(error)}"
+        return Finding(law, "broken", trial.case, evidence, crashed=True)
 
 
 def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     """Return the quick laws that the mixer of a model keeps; a mixer of this package is not checked.
 
-    Laws that cannot be checked, for example because the mixer needs one length or an accelerator, are reported in one
-    line per error.
+    If the mixer fails on short documents, for example because it takes one length alone, one line says so.
 
     Args:
         mixer: of the model; it is not changed.
@@ -125,23 +128,19 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
     name, kept = type(mixer).__name__, []
-    crashes: dict[str, list[Finding]] = {}
+    laws = tuple(law for law in LAWS if law.quick)
     trial = Trial(lambda: copy.deepcopy(mixer), lengths=(min(POSITIONS, mixer.shape.max_positions),), masked=masked)
-    for finding in findings(trial, tuple(law for law in LAWS if law.quick)):
+    for number, finding in enumerate(findings(trial, laws), start=1):
         if finding.crashed:
-            if not crashes:
-                _refuse_what_cannot_compute(mixer, masked, device)
-            crashes.setdefault(finding.evidence, []).append(finding)
+            _refuse_what_cannot_compute(mixer, masked, device)
+            more = f", and {plural(len(laws) - number, 'law')} more" if number < len(laws) else ""
+            say(f"{name}: not checked whether {finding.law.says}{more}: {finding.evidence}")
         elif finding.verdict == "broken":
             raise UserError(
-                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}); "
-                "lra-check tells more"
+                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}); see lra-check"
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
-    for message, (first, *others) in crashes.items():
-        more = f", and {plural(len(others), 'law')} more" if others else ""
-        say(f"{name}: not tried whether {first.law.says}{more}: {message}")
     return kept
 
 
@@ -154,10 +153,10 @@ def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str) -> None
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             mixer(x, mask)
     except UserError:
-        return  # it is a law that says so
+        return  # a law reports it
     except Exception as error:
         raise UserError(
-            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}{_where(error)}; "
+            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}{where(error)}; "
             f"{FULL_ERROR}"
         ) from error
 

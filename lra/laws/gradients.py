@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lra.laws.trial import Broken, Trial, trained, values
-from lra.ops.mixer import Mixer
+from lra.ops.mixer import Attention, Mixer
 
+PROJECTIONS = ("query", "key", "value")
 STEPS, TOLERANCE = (1e-6, 1e-4), 5e-3  # short steps cross few kinks; long ones suit a mixer that computes in float32
 
 
@@ -26,6 +27,10 @@ def graph(trial: Trial) -> bool:
     cut = [name for name in lost if name == "the input" or _matters(trial, x, y.detach(), name)]
     if cut:
         raise Broken(f"no gradient reaches {', '.join(cut)}", "detach, .data, no_grad or numpy")
+    unread = [part for part in PROJECTIONS if f"{part}.weight" in lost]
+    if isinstance(mixer, Attention) and unread:
+        named = " and ".join(part[0] for part in unread)
+        trial.note = f"attend ignores {named}: subclass Mixer, which has no projections that nothing trains"
     return True
 
 

@@ -3,9 +3,11 @@
 Legend: B documents, L positions, D width.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from lra.ops import dropout
 from lra.ops.mixer import Mixer, Shape
 
 SEED, STEP = 1, 0
+LRA = Path(__file__).parents[1]
 
 
 class Broken(Exception):
@@ -39,6 +42,7 @@ class Trial:
         shape: for `make`.
         tolerance: of differences, relative to the largest output; a mixer may compute in float32.
         case: description of the current inputs.
+        note: a remark on a law that is kept.
     """
 
     build: Callable[[], Mixer]
@@ -48,6 +52,7 @@ class Trial:
     shape: Shape | None = None
     tolerance: float = 1e-5
     case: str = ""
+    note: str = ""
 
     def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
         """Construct the mixer in float64, for evaluation; equal at every call. Another seed or shape needs `make`."""
@@ -105,3 +110,13 @@ def trained(mixer: Mixer, documents: list[int]) -> Mixer:
 
 def values(*shape: int, seed: int = SEED) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def where(error: Exception) -> str:
+    """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _installed(Path(frame.filename))]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _installed(path: Path) -> bool:
+    return "site-packages" in path.parts or path.is_relative_to(LRA)

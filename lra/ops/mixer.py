@@ -14,12 +14,13 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lra.core import streams
 from lra.core.errors import UserError
 from lra.ops.dropout import Dropout, Over
 from lra.ops.packing import Packed, take
-from lra.ops.precision import autocast_dtype
+from lra.ops.precision import at_least_float32, autocast_dtype
 
 FLAGS = (
     "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "keeps_weights", "one_graph",
@@ -107,8 +108,8 @@ class Mixer(nn.Module, ABC):
 
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
     padded ones, and outputs there are finite; the model zeroes padded positions before the first mixer. A class defines
-    a `card`, `forward` and `extra_parameters`; a base class of several mixers that has no card is declared with
-    `abstract=True`. Optional interfaces are the protocols below. Class attributes:
+    a `card` and `forward`; a base class of several mixers that has no card is declared with `abstract=True`. Optional
+    interfaces are the protocols below. Class attributes:
 
     Attributes:
         maskable: uses a key mask.
@@ -174,21 +175,27 @@ class Mixer(nn.Module, ABC):
             mixed = self.mix(packed.pad(x), packed.mask, reads)
             return packed.unpad(mixed) if reads is None else mixed
         few = reads is not None and self.reads_few
-        mixed = self(x, key_mask, reads) if few else self(x, key_mask)
+        inputs = (x, key_mask, reads) if few else (x, key_mask)
+        mixed = self._in_half_precision(*inputs) if self._is_half(x) else self(*inputs)
         expected = x[:, :reads].shape if few else x.shape
         name, dtypes = type(self).__name__, (x.dtype, autocast_dtype(x))
         check_output(name, mixed, expected, dtypes, "documents, positions, model.dim")
         return mixed if few else mixed[:, :reads]
 
+    def _is_half(self, x: Tensor) -> bool:
+        """True if the weights, or without any x, are in bf16 or fp16."""
+        return next(self.parameters(), x).dtype in (torch.bfloat16, torch.float16)
+
+    def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
+        """Call `forward` with weights in bf16 or fp16 as under autocast, which leaves sums and exponentials in fp32."""
+        tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
+        with torch.autocast(x.device.type, next(self.parameters(), x).dtype):
+            return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
+
     @property
     def causal(self) -> bool:
         """True if no output depends on a later position."""
         return self.shape.causal
-
-    @property
-    @abstractmethod
-    def extra_parameters(self) -> int:
-        """Parameters beyond the four projections of the shape, by formula; negative if some are missing."""
 
     def redraw(self, seed: int, step: int) -> None:
         """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer).
@@ -233,7 +240,7 @@ class Attention(Mixer, abstract=True):
         return self.out(merge_heads(mixed))
 
     def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
-        if packed is None or not self.packs or self.causal:
+        if packed is None or not self.packs or self.causal or self._is_half(x):
             return super().mix(x, key_mask, reads, packed)
         x = x.to(autocast_dtype(x))
         chunks = packed.chunk(x)
@@ -262,10 +269,6 @@ class Attention(Mixer, abstract=True):
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
         return q, k, v
-
-    @property
-    def extra_parameters(self) -> int:
-        return 0
 
 
 def project_in(shape: Shape) -> nn.Linear:

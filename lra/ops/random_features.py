@@ -57,11 +57,6 @@ class Spectrum(nn.Module):
     def frequencies(self) -> Tensor:
         """Return Omega [Dh, m], or [H, Dh, m] with frequencies per head."""
 
-    @property
-    @abstractmethod
-    def parameter_count(self) -> int:
-        """Return the number of parameters by formula."""
-
 
 class Spectral(KernelAttention, abstract=True):
     """Base class of kernels with a feature map of random frequencies.
@@ -80,10 +75,6 @@ class Spectral(KernelAttention, abstract=True):
 
     def draw(self, rng: np.random.Generator) -> None:
         self.spectrum.draw(rng)
-
-    @property
-    def extra_parameters(self) -> int:
-        return self.spectrum.parameter_count
 
 
 class Rks(Spectral, abstract=True):
@@ -194,10 +185,6 @@ class FastFood(Spectrum):
         v = self.s[:, None] * (self.hadamard @ inner) * self.size**-0.5
         return v[:, : self.head_dim].T
 
-    @property
-    def parameter_count(self) -> int:
-        return 3 * self.size
-
 
 def hadamard(size: int) -> Tensor:
     """Sylvester's matrix of +-1 with H H^T = size I; `size` is a power of two."""
@@ -235,11 +222,6 @@ class Generator(Spectrum):
     def frequencies(self) -> Tensor:
         """Return Omega [Dh, m], each value between -1 and 1."""
         return self.layers(self.noise).T
-
-    @property
-    def parameter_count(self) -> int:
-        linears = sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
-        return linears + 2 * sum(self.widths[1:-1])  # and a scale and a shift of each normalised unit
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:

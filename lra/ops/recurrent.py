@@ -80,10 +80,6 @@ class Recurrent(Mixer, abstract=True):
         """y / sqrt(mean of y^2 + eps) over the last axis."""
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
 
-    @property
-    def gate_parameters(self) -> int:
-        return (self.shape.dim + self.shape.bias) * self.shape.qkv_dim
-
 
 class DecaySteps(nn.Module):
     """Decay exp(-A dt) of every head with dt = softplus(x W + c).
@@ -101,7 +97,6 @@ class DecaySteps(nn.Module):
         start = (low + (high - low) * torch.rand(shape.heads)).exp()
         self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
         self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(shape.heads)).log())
-        self.count = (shape.dim + 2) * shape.heads
 
     def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Return dt and the log decay [B, H, L, 1] of the projected input; zero at padded positions."""
@@ -155,10 +150,3 @@ class StateSpace(Mixer, abstract=True):
         h = diagonal_scan(u, rate, self.directions)
         c = torch.stack([c.real, -c.imag], dim=1).unflatten(-1, (self.directions, -1)).transpose(1, 2)
         return h.flatten(2) @ c.flatten(1).mT
-
-    @property
-    def extra_parameters(self) -> int:
-        """Parameters of B, C, three numbers per mode, the skip and the output projection."""
-        dim = self.shape.dim
-        modes = (2 * dim * (1 + self.directions) + 3) * self.modes
-        return modes + dim + (dim + self.shape.bias) * dim * self.shape.out_proj - self.shape.projections

@@ -8,6 +8,7 @@ PREDICTIONS = "predictions.npy"
 COSTS = "costs.npy"
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
+TOKENIZER = "tokenizer.json"  # of the task, where weights are kept
 ERRORS = "error.log"  # why it failed
 LOCK = ".run.lock"  # who is at work on it
 CHECKPOINTS = "checkpoint.json"  # lists the generations below, newest first

@@ -88,7 +88,7 @@ def _cpu() -> dict[str, str | None]:
     """The processor's name, and its family, model and stepping where the system tells them: of one name there are
     several, which round differently."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     facts = dict(reversed([(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]))

@@ -1,4 +1,4 @@
-"""The record of a run: its numbers, and the configuration, data, code and machine that they come from."""
+"""The record of a run: its numbers, and the configuration, data, code and machine that produced them."""
 
 import hashlib
 import json
@@ -14,16 +14,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat,
 
 from lra.core import files
 from lra.core.errors import UserError
-from lra.core.files import JSON_BYTES, digest, explained, open_regular, parse_json, read_regular, write_json
+from lra.core.files import digest, explained, open_regular, read_json, write_json
 from lra.records.names import METRICS
 from lra.records.names import RECORD as NAME
 
 CONTENTS_BYTES = 2**32  # limit for a file beside a record
 SCHEMA = 2  # of records and declarations
 DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks that name files
-STATUSES = ("finished", "diverged", "failed", "paused")
 RULES = ("last", "best_val", "best_test")
-METRIC_NAMES = ("accuracy", "perplexity")
 
 T = TypeVar("T", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1)]
@@ -33,11 +31,16 @@ Measure = Annotated[float, Field(ge=0)]
 Rule = Literal["last", "best_val", "best_test"]
 
 
-def _or_none(value: Any) -> Any:
+def _finite(value: Any) -> Any:
+    """Replace non-finite numbers by None: JSON has none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-Loss = Annotated[FiniteFloat | None, BeforeValidator(_or_none)]  # None where it is not finite: JSON has no infinity
+Loss = Annotated[FiniteFloat | None, BeforeValidator(_finite)]
 
 
 class _Part(BaseModel):
@@ -115,8 +118,13 @@ class Provenance(BaseModel):
 class RunRecord(_Part):
     """`record.json` of a run.
 
-    `config` is the run's identity; `files` has the SHA-256 of each file beside the record; `test` has a result for each
-    selection rule, and `selection` is the rule of the run's recipe.
+    Args:
+        spec: facts of the task that the model depends on (`lra.data.TaskSpec`).
+        classes: names of the classes, for tasks that classify.
+        config: the run's identity.
+        files: SHA-256 of each file beside the record.
+        test: results by selection rule.
+        selection: the rule of the run's recipe.
     """
 
     task: Name
@@ -129,6 +137,8 @@ class RunRecord(_Part):
     selection: Rule
     metric: Literal["accuracy", "perplexity"]
     row: TableName | None = None
+    spec: dict[str, Any] | None = None
+    classes: list[str] = []
     status: Literal["finished", "diverged", "failed", "paused"]
     reason: str = ""
     steps: Count = 0
@@ -223,14 +233,9 @@ def fault(error: ValidationError) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Read a signed JSON object, without its SHA-256. Raises ValueError with the path if it is damaged."""
     try:
-        return parse(read_regular(path, JSON_BYTES))
+        return unsigned(read_json(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a readable record: {error}") from None
-
-
-def parse(data: bytes) -> dict[str, Any]:
-    """Parse a signed JSON object. Raises ValueError."""
-    return unsigned(parse_json(data))
 
 
 def unsigned(values: Any) -> dict[str, Any]:
@@ -255,12 +260,8 @@ def write(folder: Path, values: dict[str, Any]) -> None:
 
 
 def sha256(folder: Path, *names: str) -> dict[str, str]:
-    """The SHA-256 of those of the files that a folder has, by name."""
-    digests = {}
-    for name in names:
-        if (folder / name).is_file():
-            digests[name] = files.sha256(folder / name)
-    return digests
+    """Return the SHA-256 of those of the files that a folder has, by name."""
+    return {name: files.sha256(folder / name) for name in names if (folder / name).is_file()}
 
 
 class DeclaredCell(BaseModel):
@@ -283,21 +284,25 @@ class DeclaredCell(BaseModel):
 def read_declared(path: Path) -> list[dict[str, Any]]:
     """Read the cells of a `sweep.json`. Raises ValueError with the path."""
     try:
-        declaration = parse_json(read_regular(path, JSON_BYTES))
-        if not isinstance(declaration, dict) or declaration.get("schema") != SCHEMA:
-            raise ValueError(f"expected schema {SCHEMA}")
-        cells = declaration.get("cells")
-        if declaration.get("sha256") != digest(cells):
-            raise ValueError("its content does not match its SHA-256")
-        for cell in cells:
-            checked(DeclaredCell, cell)
-        return cells
+        return cells_of(read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path}: not a declaration of a sweep: {error}") from None
 
 
+def cells_of(declaration: Any) -> list[dict[str, Any]]:
+    """Check a declaration and return its cells. Raises ValueError, or TypeError."""
+    if not isinstance(declaration, dict) or declaration.get("schema") != SCHEMA:
+        raise ValueError(f"expected schema {SCHEMA}")
+    cells = declaration.get("cells")
+    if declaration.get("sha256") != digest(cells):
+        raise ValueError("its content does not match its SHA-256")
+    for cell in cells:
+        checked(DeclaredCell, cell)
+    return cells
+
+
 def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells of two declarations by folder: a cell of both is the later one, with the seeds of both."""
+    """Merge the cells of two declarations: a cell of both is the later one, with the seeds of both."""
     cells = {cell["folder"]: cell for cell in earlier}
     for cell in later:
         seeds = cells.get(cell["folder"], cell)["seeds"]
@@ -307,20 +312,12 @@ def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[d
 
 def declare(path: Path, cells: list[dict[str, Any]]) -> None:
     """Write a `sweep.json`."""
-    files.write_atomic(path, declaration(cells))
+    write_json(path, declaration(cells))
 
 
-def declaration(cells: list[dict[str, Any]]) -> bytes:
-    """What stands in a `sweep.json`: the cells and their SHA-256."""
-    return files.json_bytes({"schema": SCHEMA, "sha256": digest(cells), "cells": cells})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def declaration(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return cells with their SHA-256."""
+    return {"schema": SCHEMA, "sha256": digest(cells), "cells": cells}
 
 
 def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,7 +327,7 @@ def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """(dotted key, value, other value) wherever two nested dictionaries differ; a key that is missing is None."""
+    """List (dotted key, value, other value) wherever two nested dictionaries differ; a missing key is None."""
     if isinstance(first, dict) and isinstance(other, dict):
         names = [*first, *(name for name in other if name not in first)]
         parts = ((first.get(name), other.get(name), f"{key}.{name}" if key else name) for name in names)
@@ -339,8 +336,11 @@ def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, A
 
 
 class Metrics:
-    """`metrics.jsonl`: one line per evaluation, flushed as it comes. `earlier`: what `write` returned before the
-    checkpoint that a run goes on from; the lines after it are written again."""
+    """`metrics.jsonl`: one line per evaluation, each flushed.
+
+    Args:
+        earlier: what `write` returned before the checkpoint that a run resumes from; later lines are removed.
+    """
 
     def __init__(self, folder: Path, earlier: dict[str, Any] | None) -> None:
         self._path = folder / METRICS
@@ -361,7 +361,7 @@ class Metrics:
             raise explained(error, self._path, 0) from error
 
     def write(self, **line: Any) -> dict[str, Any]:
-        """Add a line; returns the size and the SHA-256 of the file."""
+        """Add a line and return the size and the SHA-256 of the file."""
         data = (json.dumps(_finite(line)) + "\n").encode()
         try:
             self._file.write(data)
@@ -372,12 +372,12 @@ class Metrics:
         return {"bytes": self._file.tell(), "sha256": self._sha.hexdigest()}
 
     def read(self) -> bytes:
-        """What stands in the file."""
+        """Return the content of the file."""
         return self._path.read_bytes()
 
     def __enter__(self) -> "Metrics":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a line that could not be written, which has been said
+        with suppress(OSError):  # a line that could not be written was reported
             self._file.close()

@@ -1,8 +1,9 @@
-"""Runs below a results folder, and the two files in which finished runs are kept beside a report.
+"""Runs of a results folder, their state, and the two files that keep finished runs next to a report.
 
 `runs.jsonl` has one line a run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
-run's folder below the results folder. `predictions.npz` has an array of predicted classes for each run, by the same
-path, and the labels of each test split under `labels/` and the digest of the data.
+run's folder below the results folder; a line `{"sweep": {...}}` before them declares all cells and seeds, as
+`sweep.json` does. `predictions.npz` has an array of predicted classes for each run, by the same path, and the labels of
+each test split under `labels/` and the digest of the data.
 """
 
 import hashlib
@@ -17,11 +18,16 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError, printable
-from lra.core.files import parse_json, read_regular, write_atomic
-from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, RECORD, RUNS
+from lra.core.files import explained, holder, parse_json, read_regular, write_atomic
+from lra.records import record
+from lra.records.names import CONFIG, ERRORS, KEPT_PREDICTIONS, LOCK, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
 from lra.records.record import CONTENTS_BYTES, RunRecord, checked, signed, unsigned
 
 LABELS = "labels/"  # prefix in predictions.npz
+NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
+ERROR_BYTES = 2**20  # limit for error.log
+
+SWEEP_LINE = b'{"sweep"'
 
 Tell = Callable[[str], object]
 """Takes one line about a file that cannot be read and is left out."""
@@ -163,6 +169,8 @@ def _kept(folder: Path, tell: Tell) -> Iterator[Run]:
         return
     predicted = _kept_predictions(folder / KEPT_PREDICTIONS, tell)
     for number, line in enumerate(read_regular(path, CONTENTS_BYTES).splitlines(), start=1):
+        if line.startswith(SWEEP_LINE):
+            continue
         try:
             run = _parse_line(line, predicted)
         except (ValueError, KeyError, TypeError) as error:
@@ -203,7 +211,9 @@ def _kept_predictions(path: Path, tell: Tell) -> dict[str, np.ndarray]:
 
 def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
     """Write `runs.jsonl` and `predictions.npz` into a results folder. Raises UserError for a run that has not ended."""
-    lines, arrays = [], {}
+    cells = declared_cells(folder)
+    lines = [json.dumps({"sweep": record.declaration(cells)}, ensure_ascii=False) + "\n"] if cells else []
+    arrays: dict[str, np.ndarray] = {}
     for run in runs:
         if run.record.status == "paused":
             raise UserError(f"{folder / run.name}: paused; train it to its end, or delete it")
@@ -233,3 +243,65 @@ def read_kept(path: Path) -> Run:
     if name not in runs:
         raise UserError(f"{file}: no run {name!r}; it has {len(runs)} runs, as {next(iter(runs))!r}")
     return runs[name]
+
+
+def declared_cells(folder: Path, tell: Tell = refuse) -> list[dict[str, Any]]:
+    """Return the cells that sweeps below a results folder or its `runs.jsonl` declared, with folders relative to it."""
+    cells: list[dict[str, Any]] = []
+    for path in [*folder.glob(RUNS), *sorted(folder.rglob(SWEEP))]:
+        try:
+            found = _kept_cells(path) if path.name == RUNS else record.read_declared(path)
+        except ValueError as error:
+            tell(printable(str(error)))
+            continue
+        place = path.parent.relative_to(folder)
+        cells = record.merged(cells, [{**cell, "folder": (place / cell["folder"]).as_posix()} for cell in found])
+    return cells
+
+
+def _kept_cells(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        first = file.readline()
+    try:
+        return record.cells_of(parse_json(first)["sweep"]) if first.startswith(SWEEP_LINE) else []
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}, line 1: not a declaration of a sweep: {error}") from None
+
+
+# The state of a run, read from its folder.
+
+
+def recorded(folder: Path) -> RunRecord | None:
+    """Read the record of a run; None if there is none. Raises UserError if it is damaged or unreadable."""
+    try:
+        return RunRecord.read(folder / RECORD) if (folder / RECORD).exists() else None
+    except OSError as error:
+        raise explained(error, folder, None) from error
+    except ValueError as error:
+        raise UserError(f"{error}; delete it to train again") from None
+
+
+def state(folder: Path) -> tuple[str, str]:
+    """Return the status of a run and its reason or place.
+
+    The status is finished, running (a process holds its lock), diverged, failed, paused, refused, killed or waiting.
+    Raises UserError if its record is damaged.
+    """
+    run = recorded(folder)
+    if run is not None and run.status == "finished":
+        return "finished", ""
+    at_work = holder(folder / LOCK)
+    if at_work is not None:
+        return "running", at_work
+    if run is not None:
+        return run.status, run.reason
+    if (folder / ERRORS).exists():
+        return "refused", _error_text(folder / ERRORS)
+    return ("killed", NO_RECORD) if (folder / CONFIG).exists() else ("waiting", "it never started")
+
+
+def _error_text(path: Path) -> str:
+    try:
+        return read_regular(path, ERROR_BYTES).decode(errors="replace").strip()
+    except (OSError, ValueError) as error:
+        return f"{path}: {error}"

@@ -95,7 +95,7 @@ def show(page: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    console, text = Console(), page.read_text()
+    console, text = Console(), page.read_text(encoding="utf-8")
     if console.is_terminal:
         console.print(Markdown(text.partition("![")[0]))
     else:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ import yaml
 from lra.core.errors import UserError, printable
 from lra.core.paths import conf_dir
 from lra.records import record
-from lra.records.names import SWEEP
 from lra.records.record import RULES, RunRecord, without_paths
-from lra.records.runs import Run, Tell
+from lra.records.runs import Run, Tell, declared_cells
 from lra.report.published import Published
 from lra.report.statistics import not_above
 
@@ -35,7 +34,7 @@ def runs_frame(
     under the rule of the run's recipe, and NaN where the run is not finished. Raises UserError if runs that would share
     a cell or a column differ in more than a table shows.
     """
-    declared = list(declared_cells(folder, tell))
+    declared = declared_cells(folder, tell)
     rows = [_of_run(run, selection) for run in runs]
     known = {(row["cell"], row["seed"]) for row in rows}
     rows += [_missing(cell, seed, selection) for cell in declared for seed in cell["seeds"]
@@ -60,18 +59,6 @@ def runs_frame(
     ]  # fmt: skip
     order = sorted(range(len(frame)), key=keys.__getitem__)
     return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
-
-
-def declared_cells(folder: Path, tell: Tell) -> Iterator[dict[str, Any]]:
-    """Yield each cell that a sweep in `folder` declared, its folder relative to it."""
-    for path in sorted(folder.rglob(SWEEP)):
-        try:
-            cells = record.read_declared(path)
-        except ValueError as error:
-            tell(printable(str(error)))
-            continue
-        place = path.parent.relative_to(folder)
-        yield from ({**cell, "folder": (place / cell["folder"]).as_posix()} for cell in cells)
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -105,6 +92,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "best_val_step": best and best.step,
         "steps": record.steps or None,
         "ended": record.ended,
+        "lr": record.config.get("train", {}).get("lr"),
         "goal": record.goal,
         "solved": record.solved if record.goal is not None else None,
         **{f"steps_to_{percent}": _milestone(record, percent) for percent in MILESTONES},
@@ -223,7 +211,7 @@ def present(frame: pd.DataFrame) -> list[Run]:
 @cache
 def default_question() -> tuple[str | None, float]:
     """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
-    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text())["sweep"]
+    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["sweep"]
     return sweep["reference"], sweep["margin"]
 
 

@@ -24,14 +24,16 @@ RULES = {
     "best_val": "`best_val`: best validation result",
     "best_test": "`best_test`: best result on the test split itself",
 }
-LEFT_OUT = ["place", "caveats", "scores", "vanilla", "pretrained", "published_mean", "kind", "short"]  # of table.csv
+LEFT_OUT = ["published_mean", "kind", "short"]  # of table.csv
+TECHNICAL = ["place", "caveats", "scores", "vanilla", "own", "pretrained"]  # of the frame of cells
 INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # of seeds.csv
 SHOWN = {  # in a page, by column of the frame of cells
     "system": "system", "complexity": "complexity", "mean": "mean", "sd": "sd", "n": "n", "low": "low", "high": "high",
     "published": "published", "difference": "difference", "difference_low": "from", "difference_high": "to",
     "p_holm": "p (Holm)", "verdict": "verdict", "best": "best", "expected_best": "expected best",
     "majority_class": "at majority", "goal": "goal", "solved": "solved", "median_steps": "median steps",
-    "train_seconds": "training (s)", "parameters": "parameters", "seeds": "seeds",
+    "lr": "learning rate", "best_val": "best validation", "train_seconds": "training (s)",
+    "parameters": "parameters", "seeds": "seeds",
 }  # fmt: skip
 TEX = {"±": r"$\pm$", "²": "$^2$", "√": r"$\sqrt{\,}$", "…": r"\ldots{}", "−": "$-$"}
 
@@ -52,7 +54,7 @@ def table(cells: pd.DataFrame) -> pd.DataFrame:
     def listed(value: Any, form: Any) -> str:
         return form(value) if isinstance(value, (dict, list)) else ""
 
-    return cells.assign(
+    return cells.drop(columns=TECHNICAL).assign(
         seeds=[
             listed(scores, lambda known: " ".join(f"{score:.2f}" for score in known.values()))
             for scores in cells.scores
@@ -108,8 +110,8 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
         sections=sections,
         figures=figures,
         seeds=html(seeds(report.frame).drop(columns=CELL)),
-        script=(assets / "sortable.min.js").read_text(),
-        licence=(assets / "sortable.LICENSE").read_text(),
+        script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
+        licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from lra.report.published import Published, PublishedTable
 from lra.report.statistics import ALPHA, Comparison, compare, holm, median_steps, summarise
 
 VANILLA = ("softmax", "transformer")
-CASE = re.compile(r"\b(case|pretrain[\w.]*)=\S+ ?")  # settings that a reference need not share
+RATE = re.compile(r"\btrain\.lr=\S+ ?")
+CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings that a reference need not share
 TESTED = ("reference", "difference", "difference_low", "difference_high", "p", "p_holm", "p_equivalent", "verdict")
 RACE = ("goal", "ran", "solved", "median_steps")
 MARK = "*"  # a difference that is significant after Holm's correction
@@ -34,22 +35,44 @@ def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
     source = published.source(frame.task.iloc[0])
     names = {name: frame[name].iloc[0] for name in (*COLUMN, "short", "column")} | {"metric": metric}
     rows = [_cell(cell, metric, published, source) for _, cell in frame.groupby(CELL, sort=False)]
-    rows = _compared(rows, *question(frame), lower=metric == "perplexity")
+    lower = metric == "perplexity"
+    chosen = _by_rate(rows, lower=lower)
+    for row in rows:
+        row["best_rate"] = any(row is other for other in chosen) if len(chosen) < len(rows) else None
+        if row["own"] and any(other["lr"] == row["lr"] for other in rows if not other["own"]):
+            row["caveats"].append(f"untuned: learning rate {row['lr']:g}, as for other systems")
+    _compared(chosen, *question(frame), lower=lower)
     trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
     return pd.DataFrame([names | row for row in (*trivial, *rows)])
+
+
+def _by_rate(rows: list[dict[str, Any]], *, lower: bool) -> list[dict[str, Any]]:
+    """Return the rows without those that differ from another in the learning rate only and validate worse."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["attention"], row["variant"], RATE.sub("", row["settings"]).strip()), []).append(row)
+    chosen = []
+    for group in groups.values():
+        tried = [row for row in group if row["best_val"] is not None]
+        tried.sort(key=lambda row: row["best_val"] if lower else -row["best_val"])
+        chosen += tried[:1] if len(group) > 1 and tried else group
+    return [row for row in rows if any(row is other for other in chosen)]
 
 
 def _cell(frame: pd.DataFrame, metric: str, published: Published, source: PublishedTable | None) -> dict[str, Any]:
     runs, done, first = present(frame), frame[frame.score.notna()], frame.iloc[0]
     lower, goals = metric == "perplexity", {run.record.goal for run in present(frame)} - {None}
     states = Counter(status for status in frame.status if status != "finished")
-    seconds = done.train_seconds.dropna().tolist()
+    seconds, rates = done.train_seconds.dropna().tolist(), frame.lr.dropna().unique() if "lr" in frame else []
+    validated = [row.best_val for row in done.itertuples() if pd.notna(row.best_val)]
     row = {
         "kind": "system",
         **{name: first[name] for name in ("system", "attention", "variant", "settings")},
         "place": published.order(first.attention, first.variant, first.settings),
         "complexity": published.complexity(first.attention),
         **asdict(summarise(done.score.tolist(), lower_is_better=lower)),
+        "lr": float(rates[0]) if len(rates) == 1 else None,
+        "best_val": fmean(validated) if validated else None,
         "declared": int(frame.declared.sum()) or None,
         "problems": ", ".join(f"{count} {status}" for status, count in sorted(states.items())),
         "majority_class": int(done.majority_class.sum()),
@@ -60,6 +83,7 @@ def _cell(frame: pd.DataFrame, metric: str, published: Published, source: Publis
         "published": source and source.number(first.system, first.task),
         "published_mean": source and source.number(first.system, first.task, "mean"),
         "published_source": source and source.name,
+        "own": any(run.record.row for run in runs),
         "pretrained": any(run.record.config.get("pretrain") for run in runs),
         "vanilla": _is_vanilla(frame),
         **dict.fromkeys((*RACE, *TESTED)),
@@ -100,8 +124,8 @@ def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
         yield "attends to every pair of positions at this length, as softmax attention does"
 
 
-def _compared(rows: list[dict[str, Any]], name: str | None, margin: float, *, lower: bool) -> list[dict[str, Any]]:
-    """Compare each row with its reference; p-values are corrected over the rows of the column."""
+def _compared(rows: list[dict[str, Any]], name: str | None, margin: float, *, lower: bool) -> None:
+    """Compare each row with its reference, in place; p-values are corrected over the rows of the column."""
     tests: list[Comparison | None] = []
     for row in rows:
         other = reference(row, rows, name)
@@ -121,7 +145,6 @@ def _compared(rows: list[dict[str, Any]], name: str | None, margin: float, *, lo
                 "p_equivalent": test.p_equivalent,
                 "verdict": test.word(corrected.get(place)),
             }
-    return rows
 
 
 def reference(row: dict[str, Any], rows: list[dict[str, Any]], name: str | None) -> dict[str, Any] | None:
@@ -258,22 +281,28 @@ def sentences(column: pd.DataFrame) -> list[str]:
     if own.goal.notna().any():
         every = own[(own.solved == own.ran) & own.median_steps.notna()].sort_values("median_steps", kind="stable")
         said.append(
-            f"{len(every)} of {len(own)} systems reach {own.goal.dropna().iloc[0]:g} % of validation in all seeds"
+            f"{len(every)} of {len(own)} systems reach {own.goal.dropna().iloc[0]:g} % validation accuracy in all seeds"
         )
         if len(every):
-            said[0] += f", {every.system.iloc[0]} first ({int(every.median_steps.iloc[0]):,} steps)"
+            said[0] += f"; the fastest is {every.system.iloc[0]} (median of {int(every.median_steps.iloc[0]):,} steps)"
         said[0] += "."
+    elif len(own) and (own.majority_class == own.n).all():
+        return ["No system learned the task: no seed is better than the majority class."]
+    elif own.best_rate.notna().any():
+        rates = own[own.best_rate.astype(bool)]
+        named = ", ".join(f"{row.system} ({row.best_val:.2f})" for row in rates.itertuples())
+        said.append(f"Best learning rates by mean best validation: {named}.")
     elif own.reference.notna().any():
         said.append(_difference(own))
     if len(trivial) and len(own):
         lower = column.metric.iloc[0] == "perplexity"
         strongest = trivial.sort_values("mean", ascending=lower, kind="stable").iloc[0]
         below = (own["mean"] > strongest["mean"] if lower else own["mean"] < strongest["mean"]).sum()
-        if below:
-            said.append(
-                f"{below} of {len(own)} systems do worse than the trivial baseline {strongest.system!r} "
-                f"({strongest['mean']:.2f})."
-            )
+        named = f"the trivial baseline {strongest.system!r} ({strongest['mean']:.2f})"
+        if below == len(own):
+            said.append(f"No system beats {named}.")
+        elif below:
+            said.append(f"{below} of {len(own)} systems score worse than {named}.")
     return said
 
 
@@ -285,7 +314,7 @@ def _difference(own: pd.DataFrame) -> str:
     significant = against[against.verdict.isin(["better", "worse"])]
     shown = significant if len(significant) else against
     row = shown.loc[shown.difference.abs().idxmax()]
-    count = f"{len(significant)} of {len(against)} differences are significant after Holm correction; "
+    count = f"Significant differences after Holm correction: {len(significant)} of {len(against)}. "
     text = f"{row.system} differs from {row.reference} by {row.difference:+.2f}"
     if pd.isna(row.p):
         return f"{count if len(significant) else ''}{text}, which the runs do not allow to test."

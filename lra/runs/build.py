@@ -9,6 +9,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
+from lra.core.paths import expanded
 from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
@@ -149,7 +150,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     _check_weights(made, final, options, system.builder.facts.vocab_size)
     phase_settings = replace(
         settings,
-        out=str(Path(settings.cache).expanduser() / PRETRAINED),
+        out=str(expanded(settings.cache, "cache") / PRETRAINED),
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=train,

@@ -101,7 +101,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
             return
         with suppress(OSError):  # not Linux
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
             self._reset = True
 
     def read(self) -> int | None:
@@ -110,5 +110,9 @@ class PeakMemory:
             return torch.cuda.max_memory_allocated()
         if not self._reset:
             return None
-        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+        line = next(
+            line
+            for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            if line.startswith("VmHWM")
+        )
         return int(line.split()[1]) * 1024

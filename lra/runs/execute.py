@@ -1,6 +1,7 @@
 """Train and test one run."""
 
 import time
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,12 +13,12 @@ from lra.core.console import Parts, say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import StopFlag
-from lra.data import Task
-from lra.data.duplicates import seen
+from lra.data import Task, TaskSpec
+from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
 from lra.records import checkpoint, record
-from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, WEIGHTS
+from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
@@ -57,7 +58,11 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     start = load_initial_weights(job, model, task)
     checked = before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device)
     model = model.to(device)
-    trainer = Trainer(job, task, Training(model, system.recipe), device)
+    with stop:  # blocks may be compiled, for minutes
+        training = Training(model, system.recipe)
+    if pause := distributed.first_from_any_rank(stop.signalled()):
+        raise pause
+    trainer = Trainer(job, task, training, device)
     try:
         diverged = _trained(trainer, stop, loggers)
         tested = {"test": {}} if diverged else _tested(trainer, began)
@@ -74,12 +79,14 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
         **start,
         **({"checked": checked} if checked else {}),
         "baselines": task.baselines,
+        "spec": {field.name: getattr(task, field.name) for field in fields(TaskSpec)},
+        **({"classes": system.builder.class_names()} if task.objective == "classify" else {}),
         **tested,
     }
     if diverged:
         say(f"{job.title}: diverged: {diverged}")
         results["reason"] = str(diverged)
-    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS)
+    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER)
     results["peak_memory_bytes"] = memory.read()
     results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
     return results
@@ -119,6 +126,8 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
             write_atomic(job.folder / SAMPLE, text.encode())
         if trainer.schedule.keep:
             write_atomic(job.folder / WEIGHTS, save(model.state_dict()))
+            if (task.folder / TOKENIZER).exists():
+                write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
     return {"test": test, **diagnoses}
 
 

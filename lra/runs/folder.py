@@ -18,9 +18,9 @@ from lra.core.files import explained, make_results_folder, read_json, sweep_part
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CONFIG, ERRORS, LOCK, RECORD, WEIGHTS
-from lra.records.outcome import recorded, state
+from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord
+from lra.records.runs import recorded, state
 from lra.runs.build import Job
 from lra.runs.loggers import Loggers, loggers_of
 
@@ -47,15 +47,15 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
         UserError: the folder holds a run of another configuration; the message lists the differences.
     """
     run = recorded(folder)
-    for earlier in (_configuration(folder), run and run.config):
-        changes = [] if earlier is None else identity_differences(earlier, settings)
-        if run is not None and run.status == "finished" and not changes:
-            changes = _data_differences(run, settings)
-        if changes:
-            raise UserError(
-                f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
-                "choose another out=..., or delete that folder"
-            )
+    identities = [identity for identity in (_configuration(folder), run and run.config) if identity is not None]
+    changes = next(filter(None, (identity_differences(identity, settings) for identity in identities)), [])
+    if run is not None and run.status == "finished" and not changes:
+        changes = _data_differences(run, settings)
+    if changes:
+        raise UserError(
+            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
+            "choose another out=..., or delete that folder"
+        )
     return run if run is not None and run.status in LEFT_ALONE[settings.retry] else None
 
 
@@ -109,15 +109,13 @@ def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Setti
         checkpoint.remove(folder)
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
     stays = [f"{key} stays {there}" for key, there, _ in _changes(earlier.config, settings)]
-    if status == "finished" and settings.checkpoint["keep"] and WEIGHTS not in earlier.files:
-        stays.append(f"its weights were not kept; delete {folder} to train it again")
     details = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
     say(f"{title}: {status} before, nothing to do ({details})")
     return status
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
-    """Return the status of the run with these settings, and its reason, as `lra.records.outcome.state` does."""
+    """Return the status of the run with these settings, and its reason, as `lra.records.runs.state` does."""
     try:
         completed_record(folder, settings)
         return state(folder)

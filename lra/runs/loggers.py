@@ -39,8 +39,9 @@ class TensorBoard:
     def start(self, job: Job) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        first = {name.title(): value for name, value in tags_of(job).items()}  # capitals are the table's first columns
-        self._config = {**first, **_flat(config_of(job))}
+        labels = {**tags_of(job), "seed": job.settings.seed}
+        first = {name.title(): value for name, value in labels.items()}  # capitals are the table's first columns
+        self._config = {**first, **_flat(job.settings.identity)}
         self._writer = SummaryWriter(job.folder, purge_step=0)  # hides what an earlier process wrote
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -179,5 +180,8 @@ def _finite(values: dict[str, float | None]) -> dict[str, float]:
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
     """Return dotted keys with the values that TensorBoard takes; others as JSON."""
-    leaves = ((key, value) for key, value in configure.dotted(config) if not isinstance(value, dict))
-    return {key: value if isinstance(value, bool | int | float | str) else json.dumps(value) for key, value in leaves}
+    return {
+        key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for key, value in configure.dotted(config)
+        if not isinstance(value, dict) and not key.endswith("_partial_")
+    }

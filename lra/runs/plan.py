@@ -1,4 +1,4 @@
-"""The plan of a sweep: its cells, the runs of each, and their folders.
+"""Plan of a sweep: its cells, the runs of each, and their folders.
 
 `sweep.json` in the results folder lists the declared cells and their seeds, so that the report can list missing runs.
 It is written before the first run starts, after every cell's configuration has been checked.
@@ -27,7 +27,7 @@ from lra.config.settings import Seed, Settings, settings_of
 from lra.core import files
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import explained, make_results_folder
+from lra.core.files import digest, explained, make_results_folder
 from lra.data import Place
 from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
@@ -51,7 +51,7 @@ class PlannedRun:
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """True if the run would train; otherwise print why not."""
+        """Return True if the run would train; otherwise print why not."""
         try:
             earlier = completed_record(self.folder, self.settings)
         except UserError as error:
@@ -73,7 +73,7 @@ class PlannedCell:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """The cell as `sweep.json` has it."""
+        """Entry of the cell in `sweep.json`."""
         return {
             **asdict(self.cell),
             "task_name": self.system.builder.facts.name,
@@ -218,17 +218,21 @@ def check_data(rows: list[tuple[PlannedCell, list[PlannedRun]]]) -> None:
         UserError: data are missing, or two cells would share a column of the report with different data.
     """
     lacking: dict[str, str] = {}
+    located: dict[str, str | None] = {}  # by the options of the task
     known: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
     without = 0
     for row, runs in rows:
-        builder, place = row.system.builder, Place.of(row.settings)
+        builder, options_of_task = row.system.builder, digest(row.settings.task)
         name = builder.facts.name
-        try:
-            data = builder.locate(place)
-        except UserError as error:
-            lacking[name] = str(error)
+        if options_of_task not in located and name not in lacking:
+            try:
+                located[options_of_task] = builder.locate(Place.of(row.settings))
+            except UserError as error:
+                lacking[name] = str(error)
+        if name in lacking:
             without += len(runs)
             continue
+        data = located[options_of_task]
         column = (name, row.cell.protocol, row.system.recipe.selection)
         earlier, cell = known.setdefault(column, (data, row.cell))
         if data != earlier:

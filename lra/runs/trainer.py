@@ -1,4 +1,4 @@
-"""The state of a run: training, measurements, best weights and checkpoints."""
+"""State of a run: training, measurements, best weights and checkpoints."""
 
 import io
 import time
@@ -55,7 +55,7 @@ def save_array(path: Path, values: np.ndarray) -> None:
 
 
 class Trainer:
-    """The state of a run, as checkpoints keep it."""
+    """State of a run, as checkpoints keep it."""
 
     def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
         self.job, self.task, self.training, self.device = job, task, training, device
@@ -65,7 +65,7 @@ class Trainer:
             **provenance.environment(task.digest, device),
             "processes": distributed.count(),
             "precision": settings.precision,
-            **{key: name for key, name in job.system.backend(device).items() if name != "torch"},  # once the only one
+            **{key: name for key, name in job.system.backend(device).items() if name != "torch"},  # as earlier versions
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
         }
@@ -126,7 +126,7 @@ class Trainer:
         self.best_weights = best
 
     def due(self, step: int) -> bool:
-        """True on all ranks if a checkpoint is due after `step`, by the clock of rank 0."""
+        """Return True on all ranks if a checkpoint is due after `step`, by the clock of rank 0."""
         due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 

@@ -17,11 +17,11 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError, did_you_mean
 from lra.core.files import opened, sha256, write_json
-from lra.data import fingerprints, readers
+from lra.data import readers
 from lra.data.baselines import bigram, unigram
 from lra.data.cache import NUL, SPLITS, Splits
-from lra.data.from_source import Content, FromSource, Source, first, missing_source
-from lra.data.sampling import shuffled
+from lra.data.from_source import Content, FromSource, Source, counted, first, missing_source
+from lra.data.groups import shuffled
 from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
@@ -107,7 +107,7 @@ class Books(FromSource):
                 name=COLLECTION,
                 paths=[collection],
                 read=lambda: read_collection(collection),
-                content=lambda: _content(COLLECTION, fingerprints.counted(place, collection, readers.count)),
+                content=lambda: _content(COLLECTION, counted(place, collection, readers.count)),
             )
         if book := first(place, *(f"{folder}/{IN_FOLDER}" for folder in FOLDERS)):
             folder = book.parent

@@ -19,9 +19,8 @@ from lra.data import hub, readers
 from lra.data.baselines import majority
 from lra.data.cache import Splits
 from lra.data.from_source import Content, FromSource, Source, first
-from lra.data.picture_baselines import picture_baselines
-from lra.data.pictures import sheet
-from lra.data.sampling import held_out, limited
+from lra.data.groups import held_out, limited
+from lra.data.pictures import picture_baselines, sheet
 from lra.data.tokenise import BYTE_VOCABULARY
 from lra.data.writer import Writer
 from lra.tasks import Place, Progress, Task, TaskSpec, titled

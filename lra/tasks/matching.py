@@ -14,12 +14,11 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import fingerprints, readers
+from lra.data import readers
 from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Splits
-from lra.data.from_source import Content, FromSource, Source, first, missing_source, of_splits, together
-from lra.data.groups import Group, by_size
-from lra.data.sampling import sampled
+from lra.data.from_source import Content, FromSource, Source, counted, first, missing_source, of_splits, together
+from lra.data.groups import Group, by_size, sampled
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -94,6 +93,9 @@ class Pairs(FromSource):
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return byte_ids(text.encode(), self.max_length)
+
     def groups(self, split: Split) -> dict[str, Group]:
         """Return the groups of every task, and those by the overlap of the two documents in percent."""
         overlap = Overlap(split)(split, np.arange(len(split)))
@@ -131,7 +133,7 @@ class Matching(Pairs):
                 name=archive.name,
                 paths=[archive],
                 read=lambda: ((split, _rows(lines)) for split, lines in self._members(archive)),
-                content=lambda: {"rows": fingerprints.counted(place, archive, self._count)},
+                content=lambda: {"rows": counted(place, archive, self._count)},
             )
         layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
         files = {self.FILES[path.name]: path for [path] in together(place, layouts)}

@@ -17,10 +17,8 @@ from pydantic import PositiveInt
 
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.data import fingerprints
 from lra.data.cache import SPLITS, Identity
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, Source, located
+from lra.data.from_source import Content, Source, Stamp, counted, located
 from lra.data.writer import Writer
 from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
@@ -90,7 +88,7 @@ class PathfinderFiles(Paths):
             paths=[folder],
             inside=(METADATA, PICTURES),
             read=lambda: self._release(folder, files),
-            content=lambda: {"pictures": sum(fingerprints.counted(place, path, _count) for path in files)},
+            content=lambda: {"pictures": sum(counted(place, path, _count) for path in files)},
         )
 
     def _release(self, folder: Path, files: list[Path]) -> Data:

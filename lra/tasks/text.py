@@ -21,7 +21,7 @@ from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority, texts_of
 from lra.data.cache import NUL, Splits
 from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
-from lra.data.sampling import held_out, limited
+from lra.data.groups import held_out, limited
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
 from lra.tasks import Place, Progress, TaskSpec, titled
@@ -136,6 +136,12 @@ class Text(FromSource):
                 texts_of(train, train.index), train.labels, texts_of(test, test.index), test.labels
             ),
         }
+
+    def class_names(self) -> list[str]:
+        return [*CLASSES]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return byte_ids(text.encode(), self.max_length)
 
     def _splits(self, read: dict[str, Examples]) -> dict[str, Examples]:
         if self.validation == "test":

@@ -129,7 +129,7 @@ def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
 def _nulls(attention: str) -> dict[str, None]:
     """Return the keys that are null in our option of this name."""
     option = conf_dir() / "attention" / f"{attention}.yaml"
-    values = yaml.safe_load(option.read_text()) if option.exists() else {}
+    values = yaml.safe_load(option.read_text(encoding="utf-8")) if option.exists() else {}
     return {key: None for key, value in values.items() if value is None or str(value).endswith(", null}")}
 
 

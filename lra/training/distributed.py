@@ -144,7 +144,7 @@ def joined(device: str) -> Iterator[None]:
         if is_main():
             yield
         else:
-            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+            with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
                 yield
     finally:  # also after an exception, which the others notice at their next reduction
         distributed.destroy_process_group()

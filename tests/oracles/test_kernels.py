@@ -49,11 +49,3 @@ def test_causal_favor(length: int) -> None:
     )
     expected = lib.causal_linear_attention_noncuda(phi_q, phi_k, v, eps=0)
     same(mixer.attend(q, k, v, None), expected, inputs, 1e-6)
-
-
-def test_relu_kernel() -> None:
-    lib = pytest.importorskip("performer_pytorch.performer_pytorch")
-    mixer = mixer_of("performer", "attention.kernel=relu")
-    q, k, v = inputs = [x.requires_grad_() for x in heads(13)]
-    phi_q, phi_k = (lib.generalized_kernel(x, projection_matrix=None, normalize_data=False) for x in (q, k))
-    same(mixer.attend(q, k, v, None), lib.linear_attention(phi_q, phi_k, v), inputs, 1e-10)

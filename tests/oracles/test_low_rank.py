@@ -93,34 +93,6 @@ def test_nystrom_attention(batch: int, heads: int, iterations: int, masked: bool
     same(our_part, their_part, noise(batch, 12, 15), tolerance=1e-10)
 
 
-def test_transformers_nystromformer() -> None:
-    """One text and one head, since they take the largest column sum of the batch."""
-    lib = pytest.importorskip("transformers")
-    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
-
-    config = lib.NystromformerConfig(
-        hidden_size=15,
-        num_attention_heads=1,
-        num_landmarks=4,
-        segment_means_seq_len=12,
-        conv_kernel_size=5,
-        attention_probs_dropout_prob=0.0,
-    )
-    theirs = NystromformerSelfAttention(config).double()
-    given = ("attention.landmarks=4", "attention.conv_kernel=5", STRICT)
-    ours = mixer_of("nystromformer", *given, heads=1)
-    ours.load_state_dict(theirs.state_dict())
-    same(ours, lambda x: theirs(x)[0], noise(1, 12, 15), tolerance=1e-10)
-
-
-def test_transformers_fnet() -> None:
-    lib = pytest.importorskip("transformers")
-    from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
-
-    theirs = FNetBasicFourierTransform(lib.FNetConfig(use_tpu_fourier_optimizations=False))
-    same(mixer_of("fnet"), lambda x: theirs(x)[0], noise(2, 13, 15), tolerance=1e-12)
-
-
 def test_mlp_mixer() -> None:
     """The net over 13 patches, without the norm and the skip around it."""
     lib = pytest.importorskip("mlp_mixer_pytorch")

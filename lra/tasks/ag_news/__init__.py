@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.console import say
@@ -19,10 +20,18 @@ from lra.core.files import sha256
 from lra.data import hub
 from lra.data.baselines import bag_of_words, majority
 from lra.data.cache import NUL, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, first
-from lra.data.sampling import limited
-from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, head_and_tail, train_bpe, vocabulary_of, word_piece
+from lra.data.from_source import Content, FromSource, Source, Stamp, first
+from lra.data.groups import limited
+from lra.data.tokenise import (
+    TOKENIZER,
+    BpeVocabulary,
+    encode,
+    head_and_tail,
+    load,
+    train_bpe,
+    vocabulary_of,
+    word_piece,
+)
 from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.ag_news.files import CLASSES, PARTIAL, ROWS, Examples, find
@@ -165,6 +174,12 @@ class AgNews(FromSource):
             "majority class": majority(train, test),
             "bag of words": bag_of_words(self._texts["train"], train.labels, self._texts["test"], test.labels),
         }
+
+    def class_names(self) -> list[str]:
+        return ["World", "Sports", "Business", "Sci/Tech"]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return head_and_tail(encode(load(tokenizer), [text])[0], self.head, self.tail)
 
     def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
         """Load or train the tokenizer and save it as `path`."""

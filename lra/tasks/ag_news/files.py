@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lra.core.errors import UserError
-from lra.data import fingerprints, hub, readers
-from lra.data.from_source import Source, first, of_splits, together
+from lra.data import hub, readers
+from lra.data.from_source import Source, counted, first, of_splits, together
 from lra.tasks import Place
 
 CLASSES = 4
@@ -38,7 +38,7 @@ def find(place: Place) -> Source:
             name=archive.name,
             paths=[archive],
             read=lambda: {split: csv_examples(lines) for split, lines in _members(archive)},
-            content=lambda: {"rows": fingerprints.counted(place, archive, _count)},
+            content=lambda: {"rows": counted(place, archive, _count)},
         )
     if files := together(place, ROW_LAYOUTS):
         return _of_files(place, "files of label and text", files)

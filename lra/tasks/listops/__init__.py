@@ -13,12 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.core.errors import UserError
+from lra.core.errors import UserError, did_you_mean
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
-from lra.data.fingerprints import Stamp
-from lra.data.from_source import Content, FromSource, Source, located, of_splits
-from lra.data.generated import Generated
+from lra.data.from_source import Content, FromSource, Generated, Source, Stamp, located, of_splits
 from lra.data.groups import Group, by_value
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled
@@ -50,6 +48,14 @@ class Expressions(FromSource):
             "depth": by_value(depths(split)),
             **super().groups(split),
         }
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        """Return the ids of the words of an expression without parentheses, as `[MAX 2 [MIN 4 7 ] 0 ]`."""
+        words = text.replace("(", " ").replace(")", " ").split()
+        unknown = next((word for word in words if word not in IDS), None)
+        if unknown is not None:
+            raise UserError(f"{text!r:.80}: unknown word {unknown!r:.20}; {did_you_mean(unknown, WORDS)}")
+        return np.array([IDS[word] for word in words], np.uint16)
 
     def guesses(self, task: Task) -> np.ndarray:
         """Return the most frequent class in train of each root operator."""

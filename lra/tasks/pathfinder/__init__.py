@@ -17,11 +17,10 @@ import numpy as np
 from lra.core.errors import UserError
 from lra.data.baselines import majority
 from lra.data.cache import Splits
-from lra.data.from_source import Content, FromSource, Source
-from lra.data.generated import Generated, in_order
+from lra.data.from_source import Content, FromSource, Generated, Source, in_order
 from lra.data.groups import Group, by_size, by_value
-from lra.data.picture_baselines import picture_baselines
-from lra.data.pictures import Pictures, sheet
+from lra.data.pictures import picture_baselines, sheet
+from lra.data.splits import Pictures
 from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block

@@ -1,0 +1,140 @@
+"""A trained model from the folder of its run: predictions for new examples."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lra.api.configuration import preserved_sys_path
+from lra.config import configure
+from lra.core import code
+from lra.core.errors import UserError
+from lra.data import Split, TaskBuilder, TaskSpec
+from lra.init import read_of_run
+from lra.records.names import RECORD, TOKENIZER, WEIGHTS
+from lra.records.record import RunRecord
+from lra.runs.build import architecture
+from lra.training.batches import cuts, predict, read
+
+Document = str | Sequence[int] | np.ndarray
+"""A text, or its token ids without padding."""
+Example = Document | Sequence[Document]
+"""A document, or as many as an example of the task has."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted class of an example and its probability, and the probabilities of all classes by name."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class TrainedModel:
+    """A classifier with the weights that were tested.
+
+    Attributes:
+        record: the record of its run.
+        module: the PyTorch module, in evaluation mode on the CPU.
+        classes: names of the classes.
+    """
+
+    def __init__(self, folder: Path, packages: Sequence[str]) -> None:
+        try:
+            self.record = RunRecord.read(folder / RECORD)
+        except ValueError as error:
+            raise UserError(f"{error}; expected the folder of a finished run") from None
+        config = self.record.config
+        if not (folder / WEIGHTS).exists() or self.record.spec is None:
+            raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")
+        self._spec = TaskSpec(**self.record.spec)
+        if self._spec.objective != "classify":
+            raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")
+        self.classes = self.record.classes
+        self._builder: TaskBuilder = configure.build(config["task"], "task", [*packages], kind=TaskBuilder)()
+        self.module = architecture(config["attention"], config["model"], [*packages])(self._spec)
+        for file, sha256 in code.fingerprints(*code.targets(config)).items():
+            if config.get("code", {}).get(file) != sha256:
+                raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
+        self.module.load_state_dict(read_of_run(folder / WEIGHTS))
+        self.module.eval()
+        self._tokenizer = folder / TOKENIZER
+
+    def predict(self, examples: Iterable[Example], *, batch: int = 32) -> list[Prediction]:
+        """Classify examples.
+
+        Args:
+            examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in training.
+            batch: examples that are computed together.
+
+        Returns:
+            A prediction for each example, in order.
+
+        Raises:
+            UserError: an example does not fit the task.
+        """
+        if isinstance(examples, str):
+            raise UserError(f"{examples!r:.80}: expected a list of examples, as [{examples!r:.20}]")
+        documents = [self._ids(document) for example in examples for document in self._documents(example)]
+        if not documents:
+            return []
+        count = len(documents) // self._spec.documents
+        split = Split(
+            tokens=np.concatenate(documents),
+            offsets=np.cumsum([0, *map(len, documents)]),
+            index=np.arange(len(documents), dtype=np.int32),
+            labels=np.zeros(count, np.uint8),
+        )
+        probabilities = np.empty((count, self._spec.classes))
+        with torch.inference_mode():
+            for piece in cuts(self.module, split, np.arange(count), batch):
+                part = read(split, np.arange(count), *piece)
+                logits, _ = predict(self.module, part, self.record.config["precision"])
+                probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
+        return [self._named(row) for row in probabilities]
+
+    def _named(self, row: np.ndarray) -> Prediction:
+        best = int(row.argmax())
+        return Prediction(self.classes[best], float(row[best]), dict(zip(self.classes, row.tolist(), strict=True)))
+
+    def _documents(self, example: Example) -> Sequence[Document]:
+        wanted = self._spec.documents
+        if wanted == 1:
+            return [example]  # type: ignore[list-item]
+        if isinstance(example, str) or len(example) != wanted:
+            raise UserError(f"{example!r:.80}: expected {wanted} documents in each example of {self._spec.name}")
+        return example  # type: ignore[return-value]
+
+    def _ids(self, document: Document) -> np.ndarray:
+        """Return the token ids of a document. Raises UserError."""
+        ids = self._builder.encode(document, self._tokenizer) if isinstance(document, str) else np.asarray(document)
+        most, last = self._spec.max_len, self._spec.vocab_size - 1
+        if (
+            ids.ndim != 1
+            or ids.dtype.kind not in "iu"
+            or not 1 <= len(ids) <= most
+            or ids.min() < 1
+            or ids.max() > last
+        ):
+            raise UserError(f"{document!r:.80}: expected 1 to {most} token ids from 1 to {last}")
+        return ids.astype(np.uint16)
+
+    def __repr__(self) -> str:
+        return f"{self.record.attention}/{self.record.variant} on {self.record.task}, classes {', '.join(self.classes)}"
+
+
+@preserved_sys_path()
+def model(folder: str | Path, *, packages: Sequence[str] = ()) -> TrainedModel:
+    """Load the model of a finished run.
+
+    Args:
+        folder: of the run, with `weights.safetensors`.
+        packages: packages of your own attention or task, as in `lra-train packages=[...]`.
+
+    Raises:
+        UserError: if the weights were not kept, are not those of the record, or their code has changed.
+    """
+    return TrainedModel(Path(folder), packages)

@@ -1,0 +1,299 @@
+"""Classification of texts, of pairs of texts, or of token ids: the user's own files, or data sets of the hub."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, compress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.data.baselines import bag_of_words, convolution, majority, pair_cosine
+from lra.data.cache import NUL, SPLITS, Identity, Splits
+from lra.data.from_source import Content, FromSource, Source, Stamp, counted, located
+from lra.data.groups import Group, by_value, held_out, limited
+from lra.data.tables import MASK, Columns, Example, documents, examples, header_of, labels_of, ordered, scan
+from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, load, train_bpe
+from lra.data.writer import Writer
+from lra.tasks import Place, Split, TaskSpec, titled
+from lra.tasks.files.find import Data, Paths, files_of, stem_of, unread
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+VERSION = 3  # 2 kept the quotes of TSV cells; 1 kept the byte-order mark at the beginning of a file
+BATCH = 1_000  # texts that are encoded at once
+
+Share = Annotated[float, Field(gt=0, lt=0.5)]
+
+
+@dataclass(kw_only=True)
+class Files(FromSource):
+    """Texts, pairs of texts, or token ids with labels.
+
+    Args:
+        data: a folder, one file, or a file for each split; `hf:NAME` or `hf:NAME:CONFIGURATION` is a data set that
+            `datasets.load_dataset` loads.
+        val: share of each class of train that validates if `val` has no file.
+        test: share of each class of train that tests if `test` has no file.
+        text: column of the texts, or of lists of token ids.
+        text2: column of the second text of pairs.
+        label: column of the classes.
+        columns: all columns of CSV and TSV files without a header, or None.
+        documents: a file with the columns `id` and `text`; then the columns of texts hold ids.
+        tokens: `bytes`, or `bpe` for a byte-level BPE trained on train; token ids of the user are taken as they are.
+        vocabulary: size of the BPE.
+        padding: token id at the end of short rows that is left out, or None. An `attention_mask` does the same.
+        max_length: tokens; longer texts are cut at the right.
+        limit: maximum number of examples of each split, or None.
+        name: name in tables, or None for that of the folder or file.
+    """
+
+    data: Data
+    val: Share
+    test: Share
+    text: str
+    text2: str
+    label: str
+    columns: list[str] | None
+    documents: str | None
+    tokens: Literal["bytes", "bpe"]
+    vocabulary: BpeVocabulary
+    padding: NonNegativeInt | None
+    max_length: PositiveInt
+    limit: PositiveInt | None
+    name: str | None
+
+    def __post_init__(self) -> None:
+        self.shares = {"val": self.val, "test": self.test}
+        self.name = self.name or stem_of(self.data)
+        self.column_names = Columns(
+            text=self.text,
+            text2=self.text2,
+            label=self.label,
+            header=None if self.columns is None else tuple(self.columns),
+            padding=self.padding,
+        )
+        self._words: dict[str, list[str]] = {}  # of each split, for the baselines
+
+    def find(self, place: Place) -> Source:
+        files = files_of(self.data, place)
+        return Source(
+            name=", ".join(path.name for path in chain(*files.values())),
+            paths=[*chain(*files.values()), *self._documents(place)],
+            read=partial(self._read, files, place),
+            content=lambda: self._content(files, place),
+        )
+
+    def facts_of(self, content: Content) -> TaskSpec:
+        ids = content.get("vocabulary")
+        unit = "token ids" if ids else "bytes" if self.tokens == "bytes" else f"tokens of a BPE of {self.vocabulary}"
+        notes = {f"{self.max_length} {unit}": True, f"limit {self.limit}": self.limit is not None}
+        return TaskSpec(
+            name=titled(self.name, notes),
+            version=VERSION,
+            vocab_size=ids or (BYTE_VOCABULARY if self.tokens == "bytes" else self.vocabulary),
+            max_len=self.max_length,
+            classes=len(content.get("labels", ("no", "yes"))),
+            documents=content.get("texts", 1),
+        )
+
+    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+        return {
+            "task": "files",
+            "version": VERSION,
+            "shares": self._shares(files_of(self.data, place)),
+            "columns": [self.text, self.text2, self.label, self.columns],
+            "padding": self.padding,
+            "documents": self.documents is not None,
+            "tokens": self.tokens if self.tokens == "bytes" else {"bpe": self.vocabulary},
+            "max_length": self.max_length,
+            "limit": self.limit,
+            "raw": stamps,
+        }
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        rows_by_split: dict[str, list[Example]] = source.read()
+        files = files_of(self.data, place)
+        content = self._content(files, place)
+        classes = {label: number for number, label in enumerate(content["labels"])}
+        _check_against_train(rows_by_split, classes)
+        splits = {
+            split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in rows_by_split.items()
+        }
+        self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
+        tokenizer = None
+        if self.tokens == "bpe" and "vocabulary" not in content:
+            texts = [text for row in splits["train"] for text in row.texts]
+            tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
+        cut = 0
+        for split, rows in splits.items():
+            for start in range(0, len(rows), BATCH):
+                part = rows[start : start + BATCH]
+                for row, ids in zip(part, _encoded(part, tokenizer), strict=True):
+                    cut += any(len(document) > self.max_length for document in ids)
+                    writers[split].add(classes[row.label], *(document[: self.max_length] for document in ids))
+        self._say_unread(files, place)
+        self._say_absent(rows_by_split, content["labels"])
+        self._say_cut(cut, *(sum(map(len, rows.values())) for rows in (splits, rows_by_split)))
+        every_text = [text for row in chain(*rows_by_split.values()) for text in row.texts]
+        return {
+            "rows": {split: len(rows) for split, rows in rows_by_split.items()},
+            "cut": cut,
+            "parts of train": self._shares(files),
+            **content,
+            NUL: sum("\0" in text for text in every_text if isinstance(text, str)),
+            **({"tokenizer": {"kind": "BPE", "sha256": sha256(staging / TOKENIZER)}} if tokenizer else {}),
+        }
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Return test accuracies (percent) of the majority class, a bag of words and a convolution.
+
+        For pairs of texts with the labels 0 and 1 also of their cosine. The words of token ids are the ids.
+        """
+        train, test, facts = splits["train"], splits["test"], self.facts
+        scores = {"majority class": majority(train, test)}
+        try:
+            words = self._words["train"], train.labels, self._words["test"], test.labels
+            scores["bag of words"] = bag_of_words(*words)
+        except UserError as error:
+            say(f"{self.name}: no baseline: {error}")
+        scores["convolution"] = convolution(train, test, facts.vocab_size, facts.classes)
+        if train.documents == 2 and facts.vocab_size == BYTE_VOCABULARY and self._labels() == ["0", "1"]:
+            scores["cosine of bag of words"] = pair_cosine(train, test)
+        return scores
+
+    def groups(self, split: Split) -> dict[str, Group]:
+        """Return the groups of every task, with classes under the names of their labels."""
+        labels = self._labels()
+        return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
+
+    def class_names(self) -> list[str]:
+        return self._labels()
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else encode(load(tokenizer), [text])[0]
+        return ids[: self.max_length]
+
+    def _labels(self) -> list[str]:
+        if self.place is None:
+            return list(map(str, range(2**16)))
+        return self._content(files_of(self.data, self.place), self.place)["labels"]
+
+    def _content(self, files: Paths, place: Place) -> Content:
+        """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
+        key = f"{VERSION} {self.column_names}"
+        scans = {
+            split: [counted(place, path, partial(scan, columns=self.column_names), key) for path in paths]
+            for split, paths in files.items()
+        }
+        ids = [found["largest"] for found in chain(*scans.values()) if found["largest"] is not None]
+        return {
+            "labels": ordered(labels_of(scans["train"])),
+            "texts": scans["train"][0]["texts"],
+            **({"vocabulary": max(ids) + 2} if ids else {}),  # with padding
+        }
+
+    def _shares(self, files: Paths) -> dict[str, float]:
+        return {split: share for split, share in self.shares.items() if split not in files}
+
+    def _documents(self, place: Place) -> list[Path]:
+        return [] if self.documents is None else [located(place, self.documents, "documents")]
+
+    def _read(self, files: Paths, place: Place) -> dict[str, list[Example]]:
+        """Read all splits, replace ids by their texts, and hold out the splits without a file."""
+        rows = {
+            split: [row for path in paths for row in examples(path, self.column_names)]
+            for split, paths in files.items()
+        }
+        for path in self._documents(place):
+            texts = documents(path)
+            rows = {split: _with_texts(pairs, texts, path) for split, pairs in rows.items()}
+        for split in ("test", "val"):
+            if split not in rows:
+                labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
+                chosen = held_out(labels, self.shares[split], split)
+                rows[split] = list(compress(rows["train"], chosen))
+                rows["train"] = list(compress(rows["train"], ~chosen))
+                if not rows[split]:
+                    raise UserError(
+                        f"task.{split}={self.shares[split]}: leaves no example of {files['train'][0]} for {split}; "
+                        "take a larger share, or bring a file of its own"
+                    )
+        return {split: rows[split] for split in SPLITS}
+
+    def _as_read(self, row: Example) -> str:
+        """Text of an example, or both, cut if the tokens are bytes; token ids as words."""
+        most = self.max_length if self.tokens == "bytes" else None
+        return " ".join(
+            text.encode()[:most].decode(errors="replace")
+            if isinstance(text, str)
+            else " ".join(map("id{}".format, text))
+            for text in row.texts
+        )
+
+    def _say_unread(self, files: Paths, place: Place) -> None:
+        """Name columns of train, and files of the data folder, that are not read."""
+        names = [name.casefold() for name in (self.text, self.text2, self.label, MASK)]
+        header = header_of(files["train"][0], self.column_names)
+        columns = [name for name in header if name.strip().casefold() not in names]
+        for kind, found in (("columns", columns), ("files", unread(self.data, files, place))):
+            if found:
+                say(f"{self.name}: {kind} not read: {_listed(found)}")
+
+    def _say_absent(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
+        """Name the classes without an example in validation or test."""
+        for split in ("val", "test"):
+            absent = sorted({*labels} - {row.label for row in splits[split]}, key=labels.index)
+            if absent:
+                names = _listed([*map(repr, absent)])
+                say(f"{self.name}: {len(absent)} of {len(labels)} classes have no example in {split}: {names}")
+
+    def _say_cut(self, cut: int, used: int, found: int) -> None:
+        """Report examples that are left out, and those that are cut."""
+        if used < found:
+            say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
+        if cut:
+            say(f"{self.name}: {cut:,} of {used:,} examples are cut: task.max_length={self.max_length}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np.ndarray]]:
+    """Token ids of the texts of each example; bytes without a tokenizer."""
+    if tokenizer is None:
+        return [
+            [byte_ids(text.encode(), None) if isinstance(text, str) else text for text in row.texts] for row in rows
+        ]
+    ids = iter(encode(tokenizer, [text for row in rows for text in row.texts]))
+    return [[next(ids) for _ in row.texts] for row in rows]
+
+
+def _with_texts(rows: list[Example], texts: dict[str, str], path: Path) -> list[Example]:
+    """Replace the ids in rows by their texts."""
+    for row in rows:
+        unknown = next((name for name in row.texts if name not in texts), None)
+        if unknown is not None:
+            raise UserError(f"{row.where}: {unknown!r:.80} is no id of {path}")
+    return [replace(row, texts=tuple(texts[name] for name in row.texts)) for row in rows]
+
+
+def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:
+    """Refuse labels, and numbers and kinds of texts, that train does not have."""
+    expected = _kinds(splits["train"][0])
+    for split, rows in splits.items():
+        for row in rows:
+            if row.label not in classes:
+                raise UserError(f"{row.where}: label {row.label!r:.80} of {split} does not occur in train")
+            if _kinds(row) != expected:
+                raise UserError(f"{row.where}: {', '.join(_kinds(row))}, but rows of train have {', '.join(expected)}")
+
+
+def _kinds(row: Example) -> list[str]:
+    return ["a text" if isinstance(text, str) else "token ids" for text in row.texts]

@@ -1,0 +1,115 @@
+"""`lra.model`: the model of a finished run answers as it did in its test."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from support import Commands
+from test_own_code import edit, scaffold
+
+import lra
+from lra.cli import train
+from lra.data import Place, Task, no_op_progress
+from lra.records.names import PREDICTIONS, WEIGHTS
+from lra.runs.build import assemble
+from lra.tasks.listops.trees import WORDS
+
+TINY = ("experiment=smoke", "train.steps=6", "train.eval_every=2", "train.warmup=2", "train.batch_size=5")
+SIZES = ("train.micro_batch=5", "model.dropout=0.1", "out=o")
+LISTOPS = ("task=listops_short", "task.train_size=40", "task.val_size=5", "task.test_size=30")
+COLOURS = ("red", "green", "blue")
+
+
+def trained(cli: Commands, *words: str) -> tuple[Path, Task]:
+    """Train a run and return its folder and its data."""
+    assert cli(train.main, *TINY, *SIZES, *words)[0] == 0
+    run = lra.compose(*TINY, *SIZES, *words)
+    settings = run.settings
+    place = Place(cache=Path(settings.cache), data_dir=None, workers=1, progress=no_op_progress)
+    return run.folder, assemble(settings).builder.build(place)
+
+
+def numbers(model: object, examples: list) -> list[int]:
+    return [model.classes.index(found.label) for found in model.predict(examples)]
+
+
+def write_texts(folder: str, columns: str, row: str) -> None:
+    Path(folder).mkdir()
+    for split, count in (("train", 60), ("test", 25)):
+        rows = (row.format(n=number, split=split, label=COLOURS[number % 3]) for number in range(count))
+        Path(folder, f"{split}.csv").write_text("\n".join([columns, *rows]) + "\n")
+
+
+def test_words_of_listops(cli: Commands) -> None:
+    """With a rule that tests the weights of the last step, and with token ids in place of a text."""
+    folder, task = trained(cli, *LISTOPS, "attention=softmax", "train.selection=last")
+    model, (predicted, _) = lra.model(folder), np.load(folder / PREDICTIONS)
+    documents = [task.test.document(number) for number in range(30)]
+    texts = [" ".join(WORDS[token - 1] for token in document) for document in documents]
+    assert numbers(model, texts) == numbers(model, documents) == predicted.tolist()
+    for found in model.predict(texts[:3], batch=1):
+        assert sum(found.probabilities.values()) == pytest.approx(1)
+        assert found.probability == max(found.probabilities.values()) == found.probabilities[found.label]
+    assert model.predict([]) == []
+    assert not model.module.training
+    for examples, message in (
+        (["[MAX 2 banana ]"], "unknown word 'banana'"),
+        ("[MAX 2 3 ]", "expected a list of examples"),
+        ([[]], "expected 1 to 50 token ids from 1 to 16"),
+        ([[1, 99]], "from 1 to 16"),
+        ([[1] * 500], "expected 1 to 50"),
+        ([[0.5]], "token ids"),
+    ):
+        with pytest.raises(lra.UserError, match=message):
+            model.predict(examples)
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "bpe"])
+def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> None:
+    """The data are not needed any more."""
+    row = "text {n} of the {split} is {label} {label},{label}"
+    write_texts("own", "text,label", row)
+    sizes = ("task.vocabulary=300",) if tokens == "bpe" else ("task.max_length=23",)
+    folder, _ = trained(cli, "task=files", "task.data=own", f"task.tokens={tokens}", "attention=linear", *sizes)
+    Path("own").rename("gone")
+    model = lra.model(folder)
+    assert model.classes == sorted(COLOURS)
+    texts = [row.partition(",")[0].format(n=n, split="test", label=COLOURS[n % 3]) for n in range(25)]
+    assert numbers(model, texts) == np.load(folder / PREDICTIONS)[0].tolist()
+
+
+def test_pairs_of_texts(cli: Commands) -> None:
+    write_texts("own", "text,text2,label", "first {n},second {label},{label}")
+    folder, _ = trained(cli, "task=files", "task.data=own", "attention=fnet")
+    model = lra.model(folder)
+    pairs = [(f"first {n}", f"second {COLOURS[n % 3]}") for n in range(25)]
+    assert numbers(model, pairs) == np.load(folder / PREDICTIONS)[0].tolist()
+    for example in ("one text", ("a", "b", "c")):
+        with pytest.raises(lra.UserError, match="expected 2 documents"):
+            model.predict([example])
+
+
+def test_an_attention_of_ones_own_is_the_one_that_was_trained(cli: Commands) -> None:
+    scaffold(cli, "attention", "mine")
+    folder, task = trained(cli, *LISTOPS, "attention=mine")
+    with pytest.raises(lra.UserError, match=r"packages=\[\.\.\.\]"):
+        lra.model(folder)
+    model = lra.model(folder, packages=["mine"])
+    assert numbers(model, [task.test.document(n) for n in range(30)]) == np.load(folder / PREDICTIONS)[0].tolist()
+    edit("mine.py")
+    with pytest.raises(lra.UserError, match=r"the code in mine\.py has changed"):
+        lra.model(folder, packages=["mine"])
+
+
+def test_what_is_no_trained_model_is_one_line(cli: Commands) -> None:
+    with pytest.raises(lra.UserError, match="expected the folder of a finished run"):
+        lra.model("nowhere")
+    folder, _ = trained(cli, *LISTOPS, "attention=fnet", "checkpoint.keep=false")
+    with pytest.raises(lra.UserError, match=r"no weights\.safetensors there; train the run with checkpoint\.keep=true"):
+        lra.model(folder)
+    folder, _ = trained(cli, *LISTOPS, "attention=fnet", "seed=2")
+    weights = load_file(folder / WEIGHTS)
+    save_file({name: value + 1 for name, value in weights.items()}, folder / WEIGHTS)
+    with pytest.raises(lra.UserError, match="these are not the weights of that run"):
+        lra.model(folder)
