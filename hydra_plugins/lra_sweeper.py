@@ -35,8 +35,10 @@ class OptunaSearch(Sweeper):
     """
 
     def __init__(self, **options: Any) -> None:
+        import optuna
         from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
 
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.sweeper = OptunaSweeper(**options)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -45,6 +47,12 @@ class OptunaSearch(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from lra.cli import search
+        from lra.core.errors import UserError
 
-        self.sweeper.sweep(arguments)
+        try:
+            self.sweeper.sweep(arguments)
+        except ValueError as error:
+            if "No trials are completed" not in str(error):
+                raise
+            raise UserError("no run of this search is finished, so there are no best settings") from None
         search.conclude(Path(self.config.out))

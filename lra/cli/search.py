@@ -51,19 +51,25 @@ def best_settings(out: Path) -> dict[Cell, list[tuple[float, int, dict[str, Any]
     """Rank the settings of each cell of a results folder by validation.
 
     Returns:
-        by cell, the best first: (mean over seeds, number of seeds, settings).
+        by cell, the best first: (mean over seeds, number of seeds, settings that differ between the finished runs).
     """
-    values: dict[Cell, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
-    for run in read_runs(out, say):
+    finished = [run for run in read_runs(out, say) if run.record.status == "finished"]
+    values: dict[str, set[str]] = defaultdict(set)
+    for run in finished:
+        for key, value in run.record.settings.items():
+            values[key].add(str(value))
+    results: dict[Cell, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    settings: dict[str, dict[str, Any]] = {}
+    for run in finished:
         record = run.record
-        if record.status == "finished":
-            values[_task(run.name), record.attention, record.variant][str(record.settings)].append(record)
+        searched = {key: value for key, value in record.settings.items() if len(values[key]) > 1}
+        settings[str(searched)] = searched
+        results[_task(run.name), record.attention, record.variant][str(searched)].append(_value(record))
     return {
         cell: sorted(
-            ((fmean(map(_value, runs)), len(runs), runs[0].settings) for runs in by_settings.values()),
-            key=lambda row: -row[0],
+            ((fmean(each), len(each), settings[text]) for text, each in by_settings.items()), key=lambda row: -row[0]
         )
-        for cell, by_settings in sorted(values.items())
+        for cell, by_settings in sorted(results.items())
     }
 
 
