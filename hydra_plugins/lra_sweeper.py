@@ -47,12 +47,6 @@ class OptunaSearch(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from lra.cli import search
-        from lra.core.errors import UserError
 
-        try:
-            self.sweeper.sweep(arguments)
-        except ValueError as error:
-            if "No trials are completed" not in str(error):
-                raise
-            raise UserError("no run of this search is finished, so there are no best settings") from None
+        self.sweeper.sweep(arguments)
         search.conclude(Path(self.config.out))
