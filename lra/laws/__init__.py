@@ -49,7 +49,7 @@ LAWS = (
     Law("weights", "all tensors that a mixer keeps are registered, as weights or buffers", registered),
     Law("shape", "outputs have the shape of the input", shape, first=True),
     Law("dtype", "outputs have the type of the input, or that of autocast", dtype),
-    Law("device", "tensors are made on the device of the input", device),
+    Law("device", "tensors are made on the device of the input", device, quick=False),
     Law("finite", "outputs are finite", finite),
     Law("empty", "outputs are finite where all is padding", empty, quick=False),
     Law("input", "the input is not changed", unchanged, first=True),
