@@ -229,7 +229,7 @@ def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) 
     return measured, states, state(), said
 
 
-@pytest.mark.parametrize("poisoned", [None, 0, 3, 4, 6])
+@pytest.mark.parametrize("poisoned", [None, 0, 4])
 @pytest.mark.parametrize("behind", [1, 3])
 def test_looking_later_changes_nothing(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> None:
     """Weights, features, the optimiser's state, losses, tokens, and the step that is named. Steps 3 and 4 are followed

@@ -1,17 +1,14 @@
 """`attention.backend`: without flash-linear-attention, or without CUDA, everything is as it is in chunks."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import WITH_KERNELS, Commands, cases, mask_of, mixer_of, noise
+from support import WITH_KERNELS, cases, mask_of, mixer_of, noise
 
-from lra.cli import train
 from lra.core.errors import UserError
 from lra.ops import backend
 from lra.ops.backend import Scan
-from lra.records import record
 
 every_one = pytest.mark.parametrize("name", WITH_KERNELS)
 EXPECTED = "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
@@ -94,29 +91,6 @@ def test_a_kernel_that_is_known_to_be_wrong_is_not_taken(
         with pytest.raises(UserError) as stop:
             Scan("gated_delta_rule", "fla").on("cuda")
         assert "found cuda, float32 and Triton 3.6.0 on a Hopper GPU" in str(stop.value)
-
-
-def test_a_run_that_wants_the_kernels_ends_in_a_line_on_a_cpu(cli: Commands) -> None:
-    code, _, err = cli(train.main, "experiment=smoke", "attention=gla", "attention.backend=fla", "device=cpu")
-    assert code == 2
-    assert ON_A_CPU in err and "Traceback" not in err
-
-
-def test_a_record_says_what_computed_and_one_from_before_is_the_same_run(cli: Commands) -> None:
-    """That lacks `backend`; it is complete, and trained again to the last bit."""
-    run = ("experiment=smoke", "attention=gla", "threads=1", "out=kept")
-    assert cli(train.main, *run)[0] == 0
-    (path,) = Path("kept").rglob(record.NAME)
-    whole = record.read(path)
-    assert whole["config"]["attention"].pop("backend", "missing") is None
-    assert whole["provenance"].pop("backend") == "torch"
-    record.write(path.parent, whole)
-    (path.parent / "config.json").unlink()
-    code, _, err = cli(train.main, *run)
-    assert code == 0 and "nothing to do" in err
-    code, out, _ = cli(train.main, f"rerun={path.parent}")
-    assert code == 0 and "equal to the last bit" in out
-    assert "backend" not in out
 
 
 @pytest.mark.gpu

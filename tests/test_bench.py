@@ -60,8 +60,7 @@ def test_peak_of_allocated_tensors() -> None:
         assert peak_memory(call, "cpu") == 4 * elements
 
 
-@pytest.mark.parametrize("task", ["text", "matching"])
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
+@pytest.mark.parametrize(("task", "protocol"), [("text", "strict"), ("matching", "paper")])
 @pytest.mark.parametrize("system", ["simple", "simple_res", "simple_resl", "transformer"])
 def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, system: str) -> None:
     """Loss and gradients of a whole batch in float64, without dropout; P = 1 and 2."""

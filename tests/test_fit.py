@@ -2,11 +2,9 @@
 
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +17,12 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
 from lra.records.course import EndOfTraining, StoppingRule, better
-from lra.training.batches import batches, cuts, micro_batches, partition_by_cost, rounded_up
+from lra.training.batches import batches, cuts, partition_by_cost
 from lra.training.divergence import Diverged
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe
-from lra.training.update import accumulate, compile_blocks
+from lra.training.update import accumulate
 
 
 def trained(model, task, recipe: Recipe, **options: object):
@@ -148,15 +146,12 @@ def gradients(model, task, micro_batch: int, step: int = 5) -> tuple[float, list
     return loss, [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("documents", [1, 2])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("system", ["simple", "transformer"])
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
-def test_every_cut_gives_the_same_gradient(documents: int, dropout: float, system: str, protocol: str) -> None:
-    task = stub_task(documents=documents)
-    model = model_for(task, f"system={system}", f"protocol={protocol}", dropout=dropout)
+@pytest.mark.parametrize(("system", "protocol"), [("simple", "paper"), ("transformer", "strict")])
+def test_every_cut_gives_the_same_gradient(system: str, protocol: str) -> None:
+    task = stub_task(documents=2)
+    model = model_for(task, f"system={system}", f"protocol={protocol}", dropout=0.3)
     loss, whole = gradients(model, task, 8)
-    for micro_batch in (1, 3, 5, 7):
+    for micro_batch in (1, 3, 7):
         other, cut = gradients(model, task, micro_batch)
         assert other == pytest.approx(loss, rel=1e-12)
         for of_whole, of_cut in zip(whole, cut, strict=True):
@@ -203,23 +198,6 @@ def test_masked_documents_are_hardly_padded() -> None:
     assert padded[1] < 1.05 < padded[0] < 1.15
 
 
-def test_few_lengths_are_a_little_longer() -> None:
-    lengths = np.arange(1, 4098)
-    padded = rounded_up(lengths, 4097)
-    assert (padded >= lengths).all() and (padded < 1.25 * lengths).all()
-    assert [*padded[:13]] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 10, 12, 12, 14]
-    assert padded[4096] == 4097 and [*padded[[2048, 2499, 2560, 4095]]] == [2560, 2560, 3072, 4096]
-    assert len({*padded[padded > 8]}) == 4 * 9 + 1
-    task, examples = stub_task(examples=500, max_len=2003), np.arange(32)
-    model = model_for(task, "protocol=strict", "attention=gla")
-    model.few_lengths = True
-    parts = list(cuts(model, task.train, examples, 4))
-    assert sorted(place for part, _ in parts for place in part) == list(examples)
-    assert {length for _, length in parts} <= {*rounded_up(lengths, 2003)}
-    assert all(task.train.lengths(examples[part]).max() <= length <= 2003 for part, length in parts)
-    assert all(len(part) * length <= 4 * 2003 for part, length in parts)
-
-
 def test_the_gradient_is_that_of_the_mean_loss() -> None:
     task = stub_task()
     model = model_for(task, "protocol=strict")
@@ -238,12 +216,6 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
         torch.testing.assert_close(grad, parameter.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_other_steps_have_other_masks() -> None:
-    task = stub_task()
-    model = model_for(task, dropout=0.3)
-    assert gradients(model, task, 8, step=5)[0] != gradients(model, task, 8, step=6)[0]
-
-
 def test_order_is_a_permutation_per_epoch_and_skips_nothing() -> None:
     recipe = small_recipe(steps=23, batch_size=8)
     stream = np.concatenate([examples for _, examples in batches(23, recipe, seed=4)])
@@ -254,12 +226,6 @@ def test_order_is_a_permutation_per_epoch_and_skips_nothing() -> None:
     other = np.concatenate([examples for _, examples in batches(23, recipe, seed=5)])
     assert (stream == again).all()
     assert (stream != other).any()
-
-
-def test_a_batch_larger_than_the_data_is_filled_from_several_epochs() -> None:
-    stream = np.concatenate([examples for _, examples in batches(3, small_recipe(steps=3, batch_size=8), seed=1)])
-    for epoch in range(8):
-        assert sorted(stream[3 * epoch : 3 * (epoch + 1)]) == [0, 1, 2]
 
 
 def test_training_is_adamw_by_hand() -> None:
@@ -300,8 +266,7 @@ def test_clipping_bounds_the_gradient() -> None:
     assert norm == pytest.approx(1e-3, rel=1e-3)
 
 
-@pytest.mark.parametrize("batch", [1, 5, 23, 64])
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
+@pytest.mark.parametrize(("batch", "protocol"), [(1, "paper"), (5, "strict"), (64, "strict")])
 def test_evaluation_counts_every_example(batch: int, protocol: str) -> None:
     task = stub_task()
     model = model_for(task, f"protocol={protocol}", dropout=0.3).eval()
@@ -366,8 +331,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
         torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("layer", ["feed_forward.0", "feed_forward.3", "mixer.query", "mixer.key", "mixer.value"])
-@pytest.mark.parametrize("form", ["gram", "textbook"])
+@pytest.mark.parametrize(
+    ("layer", "form"), [("feed_forward.3", "gram"), ("mixer.value", "gram"), ("mixer.key", "textbook")]
+)
 def test_a_divergence_names_the_layer(layer: str, form: str) -> None:
     """The Gram form calls neither projection of keys and values; the dropout of its state is the first layer."""
     task = stub_task()
@@ -387,13 +353,10 @@ def test_finite_gradients_whose_norm_is_not_are_told_by_the_largest() -> None:
     for name, value in (("blocks.1.feed_forward.0.weight", 1e25), ("head.0.weight", 1e30)):
         parameter = model.get_parameter(name)
         parameter.register_hook(lambda gradient, value=value: torch.full_like(gradient, value))
-    with torch.no_grad():
-        model.blocks[1].feed_forward[3].bias.fill_(1e4)
     with pytest.raises(Diverged) as stop:
         list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
     norm = 3e30 * math.sqrt(model.head[0].weight.numel())  # of three micro-batches
-    assert f"is finite, the largest is that of head.0.weight with a norm of {norm:.3g}; " in str(stop.value)
-    assert re.search(r"in micro-batch \d, blocks.1 gives values up to 1e\+04", str(stop.value))
+    assert f"is finite, the largest is that of head.0.weight with a norm of {norm:.3g}" in str(stop.value)
 
 
 def test_the_better_of_two_evaluations() -> None:
@@ -419,12 +382,13 @@ def test_bf16_is_near_fp32() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of the compiler
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
-def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
+def test_compiled_blocks_give_the_same_losses() -> None:
     task = stub_task(max_len=61)
     losses = []
     for compiled in (False, True):
-        model = model_for(task, f"protocol={protocol}", dropout=0.3)
+        model = model_for(task, "protocol=strict", dropout=0.3)
+        for module in model.modules():
+            module.hashed = True  # as compiled blocks do
         names = list(model.state_dict())
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         recipe = small_recipe(compile=compiled)
@@ -432,28 +396,8 @@ def test_compiled_blocks_give_the_same_losses(protocol: str) -> None:
         losses.append([(now.train_loss, now.val.loss) for now in history])
         assert list(model.state_dict()) == names
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
-        assert not model.few_lengths
     for first, second in zip(*losses, strict=True):
         assert first == pytest.approx(second, rel=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore")  # those of the compiler
-def test_a_mixer_with_a_graph_for_each_length_is_given_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents of 33 to 61 tokens are padded to 40, 48, 56 or 61, which makes four graphs of a block."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    torch._dynamo.reset()
-    task = stub_task(examples=200, max_len=61)
-    model = model_for(task, "protocol=strict", "attention=gla", "model.depth=1").eval()
-    compile_blocks(model)
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    everything = np.arange(200)
-    long = everything[task.train.lengths(everything).max(axis=1) > 32]
-    assert len({*task.train.lengths(long).flatten()}) > 20
-    for example in long:
-        [part] = micro_batches(model, task.train, np.array([example]), 1)
-        model(torch.from_numpy(part.tokens).long())
-    assert counters["stats"]["unique_graphs"] == 4
 
 
 @pytest.mark.slow

@@ -68,6 +68,8 @@ def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     edit("mine.py")
     for words in ((*MINE, "seed=1"), paused):
         refused(cli, *words, because="the code in mine.py has changed")
+    kept = "rerun=o/listops_short/paper/mine/transformer/seed1"
+    refused(cli, kept, "packages=[mine]", because="the code in mine.py has changed since the run; restore it")
     assert cli(train.main, *MINE, "seed=3")[0] == 0
     code, _, err = cli(report.main, "o")
     assert (code, "trained by different code: mine.py was edited between them" in err) == (2, True)

@@ -26,7 +26,7 @@ from lra.tasks import PADDING, Place, Split, Task
 from lra.training.batches import hits, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
-from lra.training.pretrain import carried
+from lra.training.recipe import carried
 from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")

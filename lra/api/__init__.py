@@ -1,1 +1,1 @@
-"""The Python API: each function does what a command does, by the same code. `docs/api.md` describes it."""
+"""The Python API (`docs/api.md`): each function runs the code of a command."""

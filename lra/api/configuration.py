@@ -1,4 +1,4 @@
-"""What a command line says, without the command line."""
+"""Configurations composed from Python, as from a command line."""
 
 import sys
 import threading
@@ -24,7 +24,7 @@ _ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the who
 
 @contextmanager
 def preserved_sys_path() -> Iterator[None]:
-    """Modules of the working folder are found inside; afterwards `sys.path` is what it was before."""
+    """Restore `sys.path` afterwards; inside, modules of the working folder are found."""
     before = [*sys.path]
     try:
         yield
@@ -34,8 +34,13 @@ def preserved_sys_path() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One run, composed and checked. `overrides`: the command line that makes it; `settings`: every value; `folder`:
-    where the run lives."""
+    """The checked configuration of a run.
+
+    Attributes:
+        overrides: its command line.
+        settings: all values.
+        folder: folder of the run.
+    """
 
     overrides: tuple[str, ...]
     settings: Settings
@@ -43,8 +48,8 @@ class Configuration:
 
     @preserved_sys_path()
     def describe(self) -> dict[str, Any]:
-        """The facts that need neither data nor training, of those that `lra-train describe=true` prints: parameters,
-        learning rates [step, rate], tokens and floating point operations of a step."""
+        """Return parameters, learning rates [step, rate], tokens and floating point operations of a step, as
+        `lra-train describe=true` prints them."""
         from lra.runs.describe import describe
 
         return describe(assemble(self.settings))
@@ -52,9 +57,10 @@ class Configuration:
 
 @preserved_sys_path()
 def compose(*overrides: str) -> Configuration:
-    """The run of `lra-train OVERRIDES`; of a preset that is a sweep, the run that the overrides name.
+    """Compose the run of `lra-train OVERRIDES`; for a preset that is a sweep, the run that the overrides name.
 
-    Raises UserError with the key, what was expected and what was found.
+    Raises:
+        UserError: a mistake, with the key, the expected and the found value.
     """
     with composed_command("train", overrides) as config:
         settings, cell = run_of(config)
@@ -62,7 +68,7 @@ def compose(*overrides: str) -> Configuration:
 
 
 def run_of(config: DictConfig) -> tuple[Settings, Cell]:
-    """Settings and cell of one run. Raises UserError where the overrides do not say which of a sweep's."""
+    """Return settings and cell of one run. Raises UserError if the overrides of a sweep do not name one."""
     settings = settings_of(config)
     named = [override.partition("=")[0].lstrip("+") for override in config.hydra.overrides.task]
     swept = [key for key in config.hydra.sweeper.params or {} if key not in (*named, "seed")]
@@ -74,9 +80,9 @@ def run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 @contextmanager
 def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
-    """Give what a command sees: its configuration, Hydra's own part included, which Hydra's global state holds as well.
+    """Compose the configuration of a command with Hydra's own part, which is also set in Hydra's global state.
 
-    Afterwards that state is what it was before. Raises UserError.
+    That state is restored afterwards. Raises UserError.
     """
     for override in overrides:
         if not isinstance(override, str):

@@ -21,35 +21,38 @@ from lra.runs.loggers import loggers_of
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: its folder, and the record in it."""
+    """A run that has ended: its folder and its record."""
 
     folder: Path
     record: RunRecord
 
     @property
     def status(self) -> str:
-        """finished, diverged, or paused (`train.minutes` are over; the same call goes on)."""
+        """finished, diverged, or paused (`train.minutes` are over; the same call resumes)."""
         return self.record.status
 
     @property
     def metric(self) -> str:
-        """accuracy or perplexity."""
+        """Metric of the task: accuracy or perplexity."""
         return self.record.metric
 
     @property
     def score(self) -> float | None:
-        """On the test split, accuracy in percent or perplexity, of the checkpoint that the protocol selects; None where
-        the run is not finished."""
+        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None if not finished."""
         return self.record.score(self.record.selection)
 
 
 @preserved_sys_path()
 def train(run: Configuration | str, *overrides: str) -> Trained:
-    """Do one run: `lra-train RUN OVERRIDES`. A run that was finished before is not trained again, one that was
-    interrupted goes on.
+    """Train a run, as `lra-train RUN OVERRIDES`. A finished run is not trained again; an interrupted one resumes.
 
-    `run`: the first override, or what `lra.compose` returned. Raises UserError for a mistake, a run that another
-    process is at work on, and one that failed; KeyboardInterrupt, with the state saved, when a signal stops it.
+    Args:
+        run: the first override, or a configuration from `lra.compose`.
+        overrides: as on the command line.
+
+    Raises:
+        UserError: a mistake, a failed run, or a run that another process trains.
+        KeyboardInterrupt: a signal stopped it, with the state saved.
     """
     from lra.runs.device import restore_torch_state
 

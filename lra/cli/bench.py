@@ -46,7 +46,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     import torch
 
     from lra.bench import compare, subjects
-    from lra.runs.device import device_of, reproducible, restore_torch_state
+    from lra.runs.device import device_of, keep_memory, reproducible, restore_torch_state
 
     started = provenance.now()
     device = device_of(settings.device)
@@ -54,6 +54,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     with restore_torch_state():
         torch.set_num_threads(settings.threads)
         reproducible()
+        keep_memory()
         results = list(compare.compare(settings, compared, device))
         config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
         where = provenance.provenance(config, None, device, settings.precision, started)

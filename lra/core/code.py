@@ -55,11 +55,15 @@ def _source(name: str) -> Path | None:
         return None
     if spec is None:
         return None
+    root = Path(spec.origin or next(iter(spec.submodule_search_locations or ["."]))).parent
+    root = root.parent if spec.origin and spec.submodule_search_locations is not None else root
+    if {*root.parts} & {*INSTALLED} or any(root.glob("*.dist-info")):  # the latter: of pip install --target
+        return None
     folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
     paths = [path for folder in folders for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py"))]
     if not rest:
         paths = [Path(spec.origin)] if spec.origin and spec.has_location else []
-    return next((path for path in paths if path.is_file() and not {*path.parts} & {*INSTALLED}), None)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _sha256(name: str, path: Path) -> str:

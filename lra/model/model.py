@@ -31,7 +31,6 @@ class Model(nn.Module):
 
     Attributes:
         whole_batches: training needs whole batches, because of norms over the batch.
-        few_lengths: batches must have one of few lengths, because each compiles another graph.
         masks_padding: the task has padding, and it is masked.
     """
 
@@ -61,7 +60,6 @@ class Model(nn.Module):
         _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
         self.final_norm = make_norm(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
-        self.few_lengths = False
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
             kept = {part for block in self.blocks if block.mixer.keeps_weights for part in block.mixer.modules()}

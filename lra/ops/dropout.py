@@ -7,7 +7,7 @@ compares 16-bit words of a generator with a threshold; accelerators and compiled
 Legend: B documents, H heads, L positions, F channels, m keys, T rows of packed documents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from lra.core import streams
 from lra.ops.async_copy import to_device
 from lra.ops.packing import Packed
 
+PIECE = 1 << 16  # values whose noise is drawn at a time
 LEVELS = 1 << 16  # a CPU's probabilities are exact to 1.5e-5
 JUMP = 0x9E3779B97F4A7C15  # numbers of 4 words from row to row of weights; odd, so that all bits of the state differ
 ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd
@@ -68,22 +69,6 @@ class Keyed(nn.Module):
         mixed = rows * ROW + words + columns * COLUMN
         mixed = ((mixed ^ (mixed >> 16 & 0xFFFF)) * MIX) ^ words
         return (mixed ^ (mixed >> 13 & 0x7FFFF)) * FINISH
-
-    def draw_words(self, row: int, shape: Sequence[int]) -> np.ndarray:
-        """Return 16-bit words of a document's values [F], [L, F] or, drawn row by row, [H, ..., m]."""
-        seed, step, layer, _ = self.key
-        if len(shape) < 3:
-            size = prod(shape)
-            bits = streams.pcg(seed, "dropout", step, layer, row, 0)
-            return bits.random_raw(-(-size // 4)).view(np.uint16)[:size].reshape(shape)
-        columns = -(-shape[-1] // 4)
-        words = np.empty((shape[0], prod(shape[1:-1]), columns), np.uint64)
-        for head, words_of_head in enumerate(words):
-            bits = streams.pcg(seed, "dropout", step, layer, row, head)
-            for words_of_row in words_of_head:
-                words_of_row[:] = bits.random_raw(columns)
-                bits.advance(JUMP - columns)
-        return words.view(np.uint16)[..., : shape[-1]].reshape(shape)
 
     def check_key(self, x: Tensor, packed: Packed | None) -> None:
         """Raise RuntimeError unless the key is of as many documents as x has."""
@@ -135,12 +120,35 @@ class Dropout(Keyed):
         """Return the flat places [n] of the values to drop, which cost less than a mask."""
         self.check_key(x, packed)
         shapes = [x.shape[1:]] * len(x) if packed is None else [(length, x.shape[1]) for length in packed.lengths]
-        level, start, dropped = round(self.p * LEVELS), 0, []
+        start, dropped = 0, []
         for row, shape in zip(self.key.rows, shapes, strict=True):
-            low = self.draw_words(row, shape[-1:] if self.over == "channels" else shape) < level
-            dropped.append(np.flatnonzero(np.broadcast_to(low, shape)) + start)
+            for places in self._document_places(row, shape):
+                places += start
+                dropped.append(places)
             start += prod(shape)
         return torch.from_numpy(np.concatenate(dropped))
+
+    def _document_places(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield places in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
+        seed, step, layer, _ = self.key
+        level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
+        if self.over == "channels":
+            words = streams.pcg(seed, "dropout", step, layer, row, 0).random_raw(-(-width // 4)).view(np.uint16)
+            yield (np.arange(0, size, width)[:, None] + np.flatnonzero(words[:width] < level)).ravel()
+        elif len(shape) < 3:
+            bits = streams.pcg(seed, "dropout", step, layer, row, 0)
+            for start in range(0, size, PIECE):
+                count = min(PIECE, size - start)
+                yield np.flatnonzero(bits.random_raw(-(-count // 4)).view(np.uint16)[:count] < level) + start
+        else:
+            of_head, columns = size // shape[0], -(-width // 4)
+            words = np.empty((of_head // width, columns), np.uint64)
+            for head in range(shape[0]):
+                bits = streams.pcg(seed, "dropout", step, layer, row, head)
+                for words_of_row in words:
+                    words_of_row[:] = bits.random_raw(columns)
+                    bits.advance(JUMP - columns)
+                yield np.flatnonzero(words.view(np.uint16)[:, :width] < level) + head * of_head
 
     def extra_repr(self) -> str:
         return f"p={self.p}, over={self.over}"

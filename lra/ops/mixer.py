@@ -119,7 +119,7 @@ class Mixer(nn.Module, ABC):
         reads_few: computes outputs at the first positions alone at lower cost.
         full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
         keeps_weights: linear layers keep their own initialisation, whatever `model.weight_init` is.
-        one_graph: compiled, one or a few graphs serve all lengths; else each length gets its own.
+        one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
         parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
         and
             `named_modules`. No parameter is in two groups; names that only some settings have are allowed.

@@ -1,1 +1,1 @@
-"""What lies in the folder of a run, and how it is read and written."""
+"""Records, checkpoints and metrics of runs, and the files that keep finished runs."""

@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run between two steps, in files that are verified and hold no code.
 
-A generation is one safetensors file: tensors, and in its header one JSON text with everything else. `checkpoint.json`
-beside it lists the generations, newest first, with their sizes and SHA-256; it is replaced after a new file has been
-read back, and only then is the oldest removed. Killed at any instant, a run finds a generation that is whole.
+A generation is a safetensors file with tensors, and with everything else as JSON in its header. `checkpoint.json` lists
+the generations, newest first, with their sizes and SHA-256. It is replaced after a new file was read back, and then the
+oldest generation is removed, so a run that is killed at any instant has a whole generation.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from lra.core.files import explained, read_json, read_regular, write_atomic, wri
 from lra.records.names import CHECKPOINTS as INDEX
 from lra.records.names import GENERATIONS
 
-if TYPE_CHECKING:  # a run that is done needs no torch
+if TYPE_CHECKING:  # a finished run needs no torch
     from torch import Tensor
 
 SCHEMA = 3  # 2 did not say of which run it is
@@ -29,7 +29,12 @@ STATE = "state"
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """`tensors` by name, and `state`, plain JSON values."""
+    """A checkpoint.
+
+    Args:
+        tensors: by name.
+        state: JSON values.
+    """
 
     step: int
     tensors: "dict[str, Tensor]"
@@ -42,8 +47,10 @@ def write(folder: Path, checkpoint: Generation) -> None:
 
 
 class Background:
-    """Adds generations to `folder` in a thread of its own, one after the other: what is written is that of the moment
-    of the call, and training goes on meanwhile."""
+    """Writer of generations in a thread, one after the other, while training goes on.
+
+    A generation has the state at the time of the call.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,18 +58,18 @@ class Background:
         self._last: Future[None] | None = None
 
     def write(self, checkpoint: Generation) -> None:
-        """Waits for the one before. Raises what that one raised."""
+        """Start writing, after the previous write has ended. Raises its exception."""
         data = encoded(checkpoint)
         self.wait()
         self._last = self._thread.submit(put, self._folder, checkpoint.step, data)
 
     def check(self) -> None:
-        """Raise what the last one raised, if it has ended."""
+        """Raise the exception of the last write, if it has ended."""
         if self._last is not None and self._last.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until nothing is being written. Raises what was raised there, once."""
+        """Wait for the last write. Raises its exception, once."""
         if self._last is None:
             return
         try:
@@ -73,7 +80,7 @@ class Background:
 
 
 def encoded(checkpoint: Generation) -> bytes:
-    """The bytes of a file that holds it."""
+    """Return the bytes of the file of a generation."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
@@ -81,7 +88,7 @@ def encoded(checkpoint: Generation) -> bytes:
 
 
 def put(folder: Path, step: int, data: bytes) -> None:
-    """Write what is `encoded`, read it back, list it, and remove the oldest."""
+    """Write the bytes of a generation, read them back, list it, and remove the oldest."""
     entry = {
         "file": GENERATIONS.replace("*", str(step)),
         "step": step,
@@ -91,7 +98,7 @@ def put(folder: Path, step: int, data: bytes) -> None:
     path = folder / entry["file"]
     write_atomic(path, data)
     if read_regular(path, len(data)) != data:
-        raise OSError(f"{path}: what was written cannot be read back")
+        raise OSError(f"{path}: the written bytes cannot be read back")
     earlier = [other for other in _index(folder) if other["step"] != step]
     kept = [entry, *earlier][:KEPT]
     write_json(folder / INDEX, {"schema": SCHEMA, "generations": kept})
@@ -99,9 +106,9 @@ def put(folder: Path, step: int, data: bytes) -> None:
 
 
 def read(folder: Path) -> Generation | None:
-    """The newest generation that is whole, or None where there is no checkpoint.
+    """Read the newest whole generation; None if there is no checkpoint.
 
-    A damaged generation is named and passed over. Raises UserError where none is left.
+    A damaged generation is reported and skipped. Raises UserError if none is left.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -120,7 +127,7 @@ def read(folder: Path) -> Generation | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove every generation, for a run that is done. Raises UserError where nothing may be removed."""
+    """Remove every generation of a finished run. Raises UserError if the folder is read-only."""
     try:
         if os.path.lexists(folder / INDEX):
             (folder / INDEX).unlink()
@@ -129,19 +136,14 @@ def remove(folder: Path) -> None:
         raise explained(error, folder, None) from error
 
 
-def newest(folder: Path) -> int:
-    """The step of the newest generation, whole or not; 0 where there is none. Raises UserError."""
-    return max((entry["step"] for entry in _index(folder)), default=0)
-
-
 def _index(folder: Path) -> list[dict[str, Any]]:
     path = folder / INDEX
     try:
         index = read_json(path)
         if index["schema"] != SCHEMA:
             raise UserError(
-                f"{path}: schema {index['schema']}, expected {SCHEMA}: it is of another version of lra; go on with "
-                "that version, or delete it to train from the start"
+                f"{path}: schema {index['schema']}, expected {SCHEMA}: it is of another version of lra; use that "
+                "version, or delete it to train from the start"
             )
         for entry in index["generations"]:
             if Path(entry["file"]).name != entry["file"] or not isinstance(entry["step"], int):
@@ -154,7 +156,7 @@ def _index(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read(folder: Path, entry: dict[str, Any]) -> bytes:
-    """The verified bytes of a generation. Raises OSError or ValueError."""
+    """Read and verify the bytes of a generation. Raises OSError or ValueError."""
     data = read_regular(folder / entry["file"], entry["bytes"])
     if len(data) != entry["bytes"]:
         raise ValueError(f"{len(data)} bytes, expected {entry['bytes']}")
@@ -165,7 +167,7 @@ def _read(folder: Path, entry: dict[str, Any]) -> bytes:
 
 
 def _state(data: bytes) -> dict[str, Any]:
-    """The JSON text in the header of a safetensors file."""
+    """Parse the JSON text in the header of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + size])["__metadata__"][STATE])
 

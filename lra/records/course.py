@@ -1,5 +1,4 @@
-"""The course of a training by its evaluations: which is the best, what was first reached when, what solves a task, and
-when it ends."""
+"""Evaluations of a training: the best one, milestones, and early stopping."""
 
 import math
 from collections.abc import Mapping
@@ -7,15 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REACHED = (50, 90, 99)  # percent of validation
-GOALS = 2  # evaluations running that solve a task
+GOALS = 2  # consecutive evaluations that solve a task
 
 Validation = tuple[float, float | None]
 """Accuracy in percent, and loss; None where that is not finite."""
 
 
 def better(now: Validation, best: Validation | None, metric: str) -> bool:
-    """Whether an evaluation is better than the best before it, by `TaskSpec.metric`; the first of equals stays the
-    best, and a loss that is not finite is the worst."""
+    """Return True if an evaluation is better than the best so far, by `TaskSpec.metric`.
+
+    The first of equal evaluations stays the best; a loss that is not finite is the worst.
+    """
     if best is None:
         return True
     if metric == "accuracy":
@@ -25,16 +26,22 @@ def better(now: Validation, best: Validation | None, metric: str) -> bool:
 
 
 class Goal:
-    """`train.goal`, a validation accuracy in percent that solves a task in `GOALS` evaluations `running`; and when each
-    of `REACHED` was first `reached`. None: no goal, and nothing is kept."""
+    """Milestones of the validation accuracy, and the goal that solves a task in `GOALS` consecutive evaluations.
+
+    Args:
+        percent: `train.goal`; None: no goal, and no milestones are recorded.
+    """
 
     def __init__(self, percent: float | None) -> None:
         self.percent, self.running = percent, 0
         self.reached: dict[str, dict[str, float]] = {}
 
     def update(self, step: int, accuracy: float, tokens: int, seconds: float) -> bool:
-        """Take in an evaluation, and return whether the task is solved now; `tokens` and `seconds` are those of all
-        training and evaluation so far."""
+        """Add an evaluation and return True if the task is solved.
+
+        Args:
+            tokens, seconds: of all training and evaluation so far.
+        """
         if self.percent is None:
             return False
         for percent in (part for part in REACHED if accuracy >= part):
@@ -45,7 +52,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingRule:
-    """What ends a training: keys of `train` in the configuration."""
+    """Early stopping: keys of `train` in the configuration."""
 
     steps: int
     eval_every: int
@@ -57,38 +64,44 @@ class StoppingRule:
 
     @classmethod
     def of(cls, train: Mapping[str, Any]) -> Self:
-        """That of a recipe; what an older record does not have, there was not."""
+        """Construct from a recipe; keys that an older record lacks are None."""
         optional = ("patience", "progress", "goal", "cooldown")
         needed = {key: train[key] for key in ("steps", "eval_every", "warmup")}
         return cls(**needed, **{key: train.get(key) for key in optional})
 
     @property
     def open(self) -> bool:
-        """Whether a training may end before its steps."""
+        """True if a training may end before its steps."""
         return self.patience is not None or self.goal is not None
 
     def out_of_patience(self, step: int, best: int) -> bool:
-        """Whether training comes to its end at the evaluation of `step`, since the one of `best`, the last that was
-        progress, and the warm-up are both `patience` evaluations ago."""
+        """Return True if the evaluation of step `best`, the last with progress, and the end of the warm-up are at least
+        `patience` evaluations before `step`."""
         return self.patience is not None and step - max(best, self.warmup) >= self.patience * self.eval_every
 
 
 class EndOfTraining:
-    """When a training ends: solved, without progress, or after all steps; and when it first reached what.
+    """End of a training: solved, without progress, or after all steps.
 
-    Solved is a validation accuracy of `train.goal` in two evaluations running. Progress is a better validation; with
-    `train.progress`, wrong answers that are fewer by this share than at the last progress. Without any for
-    `train.patience`, what is left is `train.cooldown`, in which the rate falls, as before the last of all steps.
+    A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
+    validation or, with `train.progress`, an error that has dropped by this share since the last progress. After
+    `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling rate.
     """
 
     def __init__(self, rule: StoppingRule) -> None:
         self.rule = rule
         self.step, self.why = rule.steps, "steps"
         self.goal = Goal(rule.goal)
-        self.progress: dict[str, float] | None = None  # step and wrong answers, in percent, of when there last was any
+        self.progress: dict[str, float] | None = None  # step and error (percent) of the last progress
 
     def take(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
-        """After an evaluation, `last`; `tokens` and `seconds` of all training and evaluation so far."""
+        """Add an evaluation.
+
+        Args:
+            last: its entry in the record.
+            best_step: step of the best evaluation so far.
+            tokens, seconds: of all training and evaluation so far.
+        """
         rule, step = self.rule, last["step"]
         if self.goal.update(step, last["accuracy"], tokens, seconds):
             self.step, self.why = step, "solved"
@@ -103,7 +116,7 @@ class EndOfTraining:
         return self.progress["step"]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {
             "step": self.step,
             "why": self.why,
@@ -113,13 +126,13 @@ class EndOfTraining:
         }
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Restore `state()`; None comes from checkpoints that are older than this class."""
+        """Restore `state()`; None comes from older checkpoints."""
         if state is not None:
             self.step, self.why, self.progress = state["step"], state["why"], state.get("progress")
             self.goal.running, self.goal.reached = state["at_goal"], state["reached"]
 
     def said(self) -> dict[str, Any]:
-        """What a record says, where a training may end before its steps."""
+        """Return the entries of the record, if a training may end before its steps."""
         if not self.rule.open:
             return {}
         return {"ended": self.why} | ({} if self.rule.goal is None else {"reached": self.goal.reached})

@@ -1,16 +1,16 @@
-"""The name of every file that lies in a results folder and in the folders of its runs, each written here alone."""
+"""Names of the files of a results folder and of its runs."""
 
 # In the folder of a run.
 RECORD = "record.json"
-CONFIG = "config.json"  # the run's identity
+CONFIG = "config.json"  # identity of the run
 METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npy"
 COSTS = "costs.npy"
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # of the task, where weights are kept
-ERRORS = "error.log"  # why it failed
-LOCK = ".run.lock"  # who is at work on it
+ERRORS = "error.log"  # traceback of a failed run
+LOCK = ".run.lock"  # held while a process trains the run
 CHECKPOINTS = "checkpoint.json"  # lists the generations below, newest first
 GENERATIONS = "checkpoint-*.safetensors"
 
@@ -28,5 +28,5 @@ SEEDS = "seeds.csv"
 
 
 def seed_folder(seed: int) -> str:
-    """The name of a run's folder inside that of its cell."""
+    """Return the name of a run's folder inside the folder of its cell."""
     return f"seed{seed}"

@@ -1,4 +1,4 @@
-"""Where a number comes from: code, configuration, data, packages and machine."""
+"""Provenance of a run: code, configuration, data, packages and machine."""
 
 import os
 import platform
@@ -17,12 +17,12 @@ PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment(data_digest: str, device: str) -> dict[str, Any]:
-    """What the bits of a result depend on besides the configuration."""
+    """Return the conditions that decide the bits of a result besides the configuration."""
     import torch
 
     return {
@@ -43,7 +43,7 @@ def _device(name: str) -> str:
 
 
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
-    """Where a number comes from: code, configuration, data, packages and machine."""
+    """Return the provenance of a run for its record."""
     import torch
 
     return {
@@ -85,8 +85,8 @@ def _git(*arguments: str) -> str:
 
 
 def _cpu() -> dict[str, str | None]:
-    """The processor's name, and its family, model and stepping where the system tells them: of one name there are
-    several, which round differently."""
+    """Return the processor's name, and its family, model and stepping if known: processors of one name may round
+    differently."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -48,7 +48,7 @@ class _Part(BaseModel):
 
 
 class Group(_Part):
-    """Test examples of one kind; `baseline`: how many of them a trivial baseline gets right."""
+    """Counts of a group of test examples; `baseline`: correct answers of a trivial baseline."""
 
     examples: Annotated[Count, Field(ge=1)]
     correct: Count

@@ -14,8 +14,7 @@ from lra.data import Place, TaskBuilder, TaskSpec
 from lra.init import Start
 from lra.model.architecture import Architecture
 from lra.records.names import seed_folder
-from lra.training.pretrain import Pretrain, carried
-from lra.training.recipe import Recipe
+from lra.training.recipe import Pretrain, Recipe, carried
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.model.model import Model

@@ -28,7 +28,7 @@ from lra.runs.trainer import Trainer
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.fit import Training
-from lra.training.pretrain import carried
+from lra.training.recipe import carried
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]

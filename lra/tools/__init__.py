@@ -1,1 +1,1 @@
-"""What looks into a trained model, or reckons without one."""
+"""Retraining of kept runs."""

@@ -61,6 +61,7 @@ def rerun(path: Path, asked: Settings) -> RerunComparison:
     job = _job(kept, _settings(path, kept, asked))
     if job.folder.resolve() == path.resolve():
         raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
+    _refuse_other_code(job, earlier)
     _refuse_other_data(job, earlier)
     if completed_record(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
@@ -95,14 +96,14 @@ def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
     that is trained again first. Raises UserError if its configuration is not that of a run."""
     earlier = kept.record
     identity = earlier.config
-    others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain")]
+    others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
     lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(asked, key)))]
     if wrong := [*others, *(f"has no {key}" for key in lacking)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     values = {
         **{field.name: getattr(asked, field.name) for field in fields(asked)},
-        **{key: value for key, value in identity.items() if key != "init"},
+        **{key: value for key, value in identity.items() if key not in ("init", "code")},
         "model": asked.model | identity["model"],  # keys that are newer than the run are null
         "attention": _nulls(earlier.attention) | identity["attention"],
         "train": asked.train | _numbers(earlier),
@@ -169,6 +170,13 @@ def _job(kept: Run, settings: Settings) -> Job:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
         system = replace(system, pretraining=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
+
+
+def _refuse_other_code(job: Job, earlier: RunRecord) -> None:
+    """Raises UserError for another source of the user's attention or task."""
+    sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
+    for file, *_ in record.differences(*sources):
+        raise UserError(f"the code in {file} has changed since the run; restore it")
 
 
 def _refuse_other_data(job: Job, earlier: RunRecord) -> None:

@@ -71,8 +71,6 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
         (places [m] in the batch, length that documents are padded to)
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
-    if model.few_lengths:
-        lengths = rounded_up(lengths, model.max_len)
     if not model.key_mask or model.whole_batches:
         places = distributed.share(np.arange(len(examples)))
         for start in range(0, len(places), size):
@@ -89,12 +87,6 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
     overhead = OVERHEAD[device.type] // model.dim
     for part in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
-
-
-def rounded_up(lengths: np.ndarray, most: int) -> np.ndarray:
-    """Round lengths up to one of four between powers of two, at most `most`; adds less than a quarter."""
-    steps = 2 ** np.clip(np.ceil(np.log2(lengths)) - 3, 0, None).astype(lengths.dtype)
-    return np.minimum(-(-lengths // steps) * steps, most)
 
 
 def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:

@@ -35,40 +35,32 @@ def cause_of(
         step: from 0 on.
         precision: of the run.
     """
-    broken, largest = _activations(model, split, examples, size, seed=seed, step=step, precision=precision)
-    broken, largest = distributed.first_from_any_rank(broken), distributed.first_from_any_rank(largest)
+    broken = _first_not_finite(model, split, examples, size, seed=seed, step=step, precision=precision)
+    broken = distributed.first_from_any_rank(broken)
     if broken is not None:
         return broken
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     for name, gradient in gradients.items():
         if not gradient.isfinite().all():
-            return f"the gradient of {name} is not finite; {largest}"
+            return f"the gradient of {name} is not finite"
     norms = {name: gradient.double().norm().item() for name, gradient in gradients.items()}
     name = max(norms, key=norms.__getitem__)
-    return f"every gradient is finite, the largest is that of {name} with a norm of {norms[name]:.3g}; {largest}"
+    return f"every gradient is finite, the largest is that of {name} with a norm of {norms[name]:.3g}"
 
 
 @torch.no_grad()
-def _activations(
+def _first_not_finite(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
-) -> tuple[str | None, str | None]:
-    """Describe the first module whose output is not finite, else the one with the largest output of the batch.
-
-    Returns:
-        (the first, None) or (None, the largest); (None, None) for a rank without examples.
-    """
-    largest, where = -1.0, None
+) -> str | None:
+    """Describe the first module whose output is not finite, or if the loss is not, the one with the largest output."""
     for number, part in enumerate(micro_batches(model, split, examples, size)):
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         loss, outputs = _loss_and_outputs(model, part, precision)
-        not_finite = [name for name, value in outputs.items() if not math.isfinite(value)]
-        name = not_finite[0] if not_finite else max(outputs, key=outputs.__getitem__)
-        description = f"in micro-batch {number}, {name} gives values up to {outputs[name]:.3g}"
-        if not math.isfinite(loss):
-            return description, None
-        if outputs[name] > largest:
-            largest, where = outputs[name], description
-    return None, where
+        broken = [name for name, value in outputs.items() if not math.isfinite(value)]
+        if broken or not math.isfinite(loss):
+            name = broken[0] if broken else max(outputs, key=outputs.__getitem__)
+            return f"in micro-batch {number}, {name} gives values up to {outputs[name]:.3g}"
+    return None
 
 
 def _loss_and_outputs(model: Model, part: MicroBatch, precision: Precision) -> tuple[float, dict[str, float]]:

@@ -20,7 +20,7 @@ from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, pre
 from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnMicroBatch, Update, compile_blocks, make_optimizer, update
+from lra.training.update import OnMicroBatch, Update, compile_blocks, compiles, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the number of updates, the last loss that was read, and the tokens of the updates read
@@ -46,7 +46,7 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
-        if recipe.compiles(next(model.parameters()).device.type):
+        if compiles(model, recipe):
             compile_blocks(model)
         self.optimizer = make_optimizer(model, recipe)
         self.step = 0

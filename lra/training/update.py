@@ -80,12 +80,16 @@ def set_learning_rate(optimizer: torch.optim.AdamW, lr: float) -> None:
         group["lr"] = lr * group["factor"]
 
 
-def compile_blocks(model: Model) -> None:
-    """Compile each block. Noise is then hashed, on a CPU, too.
+def compiles(model: Model, recipe: Recipe) -> bool:
+    """Return `train.compile`; if that is null, True on CUDA where a few graphs serve all batches."""
+    if recipe.compile is not None:
+        return recipe.compile
+    few_graphs = model.blocks[0].mixer.one_graph or not model.masks_padding
+    return model.every_parameter[0].device.type == "cuda" and few_graphs
 
-    All lengths share one graph or a few, except with mixers whose `one_graph` is False: their batches are padded to few
-    lengths.
-    """
+
+def compile_blocks(model: Model) -> None:
+    """Compile each block. Noise is then hashed, on a CPU, too."""
     torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
@@ -98,7 +102,6 @@ def compile_blocks(model: Model) -> None:
     for module in model.modules():
         if isinstance(module, dropout.Keyed):
             module.hashed = True
-    model.few_lengths = model.masks_padding and not model.blocks[0].mixer.one_graph
     for block in model.blocks:
         block.compile(dynamic=True if model.blocks[0].mixer.one_graph else None)
 
