@@ -1,6 +1,5 @@
 """`lra` alone: what there is, on one page."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from support import Commands, options
 
 import lra.__main__ as start
-from lra.__main__ import contents, first_sentence
+from lra.__main__ import first_sentence
 
 
 def test_everything_has_one_line_that_fits(cli: Commands) -> None:
@@ -22,28 +21,6 @@ def test_everything_has_one_line_that_fits(cli: Commands) -> None:
     for group, title, after in (*parts, ("experiment", "Experiments", "Where")):
         lines = [line.split(maxsplit=1) for line in out.splitlines()[titles[title] + 1 : titles[after] - 1]]
         assert sorted(name for name, _ in lines) == options(group), "each once, with a description"
-
-
-def experiments(page: str) -> list[list[str]]:
-    """Name and purpose of each experiment on a page."""
-    lines = page.partition("\nExperiments")[2].partition("\n\n")[0].splitlines()[1:]
-    return [[line.split()[0], re.split("[:,]", line.split(maxsplit=1)[1])[0]] for line in lines]
-
-
-def test_eight_experiments_and_all_by_purpose() -> None:
-    every = experiments(contents({"train": "train"}, every=True))
-    purposes = [purpose for _, purpose in every]
-    assert list(dict.fromkeys(purposes)) == ["Smoke", "Benchmark", "Paper", "Study"]
-    assert purposes == sorted(purposes, key=["Smoke", "Benchmark", "Paper", "Study"].index)
-    eight = experiments(contents({"train": "train"}))
-    assert len(eight) == 8 and all(row in every for row in eight)
-
-
-def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    lines = contents({"train": "train one run, or a sweep of them, and write its report"}).splitlines()
-    assert lines[1] == "  train  train one run, or a sweep of them, and write its …"
-    assert max(len(line) for line in lines if not line.startswith(("Commands", "  lra "))) <= 60
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import facts, model_of
+from support import facts, model_of, small_recipe
 from torch import nn
 
 from lra.core.errors import UserError
@@ -15,7 +15,6 @@ from lra.model.model import Model
 from lra.tasks import PADDING, Task
 from lra.training.evaluate import evaluate
 from lra.training.generate import continuation
-from lra.training.recipe import Recipe
 from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
@@ -157,28 +156,14 @@ def test_a_continuation_is_of_the_function_that_was_trained(system: str) -> None
         assert continuation(model, [start, 2], tokens=1, top_p=1e-6, seed=1) == [int(logits.argmax())]
 
 
-def test_schedules() -> None:
-    def rate(schedule: str, step: int) -> float:
-        base = {"steps": 100, "batch_size": 1, "micro_batch": 1, "eval_batch": 1, "eval_every": 1, "lr": 0.1}
-        rest = {"weight_decay": 0.0, "betas": [0.9, 0.9], "eps": 1e-8, "clip_norm": None, "minutes": None}
-        rest |= {
-            "freeze": None,
-            "no_decay": None,
-            "layer_decay": None,
-            "groups": None,
-            "patience": None,
-            "progress": None,
-            "goal": None,
-            "cooldown": None,
-            "compile": False,
-        }
-        recipe = Recipe(**base, **rest, warmup=10, schedule=schedule, stop_in_warmup=False, selection="last")
-        return recipe.learning_rate(step)
-
-    assert rate("constant", 5) == pytest.approx(0.05)
-    assert rate("constant", 99) == pytest.approx(0.1)
-    assert rate("cosine", 10) == pytest.approx(0.1)
-    assert rate("cosine", 60) == pytest.approx(0.05)
-    assert rate("triangular", 10) == pytest.approx(0.1)
-    assert rate("triangular", 55) == pytest.approx(0.1 * (1 + 1 / 32) / 2)
-    assert rate("triangular", 100) == pytest.approx(0.1 / 32)
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("constant", {5: 0.5, 99: 1}),
+        ("cosine", {10: 1, 60: 0.5}),
+        ("triangular", {10: 1, 55: (1 + 1 / 32) / 2, 100: 1 / 32}),
+    ],
+)
+def test_schedules(schedule: str, shares: dict[int, float]) -> None:
+    recipe = small_recipe(steps=100, warmup=10, lr=0.1, schedule=schedule)
+    assert {step: recipe.learning_rate(step) / 0.1 for step in shares} == pytest.approx(shares)

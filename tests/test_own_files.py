@@ -14,6 +14,7 @@ from support import Commands, composed
 from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
+from lra.data import hub
 from lra.data.tables import Columns, examples
 from lra.data.tokenise import text_of
 from lra.tasks import Place, Task, no_op_progress
@@ -155,6 +156,27 @@ def test_every_layout_of_splits_is_the_same_task(layout: Any, tmp_path: Path) ->
     assert task.train.labels.tolist() == [sorted(LABELS).index(row["label"]) for row in SPLIT["train"]]
 
 
+def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    as_saved(tmp_path / "saved")
+    asked = []
+
+    def load_dataset(*arguments: Any, **_: Any) -> Any:
+        asked.append(arguments)
+        return datasets.load_from_disk(tmp_path / "saved")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "_refuse_unless_reachable", lambda: None)
+    for _ in range(2):
+        assert task_of(tmp_path, "hf:owner/fruit:ripe").name == "fruit (1000 bytes)"
+        hub.files.cache_clear()
+    assert asked == [("owner/fruit", "ripe")]
+    with pytest.raises(UserError, match=r"^task.data=hf:owner/other: "):
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {}["no such data set"])
+        task_of(tmp_path, "hf:owner/other")
+
+
 def ids_as_arrays(folder: Path, together: bool) -> str:
     """Rows as long as the longest, padded with 499."""
     longest = max(len(row["input_ids"]) for row in IDS)
@@ -190,18 +212,14 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     assert [example.where for example in read[:2]] == [f"{tmp_path}/lines.csv:2", f"{tmp_path}/lines.csv:5"]
 
 
-def test_pairs_by_text_and_by_id_are_one_task(tmp_path: Path) -> None:
-    library = [{"id": name, "text": name * 2} for name in ("a", "b", "c")]
+def test_pairs_with_and_without_a_header_are_one_task(tmp_path: Path) -> None:
     rows = [("a", "b", 1), ("b", "c", 0), ("c", "a", 1), ("a", "c", 0)] * 7
-    ids = [{"text": left, "text2": right, "label": label} for left, right, label in rows]
-    plain = [{"one": 2 * left, "two": 2 * right, "label": label} for left, right, label in rows]
+    plain = [{"one": left, "two": right, "label": label} for left, right, label in rows]
     headless = tmp_path / "headless.tsv"
     headless.write_text("\n".join(f"{label}\t{left}\t{right}" for left, right, label in rows))
-    by_id = {"columns": ["label", "text", "text2"], "documents": str(written(tmp_path / "library.jsonl", library))}
     tasks = [
         task_of(tmp_path, written(tmp_path / "plain.csv", plain), text="one", text2="two"),
-        task_of(tmp_path, written(tmp_path / "ids.jsonl", ids), documents=by_id["documents"]),
-        task_of(tmp_path, headless, **by_id),
+        task_of(tmp_path, headless, columns=["label", "text", "text2"]),
     ]
     assert len({task.digest for task in tasks}) == 1
     assert tasks[0].documents == 2
@@ -322,7 +340,7 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    "name", ["test.xlsx.zip", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
+    "name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt", "test-00000-of-00002.csv", "val-1-of-3.json"]
 )
 def test_files_that_look_like_a_split_are_not_passed_over(name: str, tmp_path: Path) -> None:
     written(tmp_path / "fruit" / "train.csv", ROWS)
@@ -335,12 +353,13 @@ def test_all_that_is_left_out_is_said(tmp_path: Path, capfd: pytest.CaptureFixtu
     rare = [{"text": f"salt {number}", "label": "salty"} for number in range(3)]
     written(tmp_path / "fruit" / "train.jsonl", ROWS + rare)
     written(tmp_path / "fruit" / "unsupervised.csv", ROWS)
+    written(tmp_path / "fruit" / "tests" / "test.csv", ROWS)
     task = task_of(tmp_path, tmp_path / "fruit", val=0.34, limit=11, max_length=26)
     assert task.source["cut"] == sum(
         len(row["text"].encode()) > 26 for row in ROWS if row["text"].encode()[:26].decode() in str(texts_of_all(task))
     )
     said = capfd.readouterr().err.splitlines()
-    assert "fruit: files not read: unsupervised.csv" in said
+    assert "fruit: files not read: tests, unsupervised.csv" in said
     assert "fruit: 1 of 4 classes have no example in test: 'salty'" in said
     assert "fruit: 28 of 64 examples are used: task.limit=11" in said
     assert f"fruit: {task.source['cut']} of 28 examples are cut: task.max_length=26" in said
@@ -360,7 +379,7 @@ def test_a_folder_gives_its_name_however_it_is_written(
     assert builder(data).facts.name == "fruit (1000 bytes)"
 
 
-def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train = str(written(Path("fruit/train.jsonl"), ROWS))
     other = written(Path("other.jsonl"), [{"text": "a", "label": "salty"}])
@@ -369,10 +388,6 @@ def test_splits_and_documents_that_do_not_fit_are_named(tmp_path: Path, monkeypa
         task_of(tmp_path, {"train": train, "test": str(other)})
     with pytest.raises(UserError, match=r"^ids.jsonl:1: token ids, but rows of train have a text"):
         task_of(tmp_path, {"train": train, "test": str(ids)})
-    with pytest.raises(UserError, match=r"fruit/train.jsonl:1: .* is no id of library.jsonl"):
-        task_of(tmp_path, train, documents=str(written(Path("library.jsonl"), [{"id": "a", "text": "b"}])))
-    with pytest.raises(UserError, match=r"^nameless.jsonl:1: no column 'id'"):
-        task_of(tmp_path, train, documents=str(written(Path("nameless.jsonl"), [{"text": "b"}])))
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder; a data set of the .*=hf:NAME$"):
         task_of(tmp_path, "absent")
     written(Path("fruit/train.csv"), ROWS)

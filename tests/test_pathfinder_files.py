@@ -85,15 +85,18 @@ def test_the_split_of_the_s4_family_is_pytorchs(arrays: Path, pictures: np.ndarr
     assert task.name == f"pathfinder {SIDE} (files, split s4)"
 
 
+@pytest.mark.parametrize("typed", [".", "../curv_baseline", "imgs/.."])
 def test_the_empty_picture_of_the_release_is_named_and_left_out(
-    release: Path, pictures: np.ndarray, capsys: pytest.CaptureFixture
+    release: Path, pictures: np.ndarray, capsys: pytest.CaptureFixture, typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("imgs/0/sample_172.png", "imgs/0/sample_173.png"):
         (release / name).write_bytes(b"")
     lines = release / "metadata/0.npy"
     lines.write_text(lines.read_text() + "imgs/0 sample_172.png 172 1 1.8 6 2 5 1 1 1\n")
-    pixels, _ = content(build(release))
-    assert (pixels == pictures.reshape(N, -1)).all()
+    whole = build(release)
+    assert (content(whole)[0] == pictures.reshape(N, -1)).all()
+    monkeypatch.chdir(release)
+    assert build(Path(typed)).digest == whole.digest
     assert f"{release}/imgs/0/sample_172.png: empty, as in the release; left out" in capsys.readouterr().err
     lines.write_text(lines.read_text() + "imgs/0 sample_173.png 173 1 1.8 6 2 5 1 1 1\n")
     with pytest.raises(UserError, match=r"sample_173\.png: no whole PNG"):

@@ -107,6 +107,17 @@ def test_a_line_that_is_no_row(tmp_path: Path, line: bytes, message: str) -> Non
         list(readers.json_rows(tmp_path / "raw.jsonl", **TEXTS))
 
 
+@pytest.mark.parametrize("key", ["data", "folder"])
+def test_a_path_is_as_typed_or_below_the_data_folder(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(cache=tmp_path, data_dir=tmp_path / "raw", workers=1, progress=lambda done, total: None)
+    (tmp_path / "raw" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for typed in ("inner", "./inner/", "raw/inner", f"{tmp_path}/raw/inner"):
+        assert from_source.located(place, typed, key).samefile(tmp_path / "raw" / "inner")
+    with pytest.raises(UserError, match=f"^task.{key}: other: no such file or folder here or in LRA_DATA"):
+        from_source.located(place, "other", key)
+
+
 # ---------------------------------------------------------------- stored digests
 
 

@@ -286,7 +286,7 @@ def test_contradictions_are_counted_and_printed_once(tmp_path: Path, capfd: pyte
 
     task = stored(tmp_path, make, documents=2)
     assert json.loads((task.folder / MANIFEST).read_text())["doubts"] == {
-        "different examples stand in more than one split": 1,
+        "different examples are in more than one split": 1,
         "different examples have more than one label": 2,
         "examples are of a document and itself": 3,
     }

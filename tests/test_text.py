@@ -1,6 +1,5 @@
 """Text: every source gives the same bytes, and plain readings of the raw files agree."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +11,17 @@ import pytest
 from imdb import (
     LAYOUTS,
     Reviews,
-    as_archive,
     as_json_lines,
     by_file,
     expected,
-    files_in,
     imdb,
     place,
     stored,
     write_archive,
 )
-from support import Commands, composed
+from support import composed
 
-from lra.cli import prepare
 from lra.core.errors import UserError
-from lra.core.files import sha256
 from lra.data import hub, readers
 from lra.data.groups import held_out, limited
 from lra.tasks import Place
@@ -39,37 +34,20 @@ def of_hub(reviews: Reviews) -> Callable[..., list[dict[str, Any]]]:
     return hub
 
 
-@pytest.mark.parametrize("write", LAYOUTS)
-def test_a_source_is_read_as_plain_python_reads_it(tmp_path: Path, reviews: Reviews, write: Callable) -> None:
-    write(tmp_path / "data", reviews)
-    task = imdb().build(place(tmp_path / "cache", tmp_path / "data"))
-    assert stored(task.train) == expected(reviews["train"], 37)
-    assert stored(task.test) == expected(reviews["test"], 37)
-    assert task.validates_on_test
-    assert task.name == "text (length 37)"
-    assert task.source["rows"] == {"train": 26, "test": 26}
-
-
 def test_every_source_of_the_same_data_has_the_same_digest(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for write in LAYOUTS:
         write(tmp_path / write.__name__, reviews)
-    digests = {
-        imdb().build(place(tmp_path / f"cache_{write.__name__}", tmp_path / write.__name__)).digest for write in LAYOUTS
-    }
+    tasks = [imdb().build(place(tmp_path / f"cache_{write.__name__}", tmp_path / write.__name__)) for write in LAYOUTS]
+    digests = {task.digest for task in tasks}
+    assert stored(tasks[0].train) == expected(reviews["train"], 37)
+    assert stored(tasks[0].test) == expected(reviews["test"], 37)
+    assert tasks[0].validates_on_test
     monkeypatch.setattr(hub, "rows", of_hub(reviews))
     from_hub = imdb().build(place(tmp_path / "cache", None))
     assert digests == {from_hub.digest}
     assert from_hub.source["from"] == "the hub: stanfordnlp/imdb"
-
-
-def test_the_archive_comes_before_files(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    as_archive(tmp_path, reviews)
-    source = imdb().build(place(tmp_path / "cache", tmp_path)).source
-    assert source["from"] == "aclImdb_v1.tar.gz"
-    assert source["sha256"] == {"aclImdb_v1.tar.gz": sha256(tmp_path / "aclImdb_v1.tar.gz")}
 
 
 def test_bytes_that_are_no_text_are_kept(tmp_path: Path, reviews: Reviews) -> None:
@@ -117,20 +95,6 @@ def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) ->
         Place.of(settings, lambda done, total: None)
 
 
-def test_verify_reads_the_raw_data_again(cli: Commands, reviews: Reviews) -> None:
-    """Also where size and times are what they were: those of the file here are kept as they are."""
-    as_json_lines(Path("data"), reviews)
-    options = ["task=text", "task.max_length=37", "data_dir=data", "cache=own", "json=true"]
-    assert cli(prepare.main, *options)[0] == 0
-    path = Path("data/test.jsonl")
-    status = path.stat()
-    path.write_text(path.read_text().replace('"label": 1', '"label": 7', 1))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    code, _, err = cli(prepare.main, *options, "verify=true")
-    assert code == 2
-    assert "label 7, expected 0" in err
-
-
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
     assert imdb(max_length=4000).facts.name == "text"
     assert imdb(max_length=4000, validation="holdout").facts.name == "text"
@@ -158,17 +122,6 @@ def test_held_out_is_a_function_of_the_labels() -> None:
     assert chosen[:11].sum() < 11  # drawn, not the first ones
 
 
-def test_limited_is_a_sample_in_order() -> None:
-    rows = limited(101, 17, "train")
-    assert len(set(rows.tolist())) == 17
-    assert (np.diff(rows) > 0).all()
-    assert rows[0] >= 0 and rows[-1] < 101
-    assert rows.tolist() != list(range(17))
-    assert rows.tolist() != limited(101, 17, "test").tolist()
-    for limit in (None, 101, 103):
-        assert limited(101, limit, "train").tolist() == list(range(101))
-
-
 def test_a_limit_takes_a_sample_of_each_split_in_its_order(tmp_path: Path, reviews: Reviews) -> None:
     as_json_lines(tmp_path, reviews)
     task = imdb(limit=17).build(place(tmp_path / "cache", tmp_path))
@@ -184,13 +137,6 @@ def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews
     task = imdb().build(place(tmp_path / "cache", tmp_path))
     assert task.baselines["bag of words"] == 100
     assert task.baselines["majority class"] == pytest.approx(100 * 12 / 23)  # 12 of the 23 rows are positive
-
-
-def test_too_little_for_a_baseline_is_said(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    with pytest.raises(UserError, match="bag of words: .*give the task more or longer examples"):
-        imdb(limit=1).build(place(tmp_path / "cache", tmp_path))
-    assert not files_in(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import pytest
 from imdb import (
     Reviews,
     as_archive,
-    as_compressed_json_lines,
     as_folder,
     as_json_lines,
-    as_parquet,
     by_file,
     files_in,
     imdb,
@@ -29,7 +27,7 @@ def refused(tmp_path: Path, message: str) -> None:
     assert not files_in(tmp_path / "cache")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_a_truncated_archive_is_refused(tmp_path: Path, reviews: Reviews, share: float) -> None:
     noise = np.random.default_rng(1)
     members = [(name, data + noise.bytes(300)) for name, data in by_file(reviews)]
@@ -44,21 +42,13 @@ def test_a_split_without_reviews_is_named(tmp_path: Path, reviews: Reviews, writ
     refused(tmp_path, r"aclImdb.*: 0 reviews in aclImdb/test/neg, expected 13; take the official")
 
 
-def test_one_review_too_many_is_an_error(tmp_path: Path, reviews: Reviews) -> None:
-    as_folder(tmp_path / "data", {**reviews, "train": [*reviews["train"], (1, "one more")]})
-    refused(tmp_path, "14 reviews in aclImdb/train/pos, expected 13")
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"label": 0, "text": "a', "not JSON"),
-        ('["label", "text"]', "\\['label', 'text'\\], expected an object"),
         ('{"label": 0}', "field 'text' is None, expected str"),
         ('{"label": "0", "text": "a"}', "field 'label' is '0', expected int"),
         ('{"label": true, "text": "a"}', "field 'label' is True, expected int"),
         ('{"label": 2, "text": "a"}', r"label 2, expected 0 \(negative\) or 1 \(positive\)"),
-        ('{"label": -1, "text": "a"}', "label -1, expected 0"),
         ('{"label": 1, "text": ""}', "an empty text, expected words"),
         ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
         ('{"label": ' + "9" * 900 + ', "text": "a"}', "label 99999999"),
@@ -72,20 +62,6 @@ def test_a_bad_line_is_named(tmp_path: Path, reviews: Reviews, line: str, messag
     refused(tmp_path, f"test.jsonl:5: {message}")
 
 
-@pytest.mark.parametrize("write", [as_archive, as_folder, as_parquet])
-@pytest.mark.parametrize("empty", ["", " \n"])
-def test_an_empty_review_is_named(tmp_path: Path, reviews: Reviews, write: Callable, empty: str) -> None:
-    write(tmp_path / "data", {**reviews, "train": [(0, empty), *reviews["train"][1:]]})
-    refused(tmp_path, "(train/neg/0_7.txt|train-00000-of-00002.parquet: row 1): an empty text")
-
-
-def test_a_damaged_compressed_file_is_refused(tmp_path: Path, reviews: Reviews) -> None:
-    as_compressed_json_lines(tmp_path / "data", reviews)
-    path = tmp_path / "data" / "imdb" / "train.jsonl.xz"
-    path.write_bytes(path.read_bytes()[:-20])
-    refused(tmp_path, "train.jsonl.xz: damaged")
-
-
 def test_columns_of_other_data_are_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -94,11 +70,6 @@ def test_columns_of_other_data_are_refused(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(pa.table({"review": ["a"], "label": [1]}), tmp_path / "data" / f"{split}-0.parquet")
     refused(tmp_path, r"train-0.parquet: columns \['review', 'label'\], expected \['label', 'text'\]")
-
-
-def test_a_split_without_the_other_is_named(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path / "data", {"train": reviews["train"]})
-    refused(tmp_path, "test.jsonl: no such file; it belongs beside train.jsonl")
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, reviews: Reviews) -> None:

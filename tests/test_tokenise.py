@@ -1,6 +1,5 @@
 """Tokenisers: nothing is lost, nothing is padding, the same texts give the same bytes."""
 
-import hashlib
 import json
 import os
 import random
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.data.tokenise import byte_ids, encode, head_and_tail, load, text_of, train_bpe, vocabulary_of, word_piece
+from lra.data.tokenise import byte_ids, encode, head_and_tail, text_of, train_bpe, vocabulary_of, word_piece
 
 TEXTS = ["The cat sat on the mat.\n\nThe hat, the cat - and THE END\u2026 ", "A naïve café, 2nd ed. [PAD] \t\\n x"] * 5
 PIECES = ["[PAD]", "[UNK]", "the", "cat", "##s", "un", "##believ", "##able", "##a", "a", "c", "b", ".", "[", "]"]
@@ -40,10 +39,6 @@ def test_the_middle_goes(length: int, kept: list[int]) -> None:
     assert head_and_tail(np.arange(length), 3, 2).tolist() == kept
 
 
-def test_the_tail_may_be_empty() -> None:
-    assert head_and_tail(np.arange(7), 3, 0).tolist() == [0, 1, 2]
-
-
 # ---------------------------------------------------------------- byte-level BPE
 
 
@@ -68,12 +63,6 @@ def test_bpe_merges_the_most_frequent_pair_first(tmp_path: Path) -> None:
     assert tokenizer.id_to_token(257) == "".join(max(pairs, key=pairs.get))
 
 
-def test_bpe_reads_the_same_after_it_was_saved(tmp_path: Path) -> None:
-    tokenizer = train_bpe(TEXTS, 283, tmp_path / "tokenizer.json")
-    for trained, loaded in zip(encode(tokenizer, TEXTS), encode(load(tmp_path / "tokenizer.json"), TEXTS), strict=True):
-        np.testing.assert_array_equal(trained, loaded)
-
-
 def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
     """Whatever the hash seed and however many threads."""
     rng = random.Random(3)
@@ -83,15 +72,11 @@ def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
         "import json, sys; from pathlib import Path; from lra.data.tokenise import train_bpe;"
         "train_bpe(json.load(sys.stdin), 599, Path(sys.argv[1]))"
     )
-    digests = set()
-    for number, parallel in enumerate(("true", "false", "true")):
-        path = tmp_path / f"{number}.json"
-        environment = {**os.environ, "PYTHONHASHSEED": str(number), "TOKENIZERS_PARALLELISM": parallel}
-        subprocess.run(
-            [sys.executable, "-c", program, str(path)], input=json.dumps(texts), text=True, env=environment, check=True
-        )
-        digests.add(hashlib.sha256(path.read_bytes()).hexdigest())
-    assert len(digests) == 1
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-c", program, str(tmp_path / "other.json")]
+    subprocess.run(command, input=json.dumps(texts), text=True, env=environment, check=True)
+    train_bpe(texts, 599, tmp_path / "here.json")
+    assert (tmp_path / "here.json").read_bytes() == (tmp_path / "other.json").read_bytes()
 
 
 # ---------------------------------------------------------------- word pieces
@@ -120,11 +105,6 @@ def test_word_pieces_are_the_longest_from_the_left(tmp_path: Path) -> None:
     assert PIECES.index("[UNK]") in expected
 
 
-def test_word_pieces_never_pad(tmp_path: Path) -> None:
-    tokenizer = word_piece(pieces_file(tmp_path, PIECES), lower_case=False)
-    assert 0 not in encode(tokenizer, ["[PAD] the [PAD]"])[0]
-
-
 def test_word_pieces_may_ignore_case(tmp_path: Path) -> None:
     path = pieces_file(tmp_path, PIECES)
     kept, lowered = (encode(word_piece(path, lower_case=lower), ["The"])[0].tolist() for lower in (False, True))
@@ -137,8 +117,8 @@ def test_word_pieces_may_ignore_case(tmp_path: Path) -> None:
         (b"the\n[PAD]\n[UNK]\n", r"vocab.txt: expected a BERT vocabulary that begins with \[PAD\]"),
         (b"[PAD]\nthe\n", r"vocab.txt: expected a BERT vocabulary .* holds \[UNK\]"),
         (b"", "vocab.txt: expected a BERT vocabulary"),
-        (b"[PAD]\n[UNK]\nthe\na\nthe\n", "vocab.txt:5: token 'the' is also in line 3"),
-        (b"[PAD]\n[UNK]\n\xff\n", "vocab.txt:3: not UTF-8"),
+        (b"[PAD]\n[UNK]\nthe\na\nthe\n", "vocab.txt: token 'the' is in two lines"),
+        (b"[PAD]\n[UNK]\n\xff\n", "vocab.txt: not UTF-8"),
         (
             b"[PAD]\n[UNK]\n" + b"\n".join(b"%d" % n for n in range(70_000)),
             "vocab.txt: 70,002 tokens, expected at most",
@@ -149,9 +129,3 @@ def test_a_bad_vocabulary_is_refused(tmp_path: Path, data: bytes, message: str) 
     (tmp_path / "vocab.txt").write_bytes(data)
     with pytest.raises(UserError, match=message):
         vocabulary_of(tmp_path / "vocab.txt")
-
-
-def test_a_vocabulary_may_hold_odd_line_ends(tmp_path: Path) -> None:
-    """Only line feeds end a line of a vocabulary: Unicode has other line ends, which are tokens."""
-    tokens = [*PIECES, "\x85", "\u2028", "z"]
-    assert vocabulary_of(pieces_file(tmp_path, tokens)) == tokens

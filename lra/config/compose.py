@@ -78,14 +78,18 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
     return _choices(_root_)[group]
 
 
-@cache
 def set_up() -> None:
     """Register resolvers, the search path of `lra_options` and the options of tables with Hydra."""
+    _register()
+    Plugins.instance().register(UserOptions)  # launchers may make Hydra forget it
+
+
+@cache
+def _register() -> None:
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
-    Plugins.instance().register(UserOptions)
     for group, by_name in tables().items():
         package = None if group.startswith("hydra/") else "_global_"
         for name, node in by_name.items():

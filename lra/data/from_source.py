@@ -21,6 +21,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.paths import expanded
 from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
 from lra.data.cache import SPLITS, Identity, Splits, described, prepared
 from lra.data.writer import Writer
@@ -154,7 +155,7 @@ def located(place: Place, name: str, key: str) -> Path:
     Raises:
         UserError: there is none; the message names the option `key`.
     """
-    path = Path(name).expanduser()
+    path = expanded(name, f"task.{key}")
     if path.exists():
         return path
     if place.data_dir is not None and (place.data_dir / path).exists():

@@ -9,6 +9,7 @@ from typing import Any
 
 from lra.core.console import say
 from lra.core.errors import UserError
+from lra.core.files import digest, read_json, write_json
 from lra.data import Place
 
 
@@ -46,21 +47,28 @@ def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> 
 def files(place: Place, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
     """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
 
+    What was fetched once is taken from the cache, without asking the hub.
+
     Raises:
         UserError: it cannot be loaded.
     """
 
-    def load() -> dict[str, list[Path]]:
+    fetched = place.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
+
+    def load() -> dict[str, list[str]]:
         import datasets
 
         datasets.disable_progress_bars()
         splits = datasets.load_dataset(name, configuration, cache_dir=str(place.cache / "hub"))
-        return {split: [Path(file["filename"]) for file in rows.cache_files] for split, rows in splits.items()}
+        return {split: [file["filename"] for file in rows.cache_files] for split, rows in splits.items()}
 
-    try:
-        return from_hub(name, load, local=Path(name).is_dir())
-    except NotFetched as error:
-        raise UserError(f"task.data=hf:{name}: {error}") from None
+    local = Path(name).is_dir()
+    if local or place.verify or not fetched.is_file():
+        try:
+            write_json(fetched, from_hub(name, load, local))
+        except NotFetched as error:
+            raise UserError(f"task.data=hf:{name}: {error}") from None
+    return {split: list(map(Path, paths)) for split, paths in read_json(fetched).items()}
 
 
 class NotFetched(Exception):

@@ -120,7 +120,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
     kinds = [set(members) for members in examples.values()]
     shared = set().union(*(first & other for first, other in combinations(kinds, 2)))
     counts = {
-        "different examples stand in more than one split": len(shared),
+        "different examples are in more than one split": len(shared),
         "different examples have more than one label": sum(len(members) > 1 for members in labels.values()),
     }
     places = {name: split.documents for name, split in splits.items()}

@@ -20,7 +20,7 @@ from lra.data import readers
 
 PACKED = (".xz", ".gz")  # of the first four kinds
 KINDS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".npz", ".npy")
-TEXT, TEXT2, ID, MASK = "text", "text2", "id", "attention_mask"
+TEXT2, MASK = "text2", "attention_mask"
 MAX_LABELS = 1_000
 MAX_LABEL_CHARACTERS = 200
 MAX_ID = 2**16 - 2  # ids are stored plus one as uint16, since 0 is padding
@@ -100,19 +100,6 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
         raise UserError(f"{path}: no rows, expected examples with {columns.text} and {columns.label}")
 
 
-def documents(path: Path) -> dict[str, str]:
-    """Return the texts of a file with the columns `id` and `text` by their ids."""
-    texts: dict[str, str] = {}
-    for where, row in _rows(path, Columns(text=TEXT, text2=TEXT2, label=ID), {ID: ID, TEXT: TEXT}, {}):
-        name = _word(where, ID, row[ID])
-        if name in texts:
-            raise UserError(f"{where}: {ID} {name!r:.80} occurs in an earlier row")
-        if not isinstance(row[TEXT], str):
-            raise UserError(f"{where}: {TEXT} is {row[TEXT]!r:.80}, expected a text")
-        texts[name] = readers.checked_text(f"{where}: {TEXT}", row[TEXT])
-    return texts
-
-
 def scan(path: Path, columns: Columns) -> dict[str, Any]:
     """Return the place of each label's first row in `labels`, the number of `texts`, and the largest id or None."""
     labels: dict[str, str] = {}
@@ -169,8 +156,8 @@ def _rows(
             found = {key: _column(where, header, name) for key, name in {**wanted, **optional}.items()}
             for key, name in wanted.items():
                 if found[key] is None:
-                    remedy = "" if ID in wanted else f"; task.{key}=NAME names the column"
-                    raise UserError(f"{where}: no column {name!r}; {did_you_mean(name, header)}{remedy}")
+                    remedy = f"task.{key}=NAME names the column"
+                    raise UserError(f"{where}: no column {name!r}; {did_you_mean(name, header)}; {remedy}")
             sources[header] = {key: source for key, source in found.items() if source is not None}
         yield where, {key: row[source] for key, source in sources[header].items()}
 

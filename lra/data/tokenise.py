@@ -9,16 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from lra.core.errors import UserError
-from lra.core.files import read_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BYTE_VOCABULARY = 257
 MAX_VOCABULARY = 2**16  # ids are stored as uint16
-MAX_VOCABULARY_BYTES = 2**24  # of a file
 BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
-"""The size of a byte-level BPE: padding, every byte, and what is merged."""
+"""Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
@@ -68,23 +66,19 @@ def vocabulary_of(path: Path) -> list[str]:
         UserError: it is not such a file.
     """
     try:
-        data = read_regular(path, MAX_VOCABULARY_BYTES)
-        tokens = data.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+        with open(path, encoding="utf-8", newline="\n") as file:
+            tokens = [line.removesuffix("\r") for line in file.read().removesuffix("\n").split("\n")]
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}:{line}: not UTF-8: byte 0x{data[error.start]:02x}; expected a BERT vocabulary"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}; expected a BERT vocabulary") from None
+        raise UserError(f"{path}: not UTF-8 ({error}); expected a BERT vocabulary") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected a BERT vocabulary") from None
     if tokens[:1] != [PAD] or UNKNOWN not in tokens:
         raise UserError(f"{path}: expected a BERT vocabulary that begins with {PAD} and holds {UNKNOWN}")
     if len(tokens) > MAX_VOCABULARY:
         raise UserError(f"{path}: {len(tokens):,} tokens, expected at most {MAX_VOCABULARY:,}")
-    rows: dict[str, int] = {}
-    for row, token in enumerate(tokens, start=1):
-        if rows.setdefault(token, row) != row:
-            raise UserError(f"{path}:{row}: token {token!r} is also in line {rows[token]}")
+    if len({*tokens}) < len(tokens):
+        twice = next(token for token in tokens if tokens.count(token) > 1)
+        raise UserError(f"{path}: token {twice!r} is in two lines")
     return tokens
 
 

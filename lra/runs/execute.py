@@ -46,10 +46,6 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     settings, system = job.settings, job.system
     if system.recipe.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
-    recipe = system.recipe
-    if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
-        reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
-        say(f"{job.title}: train.warmup={recipe.warmup} is longer than train.steps={recipe.steps}: {reached}")
     memory, began = PeakMemory(device), time.monotonic()
     reproducible()
     keep_memory()

@@ -167,6 +167,9 @@ class Trainer:
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         diverged = None
         with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
+            if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
+                reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
+                say(f"{title}: warmup={recipe.warmup} is longer than steps={recipe.steps}: {reached}")
             if self.resumes:
                 say(f"{title}: resumes from step {self.training.step}")
             loggers.start(metrics.read() if metrics is not None else b"")

@@ -72,7 +72,7 @@ class Books(FromSource):
     ) -> None:
         for group in groups:
             if group not in GROUPS:
-                raise UserError(f"task.groups: {group!r} is none; {did_you_mean(group, GROUPS)}")
+                raise UserError(f"task.groups: no group {group!r}; {did_you_mean(group, GROUPS)}")
         self.context, self.vocabulary = context, vocabulary
         self.book_groups = sorted(set(groups))
         self.limit = limit

@@ -53,7 +53,7 @@ class PathfinderFiles(Paths):
     """
 
     def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
-        self.folder, self.window, self.split = Path(folder).expanduser(), window, split
+        self.folder, self.window, self.split = Path(folder), window, split
 
     def facts_of(self, content: Content) -> TaskSpec:
         names = {design["window"]: name for name, design in PUBLISHED.items()}

@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
+from lra.core.paths import expanded
 from lra.data import hub
 from lra.data.baselines import bag_of_words, majority
 from lra.data.cache import NUL, Identity, Splits
@@ -84,7 +85,7 @@ class AgNews(FromSource):
     def _vocabulary(self, place: Place | None) -> Path | None:
         """Vocabulary file of word pieces: the one that was named, else the one in the data folder."""
         if self.vocab is not None:
-            return Path(self.vocab).expanduser()
+            return expanded(self.vocab, "task.vocab")
         return None if self.tokenizer == "bpe" or place is None else first(place, *VOCABULARIES)
 
     def _pieces(self, vocab: Path | None) -> bool:

@@ -1,6 +1,6 @@
 """Classification of texts, of pairs of texts, or of token ids: the user's own files, or data sets of the hub."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
@@ -14,9 +14,9 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data.baselines import bag_of_words, convolution, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.from_source import Content, FromSource, Source, Stamp, counted, located
+from lra.data.from_source import Content, FromSource, Source, Stamp, counted
 from lra.data.groups import Group, by_value, held_out, limited
-from lra.data.tables import MASK, Columns, Example, documents, examples, header_of, labels_of, ordered, scan
+from lra.data.tables import MASK, Columns, Example, examples, header_of, labels_of, ordered, scan
 from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, load, train_bpe
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -44,7 +44,6 @@ class Files(FromSource):
         text2: column of the second text of pairs.
         label: column of the classes.
         columns: all columns of CSV and TSV files without a header, or None.
-        documents: a file with the columns `id` and `text`; then the columns of texts hold ids.
         tokens: `bytes`, or `bpe` for a byte-level BPE trained on train; token ids of the user are taken as they are.
         vocabulary: size of the BPE.
         padding: token id at the end of short rows that is left out, or None. An `attention_mask` does the same.
@@ -60,7 +59,6 @@ class Files(FromSource):
     text2: str
     label: str
     columns: list[str] | None
-    documents: str | None
     tokens: Literal["bytes", "bpe"]
     vocabulary: BpeVocabulary
     padding: NonNegativeInt | None
@@ -84,7 +82,7 @@ class Files(FromSource):
         files = files_of(self.data, place)
         return Source(
             name=", ".join(path.name for path in chain(*files.values())),
-            paths=[*chain(*files.values()), *self._documents(place)],
+            paths=[*chain(*files.values())],
             read=partial(self._read, files, place),
             content=lambda: self._content(files, place),
         )
@@ -109,7 +107,6 @@ class Files(FromSource):
             "shares": self._shares(files_of(self.data, place)),
             "columns": [self.text, self.text2, self.label, self.columns],
             "padding": self.padding,
-            "documents": self.documents is not None,
             "tokens": self.tokens if self.tokens == "bytes" else {"bpe": self.vocabulary},
             "max_length": self.max_length,
             "limit": self.limit,
@@ -201,18 +198,12 @@ class Files(FromSource):
     def _shares(self, files: Paths) -> dict[str, float]:
         return {split: share for split, share in self.shares.items() if split not in files}
 
-    def _documents(self, place: Place) -> list[Path]:
-        return [] if self.documents is None else [located(place, self.documents, "documents")]
-
     def _read(self, files: Paths, place: Place) -> dict[str, list[Example]]:
-        """Read all splits, replace ids by their texts, and hold out the splits without a file."""
+        """Read all splits, and hold out the splits without a file."""
         rows = {
             split: [row for path in paths for row in examples(path, self.column_names)]
             for split, paths in files.items()
         }
-        for path in self._documents(place):
-            texts = documents(path)
-            rows = {split: _with_texts(pairs, texts, path) for split, pairs in rows.items()}
         for split in ("test", "val"):
             if split not in rows:
                 labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
@@ -273,15 +264,6 @@ def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np
         ]
     ids = iter(encode(tokenizer, [text for row in rows for text in row.texts]))
     return [[next(ids) for _ in row.texts] for row in rows]
-
-
-def _with_texts(rows: list[Example], texts: dict[str, str], path: Path) -> list[Example]:
-    """Replace the ids in rows by their texts."""
-    for row in rows:
-        unknown = next((name for name in row.texts if name not in texts), None)
-        if unknown is not None:
-            raise UserError(f"{row.where}: {unknown!r:.80} is no id of {path}")
-    return [replace(row, texts=tuple(texts[name] for name in row.texts)) for row in rows]
 
 
 def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:

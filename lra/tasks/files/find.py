@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from lra.core.errors import UserError
+from lra.core.paths import expanded
 from lra.data import hub
 from lra.data.cache import SPLITS
 from lra.data.from_source import located
@@ -13,7 +14,9 @@ from lra.tasks import Place
 
 HUB = "hf:"  # before the name of a data set of the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
-DATA_ENDS = (*KINDS, ".txt", ".zip", ".gz", ".xz", ".bz2", ".zst")
+ARCHIVES = (".zip", ".gz", ".xz", ".bz2", ".zst", ".tar", ".tgz", ".7z")
+OTHER_KINDS = (".txt", ".feather", ".xlsx", ".xls", ".ods", ".pkl", ".orc", ".avro", ".h5", ".pt", ".xml", ".sqlite")
+DATA_ENDS = (*KINDS, *ARCHIVES, *OTHER_KINDS)
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
@@ -26,7 +29,7 @@ def stem_of(data: Data) -> str:
     """Return the name of the folder, of the file without its suffixes, or of the data set."""
     if isinstance(data, str) and data.startswith(HUB):
         return Path(data.removeprefix(HUB).partition(":")[0]).name
-    path = Path(data if isinstance(data, str) else data.get("train", "files")).expanduser().absolute()
+    path = expanded(data if isinstance(data, str) else data.get("train", "files"), "task.data").absolute()
     if path.name == "..":
         path = path.resolve()
     while path.suffix in (*KINDS, *PACKED):
@@ -121,7 +124,9 @@ def unread(data: Data, files: Paths, place: Place) -> list[str]:
         for path in _entries(located(place, data, "data"))
         if path.resolve() not in used and path.name not in OF_DATASETS
     ]
-    return [path.name for path in others if path.name.lower().endswith(DATA_ENDS) or any(path.glob("*.arrow"))]
+    return [
+        path.name for path in others if any(file.name.lower().endswith(DATA_ENDS) for file in (path, *path.glob("*")))
+    ]
 
 
 def _entries(folder: Path) -> list[Path]:

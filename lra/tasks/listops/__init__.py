@@ -153,7 +153,7 @@ class ListOpsFiles(Expressions):
     """
 
     def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder = folder
         self.max_length = max_length
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -170,7 +170,7 @@ class ListOpsFiles(Expressions):
         }
 
     def find(self, place: Place) -> Source:
-        folder = located(place, str(self.folder), "folder")
+        folder = located(place, self.folder, "folder")
         files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
         for path in files.values():
             if not path.is_file():
