@@ -35,8 +35,10 @@ class OptunaSearch(Sweeper):
     """
 
     def __init__(self, **options: Any) -> None:
+        import optuna
         from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
 
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.sweeper = OptunaSweeper(**options)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:

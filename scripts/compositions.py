@@ -44,12 +44,13 @@ whole = {"with_hydra": True} if "with_hydra" in inspect.signature(compose).param
 for line in sys.stdin:
     try:
         cfg = compose("train", *json.loads(line), **whole)
-        values = {"sweep": OmegaConf.to_container(cfg.hydra.sweeper, resolve=True).get("params")}
+        values = {}
         for key in cfg:
             if key != "hydra":
                 value = cfg[key]
                 values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-        print(json.dumps(values), flush=True)
+        sweep = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True).get("params")
+        print(json.dumps(values | {"sweep": sweep}), flush=True)
     except (HydraException, OmegaConfBaseException, UserError):
         print(json.dumps({"refused": True}), flush=True)
 """

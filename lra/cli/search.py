@@ -11,6 +11,7 @@ from lra.config.cell import SWEEPER
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.data import TaskBuilder
+from lra.records.names import RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import read_runs, recorded
 
@@ -51,19 +52,26 @@ def best_settings(out: Path) -> dict[Cell, list[tuple[float, int, dict[str, Any]
     """Rank the settings of each cell of a results folder by validation.
 
     Returns:
-        by cell, the best first: (mean over seeds, number of seeds, settings).
+        by cell, the best first: (mean over seeds, number of seeds, settings that differ between the finished runs).
     """
-    values: dict[Cell, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
-    for run in read_runs(out, say):
+    runs = read_runs(out, say) if any(out.rglob(RECORD)) else []
+    finished = [run for run in runs if run.record.status == "finished"]
+    values: dict[str, set[str]] = defaultdict(set)
+    for run in finished:
+        for key, value in run.record.settings.items():
+            values[key].add(str(value))
+    results: dict[Cell, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    settings: dict[str, dict[str, Any]] = {}
+    for run in finished:
         record = run.record
-        if record.status == "finished":
-            values[_task(run.name), record.attention, record.variant][str(record.settings)].append(record)
+        searched = {key: value for key, value in record.settings.items() if len(values[key]) > 1}
+        settings[str(searched)] = searched
+        results[_task(run.name), record.attention, record.variant][str(searched)].append(_value(record))
     return {
         cell: sorted(
-            ((fmean(map(_value, runs)), len(runs), runs[0].settings) for runs in by_settings.values()),
-            key=lambda row: -row[0],
+            ((fmean(each), len(each), settings[text]) for text, each in by_settings.items()), key=lambda row: -row[0]
         )
-        for cell, by_settings in sorted(values.items())
+        for cell, by_settings in sorted(results.items())
     }
 
 
@@ -73,10 +81,13 @@ def _task(name: str) -> str:
 
 
 def conclude(out: Path) -> None:
-    """Print the best settings of each system in a results folder, and YAML lines to paste into an option file."""
+    """Print the best settings of each system, and YAML lines for an option file. Raises UserError if there are none."""
+    best = best_settings(out) if out.is_dir() else {}
+    if not best:
+        raise UserError(f"{out}: no run of this search is finished")
     lines: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     say(f"best by validation in {out}:", to_stdout=True)
-    for (task, attention, variant), rows in best_settings(out).items():
+    for (task, attention, variant), rows in best.items():
         value, seeds, settings = rows[0]
         chosen = " ".join(f"{key}={setting}" for key, setting in settings.items())
         next_best = f", next {rows[1][0]:.2f}" if len(rows) > 1 else ""

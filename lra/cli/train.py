@@ -30,11 +30,22 @@ RERUNS = "reruns"  # default results folder of `rerun=...`
 
 
 def train(cfg: DictConfig) -> str | float:
-    """Hydra's task function: one run. In a sweep a mistake or a failure is printed and the other runs continue.
+    """Hydra's task function: one run.
 
     Returns:
-        the outcome; for the sweeper of a search, the best validation result of a finished run.
+        the outcome; for the sweeper of a search, the best validation result, minus infinity if the run is not finished.
     """
+    outcome = _train(cfg)
+    hydra_cfg = HydraConfig.get()
+    if hydra_cfg.mode == RunMode.RUN or not search.is_search(hydra_cfg):
+        return outcome
+    if outcome not in ("finished", "skipped"):
+        return float("-inf")
+    return search.objective(run_folder(settings_of(cfg), cell_of(cfg, hydra_cfg, varied_keys(cfg, hydra_cfg))))
+
+
+def _train(cfg: DictConfig) -> str:
+    """Do one run and return its outcome. In a sweep a mistake or a failure is printed and the other runs continue."""
     if cfg.rerun is not None:
         return _rerun(cfg)
     alone = HydraConfig.get().mode == RunMode.RUN
@@ -55,8 +66,6 @@ def train(cfg: DictConfig) -> str | float:
     try:
         with workers.stoppable() if worker and not in_driver else nullcontext():
             outcome = _run_one_configuration(cfg, cell, title, number, alone=alone)
-            if searching and outcome in ("finished", "skipped"):
-                return search.objective(run_folder(settings_of(cfg), cell))
     except AtWork as other:
         say(f"{title}: {other}")
         if alone:

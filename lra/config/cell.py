@@ -54,9 +54,9 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
 def _own_data(task: DictConfig) -> list[str]:
     """Name of the user's own data, of a task that reads them: `task.name`, or the name of the folder or file."""
     data = task.get("data")
-    if data is None:
+    if not isinstance(data, str | DictConfig):  # a wrong type is refused when the task is built
         return []
-    path = Path(task.get("name") or (data if isinstance(data, str) else data.get("train", "")))
+    path = Path(str(task.get("name") or (data if isinstance(data, str) else data.get("train", ""))))
     if path.name.startswith("train."):
         path = path.absolute().parent
     return [quote(path.name.partition(".")[0] or path.resolve().name, safe=" ")]
