@@ -16,7 +16,7 @@ import notebooks
 TOP = Path(__file__).resolve().parents[2]
 ASSETS = ("site.css", "site.js", "iframe-worker.js")
 SOURCES = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.svg"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),
     *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*"),
     *(f"results/*/{name}" for name in ("README.md", "*.svg", "runs.jsonl")),
 )
