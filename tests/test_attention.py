@@ -31,7 +31,7 @@ def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> Non
     for protocol in protocols_of(name):
         tried = [law for law in LAWS if law.name in ("padding", "length") or protocol == "strict"]
         trial = trial_of(
-            maker(name, *extra, f"protocol={protocol}"), shape(dropout=0.3), lengths=(1, 2, 11), tolerance=1e-7
+            maker(name, *extra, f"protocol={protocol}"), shape(dropout=0.3), lengths=(1, 11), tolerance=1e-7
         )
         verdicts = list(findings(trial, tuple(law for law in tried if law.name != "gradient")))
         assert [finding for finding in verdicts if finding.verdict == "broken"] == [], protocol

@@ -149,17 +149,6 @@ def test_the_hub_gives_the_same_images(tmp_path: Path, batches: Batches, monkeyp
     assert (from_hub.name, from_hub.source["from"]) == ("image", "the hub: uoft-cs/cifar10")
 
 
-def test_the_baseline_is_the_most_frequent_class(tmp_path: Path, batches: Batches) -> None:
-    forced = {name: [(4, colours) for _, colours in rows] for name, rows in batches.items()}
-    forced["test_batch.bin"] = [
-        (label, colours) for label, (_, colours) in zip((4, 4, 1, 2, 3, 5, 6), batches["test_batch.bin"], strict=True)
-    ]
-    as_archive(tmp_path / "data", forced)
-    task = Image(limit=None).build(place(tmp_path / "cache", tmp_path / "data"))
-    assert task.baselines["majority class"] == pytest.approx(100 * 2 / 7)
-    assert [*task.baselines][1:] == ["nearest centroid", "small convolution, 32 pictures"]
-
-
 # ---------------------------------------------------------------- copies
 
 

@@ -191,17 +191,24 @@ def ids_as_arrays(folder: Path, together: bool) -> str:
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids")
+    plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids", tokens="ids")
     assert (plain.name, plain.vocab_size) == ("ids (1000 token ids)", 502)
     kept = [(plain.train.document(row) - 1).tolist() for row in range(len(plain.train))]
     assert all(ids in [row["input_ids"] for row in IDS] for ids in kept)
     masked = [{**row, "attention_mask": [1] * len(row["input_ids"]) + [0]} for row in IDS]
     masked = [{**row, "input_ids": [*row["input_ids"], 0]} for row in masked]
     others = [
-        task_of(tmp_path, written(tmp_path / "masked.parquet", masked), text="input_ids"),
-        *(task_of(tmp_path, ids_as_arrays(tmp_path, together), text="input_ids", padding=499) for together in (0, 1)),
+        task_of(tmp_path, written(tmp_path / "masked.parquet", masked), text="input_ids", tokens="ids"),
+        *(
+            task_of(tmp_path, ids_as_arrays(tmp_path, together), text="input_ids", tokens="ids", padding=499)
+            for together in (0, 1)
+        ),
     ]
     assert {task.digest for task in others} == {plain.digest}
+    files = builder("ids.jsonl", tokens="ids")
+    assert files.stored_ids(np.array([0, 500])).tolist() == [1, 501]
+    with pytest.raises(UserError, match="trained on token ids"):
+        files.encode("a text", tmp_path)
 
 
 def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
@@ -269,6 +276,11 @@ BAD = {
     "half a character": ("x.jsonl", '{"text": "\\ud800", "label": 1}\n', "x.jsonl:1: text: text is not Unicode"),
     "an id below 0": ("x.jsonl", '{"text": [3, -1], "label": 1}\n', "x.jsonl:1: text has -1, expected token ids from"),
     "an id with a point": ("x.jsonl", '{"text": [0.5], "label": 1}\n', "x.jsonl:1: text has 0.5, expected token ids"),
+    "ids without the option": (
+        "x.jsonl",
+        '{"text": [1], "label": 1}\n',
+        "x.jsonl:1: text is [1], expected a text; task",
+    ),
     "no ids": ("x.jsonl", '{"text": [], "label": 1}\n', "x.jsonl:1: text has no token ids"),
     "a second text at times": (
         "x.jsonl",
@@ -294,7 +306,7 @@ def test_a_malformed_file_is_named_by_line(name: str, tmp_path: Path, monkeypatc
     file, content, message = BAD[name]
     Path(file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as error:
-        task_of(tmp_path, file)
+        task_of(tmp_path, file, tokens="ids" if name in ("an id below 0", "an id with a point", "no ids") else "bytes")
     assert str(error.value).startswith(message)
     assert not list(tmp_path.rglob("manifest.json"))
 
@@ -383,11 +395,8 @@ def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     train = str(written(Path("fruit/train.jsonl"), ROWS))
     other = written(Path("other.jsonl"), [{"text": "a", "label": "salty"}])
-    ids = written(Path("ids.jsonl"), [{"text": [1], "label": "sour"}])
     with pytest.raises(UserError, match=r"^other.jsonl:1: label 'salty' of test does not occur in train"):
         task_of(tmp_path, {"train": train, "test": str(other)})
-    with pytest.raises(UserError, match=r"^ids.jsonl:1: token ids, but rows of train have a text"):
-        task_of(tmp_path, {"train": train, "test": str(ids)})
     with pytest.raises(UserError, match=r"^task.data: absent: no such file or folder; a data set of the .*=hf:NAME$"):
         task_of(tmp_path, "absent")
     written(Path("fruit/train.csv"), ROWS)

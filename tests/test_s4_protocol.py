@@ -1,4 +1,4 @@
-"""protocol=s4: the configurations of state-spaces/s4, what its models have, and norms over a batch."""
+"""protocol=s4: the configurations of state-spaces/s4, parameter counts, weight decay and batch norm."""
 
 import math
 
@@ -42,17 +42,13 @@ def test_s4d_has_the_released_configuration(task: str) -> None:
     model, train, attention = cfg.model, cfg.train, cfg.attention
     sizes = (model.dim, model.depth, model.norm == "pre", train.batch_size, train.lr, train.steps, train.warmup)
     assert (*sizes, attention.state, attention.copies) == RELEASED[task]
-    assert (train.weight_decay, train.schedule, model.pooling, model.norm_over) == (
-        0.05,
-        "cosine_to_zero",
-        "mean",
-        "batch",
-    )
+    kinds = (train.weight_decay, train.schedule, model.pooling, model.norm_over)
+    assert kinds == (0.05, "cosine_to_zero", "mean", "batch")
     assert (model.final_norm, model.dropout_over) == (model.norm == "pre", "channels")
     assert (attention.init, attention.b, attention.output, model.feed_forward_dim) == ("lin", "ones", "glu", 0)
-    assert train.groups.state == {"rate": 0.001, "weight_decay": 0}
+    assert train.groups["state"] == {"rate": 0.001, "weight_decay": 0}
     seen = task in ("image", "pathfinder", "pathx")
-    assert train.groups.step == {"rate": 0.001 if seen else None, "weight_decay": 0}
+    assert train.groups["step"] == {"rate": 0.001 if seen else None, "weight_decay": 0}
     pixels = {"image": [122.6 / 255, 61 / 255], "pathfinder": [0.5, 0.5], "pathx": [0.5, 0.5]}
     assert model.pixels is None if not seen else list(model.pixels) == pytest.approx(pixels[task], abs=1e-6)
     assert (attention.dt_min, attention.dt_max) == (0.0001 if task == "pathx" else 0.001, 0.1)
@@ -179,26 +175,18 @@ def test_a_step_takes_its_moments_of_the_whole_batch() -> None:
     assert "blocks.0.mixer_norm.mean" in moved and "blocks.1.mixer_norm.variance" in moved
 
 
-@pytest.mark.parametrize("change", ["train.micro_batch=8"])
-def test_a_batch_that_is_cut_is_refused(change: str) -> None:
+def test_a_batch_that_is_cut_is_refused() -> None:
     with pytest.raises(UserError, match=r"train.micro_batch=.*batch; use train.micro_batch=32"):
-        assemble(settings_of(composed("protocol=s4", "attention=s4d", change)))
+        assemble(settings_of(composed("protocol=s4", "attention=s4d", "train.micro_batch=8")))
 
 
 def test_pixels_are_scaled_and_projected() -> None:
-    """(x / 255 - mean) / deviation, by hand; ids begin with 1."""
-    model = model_of(*S4, "model.pixels=[0.5,0.25]", task=facts(vocab_size=257)).double()
-    pixels = model.embedding.tokens
-    vectors = pixels(torch.tensor([[1, 256, 52]]))
+    """(x / 255 - mean) / deviation, by hand; ids begin with 1. A hidden pixel is zero and has a vector of its own."""
+    masked = facts(vocab_size=258, classes=1, objective="values")
+    pixels = model_of(*S4, "model.pixels=[0.5,0.25]", "model.norm_over=null", task=masked).double().embedding.tokens
+    vectors = pixels(torch.tensor([[1, 256, 52, 257]]))[0]
     for place, value in enumerate((-2.0, 2.0, (51 / 255 - 0.5) / 0.25)):
-        torch.testing.assert_close(vectors[0, place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(vectors[place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(vectors[3], pixels.hidden + pixels.bias, rtol=1e-12, atol=1e-12)
     with pytest.raises(UserError, match=r"model.pixels=\[0.5, 0.25\]: expected a task of 256 grey values, stub has 16"):
         model_of(*S4, "model.pixels=[0.5,0.25]", task=facts())
-
-
-def test_a_hidden_pixel_is_zero_and_has_a_vector_of_its_own() -> None:
-    task = facts(vocab_size=258, classes=1, objective="values")
-    pixels = model_of(*S4, "model.pixels=[0.5,0.25]", "model.norm_over=null", task=task).double().embedding.tokens
-    vectors = pixels(torch.tensor([[256, 257]]))
-    torch.testing.assert_close(vectors[0, 0], 2 * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(vectors[0, 1], pixels.hidden + pixels.bias, rtol=1e-12, atol=1e-12)

@@ -129,19 +129,6 @@ def test_huge_logits_reorder_the_blocks_exactly(monkeypatch: pytest.MonkeyPatch)
         exact(output[:, :, i], (weights @ v[:, :, places])[:, :, 0])
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_identity_is_local_attention(monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
-    """Each key of the query's block occurs twice, which leaves the softmax unchanged."""
-    mixer, mask = sinkhorn_of(), holes() if masked else torch.ones(2, 11, dtype=torch.bool)
-    monkeypatch.setattr(mixer, "permutation", lambda k, real: torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4))
-    q, k, v = heads(1), heads(2), heads(3)
-    block = torch.arange(11) // 3
-    near = (block[:, None] == block) & mask[:, None, None, :]
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, near)
-    rows = mask[:, None].expand(2, 3, 11)
-    exact(mixer.attend(q, k, v, mask if masked else None)[rows], expected[rows])
-
-
 def test_one_block_is_softmax_attention() -> None:
     sinkhorn, softmax, x = mixer_of("sinkhorn").eval(), mixer_of("softmax"), noise(2, 11, 15)
     softmax.load_state_dict({key: value for key, value in sinkhorn.state_dict().items() if key != "sort"})
@@ -203,7 +190,7 @@ def shared_attention(q: Tensor, v: Tensor, met: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("within_bucket", [False, True])
-@pytest.mark.parametrize(("chunk", "hashes"), [(3, 1), (3, 2), (2, 3), (5, 2), (1, 2)])
+@pytest.mark.parametrize(("chunk", "hashes"), [(3, 1), (2, 3), (1, 2), (11, 2)])
 def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_bucket: bool, masked: bool) -> None:
     """Outputs and gradients; a key met in several rounds counts once."""
     mixer = reformer_of(
@@ -225,23 +212,6 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
     wanted = torch.autograd.grad((expected * weights).sum(), (q, v))
     for a, b in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("hashes", [1, 2])
-def test_one_chunk_is_full_attention_with_shared_keys_by_loops(hashes: int) -> None:
-    mixer, q, v = reformer_of(f"attention.hashes={hashes}"), heads(1), heads(2)
-    mask = holes()
-    mask[1] = False
-    mask[1, 4] = True  # alone: it attends to itself
-    output = mixer.attend(q, v, mask)
-    for row, head in [(0, 0), (0, 2), (1, 1)]:
-        real = [j for j in range(11) if mask[row, j]]
-        for i in real:
-            others = [j for j in real if j != i] or [i]
-            keys = [q[row, head, j] / math.sqrt(float(q[row, head, j] @ q[row, head, j])) for j in others]
-            weights = [math.exp(float(q[row, head, i] @ key)) for key in keys]
-            pairs = zip(weights, others, strict=True)
-            exact(output[row, head, i], sum(w * v[row, head, j] for w, j in pairs) / sum(weights))
 
 
 def test_hashes_see_only_the_direction() -> None:

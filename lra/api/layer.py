@@ -133,7 +133,7 @@ def attention(
     with configure.blamed("attention", settings.packages):
         mixer = make(shape)
     if causal and not mixer.can_be_causal:
-        raise UserError(f"{name} has no causal form: leave causal=True out, or choose another attention")
+        raise UserError(f"{name} has no causal form: omit causal=True, or choose another attention")
     if not out_proj and not mixer.projects_out:
-        raise UserError(f"{name} has no output projection to leave out: leave out_proj=False out")
+        raise UserError(f"{name} needs its output projection: omit out_proj=False")
     return AttentionLayer(name, {key: value for key, value in node.items() if not key.startswith("_")}, mixer)

@@ -110,7 +110,10 @@ class TrainedModel:
 
     def _ids(self, document: Document) -> np.ndarray:
         """Return the token ids of a document. Raises UserError."""
-        ids = self._builder.encode(document, self._tokenizer) if isinstance(document, str) else np.asarray(document)
+        if isinstance(document, str):
+            ids = self._builder.encode(document, self._tokenizer)
+        else:
+            ids = self._builder.stored_ids(np.asarray(document))
         most, last = self._spec.max_len, self._spec.vocab_size - 1
         if (
             ids.ndim != 1

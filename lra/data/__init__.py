@@ -272,6 +272,10 @@ class TaskBuilder(ABC):
         """
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
+    def stored_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
+        return ids
+
     def export(self, task: Task, folder: Path) -> list[Path]:
         """Write the task's official files, if it has such a layout, and return their paths."""
         raise UserError(f"export={folder}: {task.name} has no official layout to write")

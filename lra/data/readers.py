@@ -113,7 +113,8 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
         try:
             row = parse_json(line)
         except ValueError as error:
-            raise UserError(f"{where}: not JSON: {error}") from None
+            reason = str(error).partition(";")[0]  # the rest is advice to programmers
+            raise UserError(f"{where}: not JSON: {reason}") from None
         if not isinstance(row, dict):
             raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
         for name, kind in fields.items():

@@ -38,6 +38,7 @@ class Columns:
         text2: the second text of a pair. A file needs it only if the name is not the usual `text2`.
         label: classes, as texts or whole numbers.
         header: all columns, in order, of CSV and TSV files without a header line; None if they have one.
+        ids: the columns of texts hold lists of token ids.
         padding: token id that ends short rows and is left out; None if there is none.
     """
 
@@ -45,6 +46,7 @@ class Columns:
     text2: str
     label: str
     header: tuple[str, ...] | None = None
+    ids: bool = False
     padding: int | None = None
 
 
@@ -90,7 +92,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
         if number_of_texts not in (0, len(texts)):
             raise UserError(f"{where}: {columns.text2} is in some rows only; give it to all rows or to none")
         number_of_texts = len(texts)
-        if MASK in row and isinstance(texts[0], np.ndarray) and len(texts) == 1:
+        if MASK in row and columns.ids and len(texts) == 1:
             texts = [_masked(where, row, columns)]
         label = _word(where, columns.label, row["label"])
         if len(label) > MAX_LABEL_CHARACTERS:
@@ -300,11 +302,15 @@ def _decoded(path: Path) -> Iterator[str]:
 
 def _content(where: str, name: str, value: Any, columns: Columns) -> str | np.ndarray:
     """Text, or token ids + 1."""
-    if isinstance(value, str):
-        return readers.checked_text(f"{where}: {name}", value)
-    if not isinstance(value, list):
-        raise UserError(f"{where}: {name} is {value!r:.80}, expected a text or a list of token ids")
-    return _ids(where, name, value, columns.padding)
+    if isinstance(value, list if columns.ids else str):
+        return (
+            _ids(where, name, value, columns.padding)
+            if columns.ids
+            else readers.checked_text(f"{where}: {name}", value)
+        )
+    remedy = "; task.tokens=ids reads lists of token ids" if isinstance(value, list) else ""
+    expected = "a list of token ids (task.tokens=ids)" if columns.ids else f"a text{remedy}"
+    raise UserError(f"{where}: {name} is {value!r:.80}, expected {expected}")
 
 
 def _ids(where: str, name: str, value: list, padding: int | None) -> np.ndarray:

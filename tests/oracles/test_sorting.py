@@ -1,4 +1,4 @@
-"""sinkhorn and reformer against published implementations."""
+"""Sinkhorn and Reformer against published implementations."""
 
 import math
 

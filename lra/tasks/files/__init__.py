@@ -17,7 +17,16 @@ from lra.data.cache import NUL, SPLITS, Identity, Splits
 from lra.data.from_source import Content, FromSource, Source, Stamp, counted
 from lra.data.groups import Group, by_value, held_out, limited
 from lra.data.tables import MASK, Columns, Example, examples, header_of, labels_of, ordered, scan
-from lra.data.tokenise import BYTE_VOCABULARY, TOKENIZER, BpeVocabulary, byte_ids, encode, load, train_bpe
+from lra.data.tokenise import (
+    BYTE_VOCABULARY,
+    MAX_VOCABULARY,
+    TOKENIZER,
+    BpeVocabulary,
+    byte_ids,
+    encode,
+    load,
+    train_bpe,
+)
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 from lra.tasks.files.find import Data, Paths, files_of, stem_of, unread
@@ -44,7 +53,7 @@ class Files(FromSource):
         text2: column of the second text of pairs.
         label: column of the classes.
         columns: all columns of CSV and TSV files without a header, or None.
-        tokens: `bytes`, or `bpe` for a byte-level BPE trained on train; token ids of the user are taken as they are.
+        tokens: `bytes`, `bpe` for a byte-level BPE trained on train, or `ids` for columns with lists of token ids.
         vocabulary: size of the BPE.
         padding: token id at the end of short rows that is left out, or None. An `attention_mask` does the same.
         max_length: tokens; longer texts are cut at the right.
@@ -59,7 +68,7 @@ class Files(FromSource):
     text2: str
     label: str
     columns: list[str] | None
-    tokens: Literal["bytes", "bpe"]
+    tokens: Literal["bytes", "bpe", "ids"]
     vocabulary: BpeVocabulary
     padding: NonNegativeInt | None
     max_length: PositiveInt
@@ -74,6 +83,7 @@ class Files(FromSource):
             text2=self.text2,
             label=self.label,
             header=None if self.columns is None else tuple(self.columns),
+            ids=self.tokens == "ids",
             padding=self.padding,
         )
         self._words: dict[str, list[str]] = {}  # of each split, for the baselines
@@ -88,13 +98,13 @@ class Files(FromSource):
         )
 
     def facts_of(self, content: Content) -> TaskSpec:
-        ids = content.get("vocabulary")
-        unit = "token ids" if ids else "bytes" if self.tokens == "bytes" else f"tokens of a BPE of {self.vocabulary}"
-        notes = {f"{self.max_length} {unit}": True, f"limit {self.limit}": self.limit is not None}
+        units = {"bytes": "bytes", "bpe": f"tokens of a BPE of {self.vocabulary}", "ids": "token ids"}
+        sizes = {"bytes": BYTE_VOCABULARY, "bpe": self.vocabulary, "ids": content.get("vocabulary", MAX_VOCABULARY)}
+        notes = {f"{self.max_length} {units[self.tokens]}": True, f"limit {self.limit}": self.limit is not None}
         return TaskSpec(
             name=titled(self.name, notes),
             version=VERSION,
-            vocab_size=ids or (BYTE_VOCABULARY if self.tokens == "bytes" else self.vocabulary),
+            vocab_size=sizes[self.tokens],
             max_len=self.max_length,
             classes=len(content.get("labels", ("no", "yes"))),
             documents=content.get("texts", 1),
@@ -107,7 +117,7 @@ class Files(FromSource):
             "shares": self._shares(files_of(self.data, place)),
             "columns": [self.text, self.text2, self.label, self.columns],
             "padding": self.padding,
-            "tokens": self.tokens if self.tokens == "bytes" else {"bpe": self.vocabulary},
+            "tokens": {"bpe": self.vocabulary} if self.tokens == "bpe" else self.tokens,
             "max_length": self.max_length,
             "limit": self.limit,
             "raw": stamps,
@@ -124,7 +134,7 @@ class Files(FromSource):
         }
         self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
         tokenizer = None
-        if self.tokens == "bpe" and "vocabulary" not in content:
+        if self.tokens == "bpe":
             texts = [text for row in splits["train"] for text in row.texts]
             tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
         cut = 0
@@ -160,7 +170,7 @@ class Files(FromSource):
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
         scores["convolution"] = convolution(train, test, facts.vocab_size, facts.classes)
-        if train.documents == 2 and facts.vocab_size == BYTE_VOCABULARY and self._labels() == ["0", "1"]:
+        if train.documents == 2 and self.tokens == "bytes" and self._labels() == ["0", "1"]:
             scores["cosine of bag of words"] = pair_cosine(train, test)
         return scores
 
@@ -173,8 +183,13 @@ class Files(FromSource):
         return self._labels()
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        if self.tokens == "ids":
+            raise UserError(f"{text!r:.80}: {self.name} was trained on token ids; give token ids")
         ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else encode(load(tokenizer), [text])[0]
         return ids[: self.max_length]
+
+    def stored_ids(self, ids: np.ndarray) -> np.ndarray:
+        return ids + 1 if self.tokens == "ids" else ids
 
     def _labels(self) -> list[str]:
         if self.place is None:
@@ -267,15 +282,11 @@ def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np
 
 
 def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:
-    """Refuse labels, and numbers and kinds of texts, that train does not have."""
-    expected = _kinds(splits["train"][0])
+    """Refuse labels and numbers of texts that train does not have."""
+    expected = len(splits["train"][0].texts)
     for split, rows in splits.items():
         for row in rows:
             if row.label not in classes:
                 raise UserError(f"{row.where}: label {row.label!r:.80} of {split} does not occur in train")
-            if _kinds(row) != expected:
-                raise UserError(f"{row.where}: {', '.join(_kinds(row))}, but rows of train have {', '.join(expected)}")
-
-
-def _kinds(row: Example) -> list[str]:
-    return ["a text" if isinstance(text, str) else "token ids" for text in row.texts]
+            if len(row.texts) != expected:
+                raise UserError(f"{row.where}: {len(row.texts)} texts, but rows of train have {expected}")
