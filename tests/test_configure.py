@@ -291,6 +291,11 @@ def test_table1_changes_the_interval_of_evaluations_of_its_own_protocols_only(pr
     assert composed("experiment=table1", "task=listops", f"protocol={protocol}").train.eval_every == eval_every
 
 
+def test_a_value_by_choice_keeps_its_type() -> None:
+    assert composed("task=matching", "protocol=s4").model.head_hidden == [256]
+    assert composed("task=pathfinder", "protocol=s4").model.pixels == [0.5, 0.5]
+
+
 @pytest.mark.parametrize("out", ["2024", "nan", "1e3", "true", "007", "1_000"])
 def test_a_folder_may_look_like_a_number(out: str) -> None:
     assert lra.compose("experiment=smoke", f"out={out}").settings.out == out

@@ -66,12 +66,19 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ENXIO):  # a folder opened for writing, a socket
-            raise ValueError(f"expected a regular file ({os.strerror(error.errno).lower()})") from None
+            raise ValueError(f"expected a regular file, found {_kind(os.stat(path).st_mode)}") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise ValueError("expected a regular file")
+        raise ValueError(f"expected a regular file, found {_kind(mode)}")
     return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "a+b")
+
+
+def _kind(mode: int) -> str:
+    """Name the kind of a file that is not regular."""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def opened(path: Path) -> BinaryIO:
