@@ -39,7 +39,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for path in WRITTEN:
         text = path.read_text()
         for line in [
-            *"".join(blocks(path, "bash")).splitlines(),
+            *"".join(blocks(path, "bash")).replace("\\\n", " ").splitlines(),
             *re.findall(r"`((?:lra-|python -m lra )[^`]+)`", text),
         ]:
             for command in line.split("&&"):
