@@ -79,8 +79,8 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
 
 def set_up() -> None:
     """Register resolvers, the search path of `lra_options` and the options of tables with Hydra."""
-    _register()
     Plugins.instance().register(UserOptions)  # launchers may make Hydra forget it
+    _register()  # after Hydra has imported the plugins: our `hydra/sweeper=optuna` replaces the plugin's
 
 
 @cache
