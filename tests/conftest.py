@@ -22,6 +22,7 @@ from lra.training.distributed import VARIABLES
 torch.set_num_threads(1)
 for name in VARIABLES:  # of whoever started the tests
     os.environ.pop(name, None)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 
 load_yaml = yaml.load

@@ -249,6 +249,12 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
     assert shown("attention=near", "task=own", "size=small")["attention"]["window"] == 4
 
 
+def test_a_list_by_choice_is_printed_resolved(cli: Commands) -> None:
+    code, out, err = cli(train.main, "size=hour", "task=mqar", "--cfg", "job", "--resolve")
+    assert code == 0, err
+    assert yaml.safe_load(out)["task"]["pairs"] == [2, 4, 8]
+
+
 def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One process composes many times; earlier configurations have no influence on later ones."""
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from support import mixer_of, noise
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lra.ops.random_features import FastFood, Generator
+from lra.ops.kernel_attention import FastFood, Generator
 
 LEAST = 1e-3
 DRAWS = 300

@@ -134,7 +134,7 @@ def test_features_are_drawn_anew_every_few_training_calls() -> None:
         ("simple", {"max_len": 0}, "max_len=0: should be greater than 0"),
         ("simple", {"dropout": 1.0}, "dropout=1.0: should be less than 1"),
         ("fnet", {"causal": True}, "fnet has no causal form"),
-        ("fnet", {"out_proj": False}, "fnet has no output projection to leave out"),
+        ("fnet", {"out_proj": False}, "fnet needs its output projection"),
     ],
 )
 def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object], message: str) -> None:

@@ -18,7 +18,7 @@ from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE
 from lra.ops.gated_memory import gated_memory
-from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, channel_product, delta_rule, dplr_delta_rule
+from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, delta_rule, dplr_delta_rule
 
 LENGTHS = [1, 13, 2 * CHUNK + 3]
 
@@ -71,7 +71,7 @@ def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
     for i in range(length):
         state = log_decay[:, :, i].exp().unsqueeze(-1) * state + outer(k[:, :, i], v[:, :, i])
         expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
-    same(channel_product(q, k, v, log_decay), torch.stack(expected, dim=2), inputs)
+    same(decayed_product.decayed_product(q, k, v, log_decay), torch.stack(expected, dim=2), inputs)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -145,8 +145,8 @@ def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
     shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, k, v, decay = (noise(*shape, seed=seed) for seed in range(4))
     log_decay = -strength * decay.abs()
-    exact = channel_product(q, k, v, log_decay)
-    rounded = channel_product(*(x.float() for x in (q, k, v, log_decay)))
+    exact = decayed_product.decayed_product(q, k, v, log_decay)
+    rounded = decayed_product.decayed_product(*(x.float() for x in (q, k, v, log_decay)))
     assert (rounded - exact).abs().max() <= 3e-6 * exact.abs().max()
 
 
@@ -202,7 +202,7 @@ def test_products_round_without_regard_to_later_positions(product: str) -> None:
             each[..., place:, :] = noise(2, 3, length - place, 5, seed=seed).float()
         log_decay = -decay.abs()
         if product == "channels":
-            return channel_product(q, k, v, log_decay)
+            return decayed_product.decayed_product(q, k, v, log_decay)
         if product == "delta":
             return dplr_delta_rule(q, 0.3 * a, 0.3 * k, v, log_decay, k, least=-10.0)
         if product == "memory":

@@ -57,7 +57,7 @@ class Configuration:
 
 @preserved_sys_path()
 def compose(*overrides: str) -> Configuration:
-    """Compose the run of `lra-train OVERRIDES`; for a preset that is a sweep, the run that the overrides name.
+    """Compose the run of `lra-train OVERRIDES`. If the preset is a sweep, the overrides select one of its runs.
 
     Raises:
         UserError: a mistake, with the key, the expected and the found value.

@@ -18,9 +18,9 @@ from torch.nn.functional import logsigmoid
 
 from lra.attention import Card, Shape, split_heads
 from lra.ops.backend import Backend, Scan
+from lra.ops.decayed_product import decayed_product
 from lra.ops.precision import at_least_float32
 from lra.ops.recurrent import NORM, Recurrent
-from lra.ops.scan import channel_product
 
 
 class GatedLinear(Recurrent):
@@ -63,4 +63,4 @@ class GatedLinear(Recurrent):
         return query, self.key(x), self.value(x), decay
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        return self.scan(channel_product, *(split_heads(part, self.shape.heads) for part in inputs))
+        return self.scan(decayed_product, *(split_heads(part, self.shape.heads) for part in inputs))

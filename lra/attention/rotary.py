@@ -12,7 +12,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from lra.attention import Attention, Card, Shape
-from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
+from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh
 
 
 class Rotary(Attention):
@@ -42,9 +42,6 @@ class Rotary(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)
         return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout)
-
-    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        return weights_of(self.turned(q), self.turned(k), key_mask, self.scale)
 
     def turned(self, x: Tensor) -> Tensor:
         """R(x) of x [B, H, L, Dh]."""

@@ -114,10 +114,6 @@ class Simple(Attention):
         """Apply dropout to y [B, H, L, Dh] by position and channel."""
         return split_heads(self.dropout(merge_heads(y)), self.shape.heads)
 
-    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        scores = q @ k.transpose(-2, -1) * self.score_scale(k.shape[-2], key_mask)
-        return scores if key_mask is None else scores * key_mask[:, None, None, :]
-
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
         return self._factor(length, key_mask, self.query.weight.dtype)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from lra.attention import Attention, Card, Shape
-from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh, weights_of
+from lra.ops.softmax import Scale, allowed, card_of, scale_of, weigh
 
 
 class Softmax(Attention):
@@ -37,9 +37,6 @@ class Softmax(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout)
-
-    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        return weights_of(q, k, key_mask, self.scale)
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> float:
         return self.scale

@@ -1,6 +1,6 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.random_features` has the two
+A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.kernel_attention` has the two
 feature maps, random kitchen sinks (RKS) and positive random features (PRF), and the FastFood and Generative spectra.
 O(L D M) time for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has m = Dh, or the next
 power of two.
@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.attention import Card, Shape
-from lra.ops.random_features import FastFood, Generator, Prf, Rks, Spectrum
+from lra.ops.kernel_attention import FastFood, Generator, Prf, Rks, Spectrum
 
 PAPER = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
 CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"

@@ -58,12 +58,11 @@ def _by(group: str) -> Callable[..., Any]:
         choices = _choices(_root_)
         chosen = choices.get(group)
         names = {"task": [chosen, choices.get(RECIPE)], "attention": [chosen, str(chosen).removesuffix(RELEASED)]}
-        for name in names.get(group, [chosen]):
-            if name in table:
-                return table[name]
-        if default:
-            return default[0]
-        raise UserError(f"no value for {group}={chosen}; there are values for {', '.join(map(str, table))}")
+        found = next((name for name in names.get(group, [chosen]) if name in table), None)
+        if found is None and not default:
+            raise UserError(f"no value for {group}={chosen}; there are values for {', '.join(map(str, table))}")
+        result = default[0] if found is None else table[found]
+        return OmegaConf.create(result) if isinstance(result, dict | list) else result  # `--resolve` needs nodes
 
     return value
 
@@ -80,8 +79,8 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
 
 def set_up() -> None:
     """Register resolvers, the search path of `lra_options` and the options of tables with Hydra."""
-    _register()
     Plugins.instance().register(UserOptions)  # launchers may make Hydra forget it
+    _register()  # after Hydra has imported the plugins: our `hydra/sweeper=optuna` replaces the plugin's
 
 
 @cache

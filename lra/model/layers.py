@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, linear
 
 from lra.model.architecture import Architecture
-from lra.ops.dropout import Dropout, zero_
+from lra.ops.dropout import Dropout, ZeroPlaces, zero_
 from lra.ops.packing import Packed
 from lra.ops.precision import at_least_float32, autocast_dtype
 
@@ -81,7 +81,7 @@ class FeedForward(nn.Sequential):
             hidden = _GeluDrop.apply(before, inner.places(before, packed))
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return _ZeroPlaces.apply(y, outer.places(x, packed)).view(x.shape)
+            return ZeroPlaces.apply(y, outer.places(x, packed)).view(x.shape)
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x
@@ -101,18 +101,3 @@ class _GeluDrop(torch.autograd.Function):
         x, places = ctx.saved_tensors
         grad = zero_(grad.contiguous(), places)  # in place: the Linear that made it is its only owner
         return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None
-
-
-class _ZeroPlaces(torch.autograd.Function):
-    """Set flat places of x, the result of a Linear, to zero in place."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.mark_dirty(x)
-        return zero_(x, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return zero_(grad.clone(memory_format=torch.contiguous_format), *ctx.saved_tensors), None

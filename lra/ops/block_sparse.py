@@ -118,13 +118,12 @@ class PatternAttention(Attention, abstract=True):
 
     Args:
         scale: see `scale_of`.
-        keys: description of the pattern for the card.
+        keys: which j a position i reads, for the card.
     """
 
     can_be_causal = True
 
     def __init__(self, shape: Shape, *, scale: Scale, keys: str) -> None:
-        """`keys`: which j a position i reads, as the card says it."""
         super().__init__(shape)
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, keys=f"({keys}) and j ≤ i" if shape.causal else keys)
@@ -152,7 +151,7 @@ class PatternAttention(Attention, abstract=True):
 
     @property
     def full_pattern(self) -> bool:
-        """True if `pattern(max_positions)` leaves out no pair apart from causality."""
+        """True if the pattern leaves out no pair of `max_positions` apart from causality."""
         places = torch.arange(self.shape.max_positions, device="cpu")
         is_global = torch.isin(places, self.global_places(places))
         for i in places[~is_global]:  # row by row: a pattern with gaps has them early
@@ -160,14 +159,6 @@ class PatternAttention(Attention, abstract=True):
             if not (seen | (places > i) if self.causal else seen).all():
                 return False
         return True
-
-    def pattern(self, length: int) -> Tensor:
-        """Return the dense mask of the pattern [1 or H, L, L], as the reference."""
-        places = torch.arange(length, device=self.query.weight.device)
-        i, j = places[:, None], places
-        everywhere = torch.isin(places, self.global_places(places))
-        seen = self.reads(i, j) | everywhere[:, None] | everywhere
-        return (seen & (j <= i) if self.causal else seen).view(-1, length, length)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mixed = self.gather(q, k, v, key_mask)

@@ -9,47 +9,38 @@ length, T the chunks of a tile.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+CHUNK = 64
+SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
 TILE = 1 << 18  # elements of a tile's queries
 FAR = -80.0  # lower bound of summed log decays: `exp` and products of denormal numbers are many times slower
 ROOM = 0.75  # share of the exponent range for the decays of a block; the rest is left for their factors
 
 
-def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
-    """Compute y.
+def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """Compute y in time O(L (C + M) (M + N)).
 
     Args:
         q: [..., L, M].
         k: [..., L, M].
         v: [..., L, N].
         log_decay: g [..., L, 1] or [..., L, M], not positive.
-        chunk: positions of a chunk; a power of two if every channel has its own decay.
 
     Returns:
         y [..., L, N].
     """
+    length = q.shape[-2]
+    chunk = min(CHUNK, length) if log_decay.shape[-1] == 1 else min(SMALL_CHUNK, 1 << (length - 1).bit_length())
     return _DecayedProduct.apply(q, k, v, log_decay, chunk)
 
 
-class _Saved(NamedTuple):
-    """Tensors of one tile for the backward pass."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    log_decay: Tensor
-    states: Tensor
-    scores: Tensor | None
-
-
 class _DecayedProduct(torch.autograd.Function):
-    """Saves its inputs in tiles, the states between chunks and, with a decay per channel, the scores."""
+    """Saves its inputs, the states between chunks and, with a decay per channel, the scores."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
@@ -63,23 +54,24 @@ class _DecayedProduct(torch.autograd.Function):
             product, states, scores = _product(*tile, state)
             write_tile(product, y[..., place, :])
             state = states[-1]
-            saved += _Saved(*tile, states, scores if log_decay.shape[-1] > 1 else None)
-        ctx.save_for_backward(*saved)
-        ctx.like, ctx.chunk = [(x.shape, torch.empty_like(x, device="meta").stride()) for x in inputs], chunk
+            saved += states, scores if log_decay.shape[-1] > 1 else None
+        ctx.save_for_backward(*inputs, *saved)
+        ctx.chunk = chunk
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        flat, fields = ctx.saved_tensors, len(_Saved._fields)
-        saved = [_Saved(*flat[start : start + fields]) for start in range(0, len(flat), fields)]
-        grads = [grad.new_empty_strided(*like) for like in ctx.like]
-        places = list(tiles(grad, grads[0].shape[-1], ctx.chunk))
-        d_state = torch.zeros_like(saved[-1].states[0])
-        for of_tile, place in zip(reversed(saved), reversed(places), strict=True):
-            *parts, d_state = _gradients(*of_tile, read_tile(grad, place, ctx.chunk), d_state)
+        inputs, saved = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        lead, chunk = grad.shape[:-2], ctx.chunk
+        grads = [torch.empty_like(x) for x in inputs]
+        d_state = torch.zeros_like(saved[0][0])
+        places = tiles(grad, inputs[0].shape[-1], chunk)
+        for place, states, scores in reversed(list(zip(places, saved[::2], saved[1::2], strict=True))):
+            tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
+            *parts, d_state = _gradients(*tile, states, scores, read_tile(grad, place, chunk), d_state)
             for whole, part in zip(grads, parts, strict=True):
-                write_tile(part, whole[..., place, :], grad.shape[:-2])
+                write_tile(part, whole[..., place, :], lead)
         return *grads, None
 
 
@@ -290,8 +282,8 @@ class ChannelDecays:
             pairs = part.seen(part.pairs(grad).contiguous()).flatten(-2).flatten(-3, -2)
             by_q = (pairs @ part.keys(k)).unflatten(-2, (-1, part.size))
             by_k = (pairs.mT @ part.reads(q)).unflatten(-2, (-1, part.size))
-            part.second(d_q).addcmul_(by_q, part.since.unsqueeze(-3))
-            part.first(d_k).addcmul_(by_k, part.until.unsqueeze(-3))
+            part.blocks(d_q, 1).addcmul_(by_q, part.since.unsqueeze(-3))
+            part.blocks(d_k, 0).addcmul_(by_k, part.until.unsqueeze(-3))
         return d_q, d_k
 
 
@@ -310,28 +302,18 @@ class _Part:
     def size(self) -> int:
         return self.since.shape[-2]
 
-    def second(self, x: Tensor) -> Tensor:
-        """[..., P, C, M] -> [..., blocks, P, size, M] of every second block, or of all."""
-        return self._blocks(x, 1)
-
-    def first(self, x: Tensor) -> Tensor:
-        return self._blocks(x, 0)
-
-    def _blocks(self, x: Tensor, place: int) -> Tensor:
-        blocks = (
-            x.unflatten(-2, (-1, 2, self.size)).select(-3, place)
-            if self.neighbours
-            else x.unflatten(-2, (-1, self.size))
-        )
-        return blocks.movedim(-3, -4)
+    def blocks(self, x: Tensor, of_pair: int) -> Tensor:
+        """[..., P, C, M] -> [..., blocks, P, size, M] of the blocks `of_pair`, 0 or 1, of each pair, or of all."""
+        blocks = x.unflatten(-2, (-1, self.size)).movedim(-3, -4)
+        return blocks[..., of_pair::2, :, :, :] if self.neighbours else blocks
 
     def reads(self, q: Tensor) -> Tensor:
         """Decayed queries [..., blocks, P size, M]."""
-        return (self.second(q) * self.since.unsqueeze(-3)).flatten(-3, -2)
+        return (self.blocks(q, 1) * self.since.unsqueeze(-3)).flatten(-3, -2)
 
     def keys(self, k: Tensor) -> Tensor:
         """Decayed keys [..., blocks, R size, M]."""
-        return (self.first(k) * self.until.unsqueeze(-3)).flatten(-3, -2)
+        return (self.blocks(k, 0) * self.until.unsqueeze(-3)).flatten(-3, -2)
 
     def pairs(self, scores: Tensor) -> Tensor:
         """View [..., blocks, P, size, R, size] of scores [..., P, C, R, C]."""

@@ -9,7 +9,7 @@ Legend: B documents, H heads, L positions, F channels, m keys, T rows of packed 
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,15 +28,6 @@ MIX, FINISH = -0x7A143595, -0x3D4D51CB  # of MurmurHash3's 32-bit finaliser (App
 Over = Literal["values", "channels"]
 
 
-class NoiseKey(NamedTuple):
-    """Key of the noise of a layer in a batch; `rows`: places of its documents in the batch of the step."""
-
-    seed: int
-    step: int
-    layer: int
-    rows: Sequence[int]
-
-
 class Keyed(nn.Module):
     """Base class of layers that draw noise in training, by the key that `set_keys` sets.
 
@@ -47,7 +38,8 @@ class Keyed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.key: NoiseKey | None = None
+        self.key: tuple[int, int, int] | None = None  # seed, step, layer
+        self.rows: Sequence[int] = ()  # [B] places of the documents in the batch of the step
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
         self.hashed = False
 
@@ -98,7 +90,7 @@ class Dropout(Keyed):
         if not self.drops:
             return x
         if columns is None and self.draws_places(x):
-            return DropPlaces.apply(x, self.places(x, packed), self.scale)
+            return ZeroPlaces.apply(x.contiguous() * self.scale, self.places(x, packed))
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
         return torch.where(kept, x * self.scale, 0)
 
@@ -121,7 +113,7 @@ class Dropout(Keyed):
         self.check_key(x, packed)
         shapes = [x.shape[1:]] * len(x) if packed is None else [(length, x.shape[1]) for length in packed.lengths]
         start, dropped = 0, []
-        for row, shape in zip(self.key.rows, shapes, strict=True):
+        for row, shape in zip(self.rows, shapes, strict=True):
             for places in self._document_places(row, shape):
                 places += start
                 dropped.append(places)
@@ -130,7 +122,7 @@ class Dropout(Keyed):
 
     def _document_places(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield places in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
-        seed, step, layer, _ = self.key
+        seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
         if self.over == "channels":
             words = streams.pcg(seed, "dropout", step, layer, row, 0).random_raw(-(-width // 4)).view(np.uint16)
@@ -175,7 +167,7 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     parameter = next(model.parameters(), None)
     words = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
     for layer, (module, words_of_layer) in enumerate(zip(layers, words, strict=True)):
-        module.key, module.hash_words = NoiseKey(seed, step, layer, rows), words_of_layer
+        module.key, module.rows, module.hash_words = (seed, step, layer), rows, words_of_layer
 
 
 def zero_(x: Tensor, places: Tensor) -> Tensor:
@@ -184,15 +176,15 @@ def zero_(x: Tensor, places: Tensor) -> Tensor:
     return x
 
 
-class DropPlaces(torch.autograd.Function):
-    """x scale, with zeros at flat places."""
+class ZeroPlaces(torch.autograd.Function):
+    """`zero_` with a gradient; x is a new result that nothing else reads."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, places: Tensor, scale: float) -> Tensor:
+    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
-        ctx.scale = scale
-        return zero_(x.contiguous() * scale, places)
+        ctx.mark_dirty(x)
+        return zero_(x, places)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        return DropPlaces.apply(grad, *ctx.saved_tensors, ctx.scale), None, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return zero_(grad.clone(memory_format=torch.contiguous_format), *ctx.saved_tensors), None

@@ -14,13 +14,6 @@ BAND = 64  # rows of a Gram matrix that a CPU computes at a time
 POSITIONS, TERMS = 384, 32  # summed in one chain: positions of a Gram matrix, terms of a small product
 
 
-def multiply_in_pieces(a: Tensor, b: Tensor, size: int, out: Tensor) -> None:
-    """Write a [B, M, K] @ b [B, K, N] into `out`, as a sum of sums of `size` terms."""
-    for start in range(0, b.shape[1], size):
-        piece = slice(start, start + size)
-        torch.baddbmm(out, a[:, :, piece], b[:, piece], beta=min(start, 1), out=out)
-
-
 class Moments(torch.autograd.Function):
     """Mean m [B, D] and sum of (x_j - m) (x_j - m)^T [B, D, D] over the real positions of x [B, L, D].
 
@@ -105,11 +98,13 @@ class Product(torch.autograd.Function):
 
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; in pieces on a CPU."""
+    """a @ b; on a CPU as a sum of sums of `TERMS` terms."""
     if not on_cpu(a):
         return a @ b
     product = a.new_empty(1, len(a), b.shape[1])
-    multiply_in_pieces(a.unsqueeze(0), b.unsqueeze(0), TERMS, product)
+    for start in range(0, len(b), TERMS):
+        piece = slice(start, start + TERMS)
+        torch.baddbmm(product, a[None, :, piece], b[None, piece], beta=min(start, 1), out=product)
     return product.squeeze(0)
 
 

@@ -121,8 +121,7 @@ class Mixer(nn.Module, ABC):
         keeps_weights: linear layers keep their own initialisation, whatever `model.weight_init` is.
         one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
         parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
-        and
-            `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
+            and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
     """
 
     card: Card
@@ -317,14 +316,6 @@ class Follows(Protocol):
 
     def follow(self, earlier: Self) -> None:
         """Connect to `earlier`, the mixer of the layer before; called once by the model's constructor."""
-
-
-@runtime_checkable
-class HasWeights(Protocol):
-    """An `Attention` whose outputs are weighted sums of values."""
-
-    def weights(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return the weights [B, H, n, L] of q [B, H, n, Dh] and k [B, H, L, Dh], without causality."""
 
 
 @runtime_checkable

@@ -14,6 +14,8 @@ from torch.linalg import solve_triangular
 from torch.nn.functional import pad
 
 from lra.ops.decayed_product import (
+    CHUNK,
+    SMALL_CHUNK,
     ChannelDecays,
     HeadDecays,
     by_chunk,
@@ -26,9 +28,6 @@ from lra.ops.decayed_product import (
     write_tile,
 )
 from lra.ops.precision import full_precision
-
-CHUNK = 64
-SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -51,33 +50,15 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     Returns:
         y [..., L, N].
     """
+    if log_decay is not None:
+        return decayed_product(q, k, v, log_decay.unsqueeze(-1))
     length = q.shape[-2]
     chunk = min(CHUNK, length)
-    if log_decay is not None:
-        return decayed_product(q, k, v, log_decay.unsqueeze(-1), chunk)
     q, k, v = (pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in (q, k, v))
     y = (q @ k.transpose(-2, -1)).tril() @ v  # [..., chunks, chunk, N]
     if length > chunk:
         y = y + q @ _before(k.transpose(-2, -1) @ v)
     return y.flatten(-3, -2)[..., :length, :]
-
-
-def channel_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """Compute y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j.
-
-    Time O(L (SMALL_CHUNK + M) (M + N)).
-
-    Args:
-        q: [..., L, M].
-        k: [..., L, M].
-        v: [..., L, N].
-        log_decay: g [..., L, M], not positive.
-
-    Returns:
-        y [..., L, N].
-    """
-    chunk = min(SMALL_CHUNK, 1 << (q.shape[-2] - 1).bit_length())
-    return decayed_product(q, k, v, log_decay, chunk)
 
 
 def dplr_delta_rule(

@@ -43,14 +43,6 @@ def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tens
     return mask
 
 
-def weights_of(q: Tensor, k: Tensor, key_mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(q k^T scale) over the real keys: [B, H, n, L]."""
-    scores = q @ k.transpose(-2, -1) * scale
-    if key_mask is not None:
-        scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
-    return scores.softmax(dim=-1)
-
-
 def weigh(
     q: Tensor,
     k: Tensor,

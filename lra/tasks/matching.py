@@ -36,7 +36,7 @@ Pair = tuple[int, bytes, bytes]
 class Pairs(FromSource):
     """Base class of tasks on pairs of documents as bytes, id = byte + 1, in the order of their files.
 
-    `read` of the source yields each split and its pairs; a split is consumed before the next is requested.
+    `read` of the source yields (split, iterator of pairs); read an iterator to its end before you request the next.
 
     Args:
         max_length: bytes of each document; longer ones are cut at the right.

@@ -74,12 +74,6 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.AdamW, lr: float) -> None:
-    """Set the learning rate of each group to `lr` times its factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["factor"]
-
-
 def compiles(model: Model, recipe: Recipe) -> bool:
     """Return `train.compile`; if that is null, True on CUDA where a few graphs serve all batches."""
     if recipe.compile is not None:
@@ -158,7 +152,8 @@ def update(
     optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # 1 if one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
-    set_learning_rate(optimizer, lr)
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
     optimizer.step()
     return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers), cause=cause)
 
