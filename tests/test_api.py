@@ -285,7 +285,7 @@ def test_what_cannot_be_compared_is_said(results: Results) -> None:
         (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),
         (lambda: lra.compare(simple, 3), "expected what Results.system returned"),
         (lambda: results.system("Simpel"), r"no system 'Simpel'; did you mean 'Simple'\?"),
-        (lambda: results.system("Simple"), "'Simple' is in 2 columns, name one of them: task='text', "),
+        (lambda: results.system("Simple"), "'Simple' is in 2 columns, name one of them: task='Text', "),
         (lambda: results.system("Simple", task="image"), "no task='image'"),
     ):
         with pytest.raises(lra.UserError, match=message):

@@ -8,7 +8,7 @@ from support import Commands, facts
 
 from lra.cli import prepare
 from lra.data.cache import Writer, prepared
-from lra.data.card import card, histogram, update
+from lra.data.card import card, histogram
 from lra.tasks import Place, Task
 
 
@@ -42,19 +42,8 @@ def test_a_histogram_in_one_line() -> None:
     assert histogram(np.array([1] * 8 + [24])) == "█" + " " * 22 + "▁"
 
 
-def test_a_file_of_cards_keeps_one_of_each(tmp_path: Path) -> None:
-    path = tmp_path / "data.md"
-    for name in ("b", "a", "b"):
-        update(path, pairs(tmp_path / "cache", name))
-    text = path.read_text()
-    assert [line for line in text.splitlines() if line.startswith("#")] == ["# Data", "## a", "## b"]
-    before = path.read_bytes()
-    update(path, pairs(tmp_path / "cache", "a"))
-    assert path.read_bytes() == before
-
-
 def test_json_on_standard_output(cli: Commands) -> None:
-    code, out, _ = cli(prepare.main, "experiment=smoke", "json=true", "card=cards.md")
+    code, out, _ = cli(prepare.main, "experiment=smoke", "json=true")
     assert code == 0
     summary = json.loads(out)
     assert list(summary) == [
@@ -70,4 +59,3 @@ def test_json_on_standard_output(cli: Commands) -> None:
     ]
     assert summary["rows"] == {"train": 200, "val": 50, "test": 70}
     assert summary["source"] == {"from": "generated"}
-    assert Path("cards.md").read_text().count("## listops (length 10-60") == 1

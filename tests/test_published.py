@@ -23,20 +23,21 @@ from lra.report.published import Published
 
 def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:
     names = {
-        "image": "image",
-        "image (JPEG copies)": "image-copies",
-        "image (JPEG copies, limit 2000)": "image-small",
-        "listops (length 10-50)": "listops-short",
-        "text (limit 100)": "text-small",
-        "text (limit 200)": "text-small-2",
+        "image": "Image",
+        "image (JPEG copies)": "Image-copies",
+        "image (JPEG copies, limit 2000)": "Image-small",
+        "listops (length 10-50)": "ListOps-short",
+        "text (limit 100)": "Text-small",
+        "text (limit 200)": "Text-small-2",
         "mine (limit 5)": "mine",
         "mqar (pairs 16)": "Recall",
     }
-    assert short_names(names, {"image", "listops", "text"}, {"mqar (pairs 16)": "Recall"}) == names
+    titles = {"image": "Image", "listops": "ListOps", "text": "Text", "mqar (pairs 16)": "Recall"}
+    assert short_names(names, titles) == names
     tasks = ["listops", "listops (length 10-50)", "listops (length 10-60)"]
-    expected = dict(zip(tasks, ["listops", "listops-short", "listops-short-2"], strict=True))
+    expected = dict(zip(tasks, ["ListOps", "ListOps-short", "ListOps-short-2"], strict=True))
     for order in (tasks, [tasks[1], tasks[0], tasks[2]]):
-        assert short_names(order, {"listops"}, {}) == expected
+        assert short_names(order, titles) == expected
 
 
 @pytest.mark.parametrize("task", ["text", "matching", "listops"])
@@ -119,7 +120,7 @@ def test_a_users_own_published_numbers(small: Path) -> None:
     (small / "published.yaml").write_text(OWN)
     put(small, 1, 2.5, attention="mine", variant="simple", task="mytask", baselines={})
     table = Report(small).texts()[TABLE]
-    assert "Mine (model.depth=2),30,mine,transformer,model.depth=2,O(1)" in table
+    assert "Mine (model.depth=2),mine,transformer,model.depth=2,O(1),1,30," in table
     more = small / "more.yaml"
     more.write_text(OWN.replace("My", "Your").replace("Mine", "Yours").replace("mine", "yours").replace("mytask", "x"))
     assert Report(small, None, [more]).texts()[TABLE] == table

@@ -20,7 +20,7 @@ from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
 from lra.report import Report, write_report
-from lra.report.render import as_csv, escape, excerpt
+from lra.report.render import as_csv, escape
 from lra.report.statistics import compare, expected_maximum, holm, median_steps, not_above, summarise
 
 OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
@@ -104,7 +104,7 @@ def test_lower_perplexity_is_better(tmp_path: Path) -> None:
     found = row(tmp_path, "Simple")
     assert (found["verdict"], float(found["best"])) == ("better", 30.1)
     assert float(found["expected_best"]) == pytest.approx(30.2 - 0.1 * expected_maximum(3))
-    assert "No system beats the trivial baseline 'unigram' (25.00)." in Report(tmp_path).texts()[README]
+    assert "No system beats the best trivial baseline on ListOps (unigram, 25.00)." in Report(tmp_path).texts()[README]
 
 
 def test_the_mean_of_the_largest_of_two() -> None:
@@ -145,7 +145,8 @@ def test_medians_count_what_is_not_solved_as_never(tmp_path: Path) -> None:
         race(tmp_path, seed, steps, solved=solved)
     found = row(tmp_path, "Simple")
     assert [float(found[name]) for name in ("goal", "ran", "solved", "median_steps")] == [90, 3, 2, 300]
-    assert "| Simple | 2 of 3: 300 |" in Report(tmp_path).texts()[README]
+    page = Report(tmp_path).texts()[README]
+    assert "| Simple | 2 of 3 |" in page and "| Simple | 300 |" in page
 
 
 def test_a_goal_at_the_last_evaluation_counts(tmp_path: Path) -> None:
@@ -219,12 +220,9 @@ def test_a_sweep_of_rates_names_the_best_by_validation_and_compares_these(tmp_pa
                 path = put(tmp_path, seed, test + shift + seed, **known, settings={"train.lr": rate},
                            config={"train": {"lr": rate}})  # fmt: skip
                 change(path, validation={"best": {"accuracy": validation + seed}})
-    page = Report(tmp_path).texts()[README]
-    assert (
-        "Best learning rates by mean best validation: Transformer (train.lr=0.2) (46.50), Simple (train.lr=0.2)" in page
-    )
     found = {name: row(tmp_path, name) for name in ("Simple (train.lr=0.2)", "Simple (train.lr=0.1)")}
     assert [line["best_rate"] for line in found.values()] == ["True", "False"]
+    assert [line["footnotes"] for line in found.values()] == ["best learning rate of this system by validation", ""]
     assert [line["reference"] for line in found.values()] == ["Transformer (train.lr=0.2)", ""]
     assert float(found["Simple (train.lr=0.2)"]["difference"]) == -1
     assert float(found["Simple (train.lr=0.1)"]["lr"]) == 0.1
@@ -242,12 +240,30 @@ def test_a_row_of_ones_own_at_the_rate_of_the_others_is_untuned(tmp_path: Path) 
     assert (row(tmp_path, "Mine")["footnotes"], row(tmp_path, "Mine")["lr"]) == ("", "0.1")
 
 
-def test_that_nothing_was_learned_is_said_before_any_difference(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        put(tmp_path, seed, 17.0)
-        put(tmp_path, seed, 16.0, **softmax())
-    page = Report(tmp_path).texts()[README]
-    assert "- **listops**: No system learned the task: no seed is better than the majority class.\n" in page
+def test_a_baseline_that_no_system_beats_is_named(tmp_path: Path) -> None:
+    for accuracy, named in ((36.0, True), (36.3, False)):
+        put(tmp_path, 1, accuracy)
+        put(tmp_path, 1, 17.0, **softmax())
+        page = Report(tmp_path).texts()[README]
+        assert ("No system beats the best trivial baseline on ListOps (root operator, 36.20)." in page) == named
+
+
+def test_trivial_baselines_are_the_last_rows(folder: Path) -> None:
+    assert [line["system"] for line in lines(folder, TABLE)][3:] == ["majority class", "root operator"]
+    names = re.findall(r"^\| (\S+)", Report(folder).texts()[README], re.MULTILINE)
+    assert names == ["system", "---", "Transformer", "Linear", "Simple", "*baseline:", "*baseline:"]
+    tex = Report(folder).texts()[TABLE_TEX]
+    assert tex.count(r"\midrule") == 2 and tex.index("Simple &") < tex.rindex(r"\midrule") < tex.index("baseline:")
+
+
+def test_significant_differences_are_counted(folder: Path) -> None:
+    expected = sum(line["verdict"] in ("better", "worse") for line in lines(folder, TABLE))
+    assert expected == 0
+    assert "No difference from Transformer is significant" in Report(folder).texts()[README]
+    for seed, accuracy in enumerate((45.0, 45.1, 45.2, 45.3), start=1):
+        put(folder, seed, accuracy)
+    page = Report(folder).texts()[README]
+    assert "differs significantly from Transformer" in page and ": 1 of 2 differences." in page
 
 
 def test_published_values_are_next_to_the_same_data_only(tmp_path: Path) -> None:
@@ -338,14 +354,6 @@ def test_emphasis_is_text_and_footnotes_stay() -> None:
     assert escape("_a_ b_c") == r"\_a\_ b_c"
     assert escape("1.0 ± 0.1*<sup>a,b</sup>") == r"1.0 ± 0.1\*<sup>a,b</sup>"
     assert escape("*baseline: a_b*") == "*baseline: a_b*"
-
-
-def test_an_excerpt_has_the_systems_in_order(folder: Path) -> None:
-    table = excerpt(str(folder), "Linear ELU", "Simple")
-    names = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
-    assert names[-2:] == ["Linear ELU", "Simple"]
-    with pytest.raises(UserError, match="no system 'Simpel'; did you mean 'Simple'"):
-        excerpt(str(folder), "Simpel")
 
 
 @pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "inline", "nothing", "tkagg"])

@@ -9,7 +9,7 @@ from typing import Any
 from lra.records.names import RUNS
 from lra.report import Report
 from lra.report.render import escape
-from lra.report.tables import mean_sd, solved
+from lra.report.tables import mean_sd, number, solved
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ def section(runs: Sequence[Trained]) -> Iterator[str]:
         return
     yield "## Results\n"
     yield "Test split, mean ± sd over seeds, small models.\n"
-    yield "| results | task | system | result | n | solved: median steps | compared with the reference |"
-    yield "|---|---|---|---:|---:|---:|---|"
+    yield "| results | task | system | result | n | solved | median steps | compared with the reference |"
+    yield "|---|---|---|---:|---:|---:|---:|---|"
     for run in runs:
         row = run.row
         named = isinstance(row.reference, str)
         verdict = f"{row.verdict} ({escape(row.reference)})" if named else "the reference"
         cells = [f"[{run.folder}](../results/{run.folder}/README.md)", escape(row.column), escape(row.system)]
-        cells += [mean_sd(row), str(int(row.n)), solved(row), verdict]
+        cells += [mean_sd(row), str(int(row.n)), solved(row), number(row.median_steps, ",.0f"), verdict]
         yield f"| {' | '.join(cells)} |"
     yield ""

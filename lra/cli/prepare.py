@@ -17,7 +17,7 @@ from lra.core.files import write_atomic
 from lra.core.paths import expanded
 from lra.data import Place, TaskBuilder
 from lra.data.cache import verify
-from lra.data.card import card, summary, update
+from lra.data.card import card, summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,6 @@ class PrepareSettings:
     workers: PositiveInt | None
     packages: list[str]
     json: bool
-    card: str | None
     export: str | None
     show: PositiveInt | None
     verify: bool
@@ -55,10 +54,6 @@ def job(cfg: DictConfig) -> None:
     if settings.show is not None:
         path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))
-        say(f"wrote {path}")
-    if settings.card is not None:
-        path = expanded(settings.card, "card")
-        update(path, task)
         say(f"wrote {path}")
     if settings.json:
         print(json.dumps(summary(task, seconds), indent=1))

@@ -1,21 +1,15 @@
 """Card of a prepared task: origin, sizes, doubtful examples, baselines."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lra.core.errors import UserError
-from lra.core.files import read_regular, write_atomic
 from lra.data import Split, Task
 from lra.data.cache import SPLITS
 from lra.data.splits import LMWindows, PositionLabels, contradictions, repeats, seen
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 24
-MOST_BYTES = 2**24  # of a file of cards
-HEAD = "# Data\n\nOne card a task, by `lra-prepare task=... card=FILE`.\n"
 
 
 def summary(task: Task, seconds: float) -> dict[str, Any]:
@@ -45,21 +39,6 @@ def card(task: Task) -> str:
     lines += [_row(task, split) for split in _own_splits(task)]
     lines += ["", *_doubts(task), ""]
     return "\n".join(lines)
-
-
-def update(path: Path, task: Task) -> None:
-    """Insert the task's card into a file of cards, replacing an earlier one."""
-    try:
-        text = read_regular(path, MOST_BYTES).decode()
-    except FileNotFoundError:
-        text = HEAD
-    except (OSError, ValueError) as error:
-        raise UserError(f"card={path}: not a file of cards: {error}") from None
-    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    cards = {section.splitlines()[0]: section.rstrip() + "\n" for section in sections}
-    cards[f"## {task.name}"] = card(task)
-    body = "\n".join(cards[name] for name in sorted(cards))
-    write_atomic(path, (head.rstrip() + "\n\n" + body).encode())
 
 
 def _source(source: Any) -> list[str]:

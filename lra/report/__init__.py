@@ -23,7 +23,7 @@ from lra.records.runs import Run, Tell, read_runs, refuse
 from lra.report import render
 from lra.report.frame import present, runs_frame
 from lra.report.published import Published, files
-from lra.report.tables import Matrix, cells_frame
+from lra.report.tables import Matrix, cells_frame, column_notes
 
 
 class Report:
@@ -63,7 +63,7 @@ class Report:
     @cached_property
     def matrix(self) -> Matrix:
         """Systems by columns, as text."""
-        return Matrix(self.cells)
+        return Matrix(self.cells, column_notes(self.cells, self.frame, self.published))
 
     def columns(self) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
         """Return name, cells and runs of each column."""
@@ -91,15 +91,15 @@ def write_report(
 
 
 def show(page: Path) -> None:
-    """Print the table of a README.md in a terminal, and its sentences elsewhere."""
+    """Print the tables of a README.md, formatted in a terminal."""
     from rich.console import Console
     from rich.markdown import Markdown
 
-    console, text = Console(), page.read_text(encoding="utf-8")
+    console, text = Console(), page.read_text(encoding="utf-8").partition("![")[0]
     if console.is_terminal:
-        console.print(Markdown(text.partition("![")[0]))
+        console.print(Markdown(text))
     else:
-        print("\n".join(line for line in text.splitlines() if line.startswith(("# ", "**", "- **"))))
+        print(text)
 
 
 __all__ = ["Report", "UserError", "show", "write_report"]

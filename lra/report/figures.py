@@ -129,9 +129,28 @@ def _systems(cells: pd.DataFrame) -> list[tuple[str, str]]:
     return [(name, COLOURS[place % len(COLOURS)]) for place, name in enumerate(names)]
 
 
+def caption(columns: list[Panel]) -> str:
+    """Name the marks of the figure of seeds."""
+    shown = [cells for _, cells, _ in columns if not _is_race(cells)]
+    marks = ["Dot: seed", "bar: mean"] if shown else []
+    if any(cells.published.notna().any() for cells in shown):
+        marks.append("cross: published value")
+    if any((cells.kind == "baseline").any() for cells in shown):
+        marks.append("dashed line: best trivial baseline")
+    if len(shown) < len(columns):
+        dot = "with a goal, dot" if shown else "Dot"
+        marks.append(f"{dot}: steps of a seed to the goal, open if it is not reached")
+    return "; ".join(marks) + "."
+
+
+def _is_race(cells: pd.DataFrame) -> bool:
+    """True if all systems of a column train to a goal."""
+    own = cells[cells.kind == "system"]
+    return len(own) > 0 and bool(own.goal.notna().all())
+
+
 def _seeds(columns: list[Panel]) -> str:
-    """A dot for each seed, a line for the strongest baseline, a cross for the published value; where a task has a goal,
-    the steps to it, open where a seed did not reach it."""
+    """Draw the test result of each seed, or where a task has a goal, the steps to it."""
     across = min(2, len(columns))
     rows = [columns[place : place + across] for place in range(0, len(columns), across)]
     heights = [LINE * max((cells.kind == "system").sum() for _, cells, _ in row) + 0.7 for row in rows]
@@ -147,7 +166,7 @@ def _seeds(columns: list[Panel]) -> str:
 
 def _dots(axis: "Axes", own: pd.DataFrame, trivial: pd.DataFrame, runs: pd.DataFrame) -> None:
     own = own.reset_index(drop=True)
-    race = len(own) and own.goal.notna().all()
+    race = _is_race(own)
     for y, row in own.iterrows():
         mine = runs[runs.system == row.system]
         if race:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -159,21 +159,19 @@ def _at_majority(frame: pd.DataFrame) -> list[bool]:
 
 
 def _short(tasks: pd.Series, published: Published) -> pd.Series:
-    titles = {task: title for task, title in published.tasks.items() if published.source(task) is None}
-    ordered = sorted(tasks.unique(), key=published.task_order)
-    return tasks.map(short_names(ordered, published.tasks, titles))
+    return tasks.map(short_names(sorted(tasks.unique(), key=published.task_order), published.tasks))
 
 
-def short_names(tasks: Iterable[str], published: Container[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Name each task in a word or two: its title if it has one, `listops-short` where sizes are not the published ones,
-    `image-copies` where the data are not; numbered where two names would be equal."""
+def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
+    """Name each task in a word or two: its title if it has one, `ListOps-short` where sizes are not the published ones,
+    `Image-copies` where the data are not; numbered where two names would be equal."""
     names: dict[str, str] = {}
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
         if note.startswith("JPEG copies") and "limit" not in note:
             suffix = "-copies"
-        name = titles.get(task) or base + (suffix if base in published else "")
+        name = titles.get(task) or (titles[base] + suffix if base in titles else base)
         same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", other) is not None for other in names.values())
         names[task] = f"{name}-{same + 1}" if same else name
     return names

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lra.core.errors import UserError, did_you_mean
 from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
+from lra.report.figures import caption
 from lra.report.frame import CELL
-from lra.report.tables import Matrix, column_notes, sentences, significance_note
+from lra.report.tables import significance, unbeaten
 
 if TYPE_CHECKING:
     from lra.report import Report
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
 RULES = {
-    "last": "`last`: after the last step",
-    "best_val": "`best_val`: best validation result",
-    "best_test": "`best_test`: best result on the test split itself",
+    "last": "after the last step (`last`)",
+    "best_val": "at the best validation result (`best_val`)",
+    "best_test": "at the best result on the test split itself (`best_test`)",
 }
 LEFT_OUT = ["published_mean", "kind", "short"]  # of table.csv
 TECHNICAL = ["place", "caveats", "scores", "vanilla", "own", "pretrained"]  # of the frame of cells
@@ -86,11 +86,12 @@ def readme(report: "Report") -> str:
         metrics=" or ".join(METRICS[name] for name in report.cells.metric.unique()),
         rules=[RULES[rule] for rule in report.frame.selection.unique()],
         matrix=markdown(matrix.table),
-        races=markdown(matrix.races, left=1) if len(matrix.races) else "",
+        solved=markdown(matrix.solved, left=1) if len(matrix.solved) else "",
+        steps=markdown(matrix.steps, left=1) if len(matrix.steps) else "",
         notes=matrix.notes,
-        significant=significance_note() if matrix.significant else "",
-        sentences={name: said for name, cells, _ in report.columns() if (said := sentences(cells))},
-        column_notes=column_notes(report.cells, report.frame, report.published),
+        significance=significance(report.cells),
+        unbeaten=unbeaten(report.cells),
+        caption=caption(report.columns()),
     )  # fmt: skip
 
 
@@ -99,16 +100,19 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
     sections = []
     for name, cells, _ in report.columns():
         whole = table(cells)
+        whole.system = whole.system.where(whole.kind == "system", "baseline: " + whole.system)
         shown = whole[[column for column in SHOWN if column in whole and whole[column].notna().any()]].rename(
             columns=SHOWN
         )
         caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
-        sections.append({"name": name, "sentences": sentences(cells), "table": html(shown), "caveats": caveats})
+        said = [text for text in (unbeaten(cells), significance(cells)) if text]
+        sections.append({"name": name, "sentences": said, "table": html(shown), "caveats": caveats})
     assets = HERE / "assets"
     return _environment(autoescape=True).get_template("page.html.j2").render(
         **_facts(report),
         sections=sections,
         figures=figures,
+        caption=caption(report.columns()),
         seeds=html(seeds(report.frame).drop(columns=CELL)),
         script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
         licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
@@ -157,6 +161,7 @@ def latex(report: "Report") -> str:
     text = frame.to_latex(index=False, escape=True, column_format=columns)
     for letter, command in TEX.items():
         text = text.replace(letter, command)
+    text = re.sub(r"^baseline: ", r"\\midrule\n\g<0>", text, count=1, flags=re.MULTILINE)
     notes = "".join(f"% {letter}: {note}\n" for letter, note in report.matrix.notes.items())
     return f"% By lra-report; needs \\usepackage{{booktabs}}.\n{notes}{text}"
 
@@ -181,27 +186,6 @@ def _short(value: Any) -> Any:
     return f"{value:.10g}" if float(value).is_integer() else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
-def excerpt(folder: str, *systems: str, races: bool = False) -> str:
-    """Return a table of some systems of a results folder in Markdown, with its footnotes, for blocks of cog.
-
-    `races`: seeds that solved each task, and median steps, in place of test results. Raises UserError for an unknown
-    system.
-    """
-    from lra.report import Report
-
-    report = Report(Path(folder))
-    known = set(report.cells[report.cells.kind == "system"].system)
-    for name in systems:
-        if name not in known:
-            raise UserError(f"{report.folder}: no system {name!r}; {did_you_mean(name, known)}")
-    matrix = Matrix(report.cells, list(systems))
-    if races:
-        return f"\n{markdown(matrix.races, left=1)}\n"
-    notes = [f"{letter}: {text}." for letter, text in matrix.notes.items()]
-    notes += [f"{significance_note()}."] * matrix.significant
-    return "\n".join(["", markdown(matrix.table), "", "  \n".join(map(escape, notes)), ""])
-
-
 @cache
 def _environment(autoescape: bool) -> Environment:
     environment = Environment(
@@ -212,4 +196,4 @@ def _environment(autoescape: bool) -> Environment:
     return environment
 
 
-__all__ = ["Matrix", "as_csv", "html", "latex", "markdown", "page", "readme", "seeds", "table", "texts"]
+__all__ = ["as_csv", "html", "latex", "markdown", "page", "readme", "seeds", "table", "texts"]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from statistics import fmean
 from string import ascii_lowercase
@@ -20,11 +20,12 @@ RATE = re.compile(r"\btrain\.lr=\S+ ?")
 CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings that a reference need not share
 TESTED = ("reference", "difference", "difference_low", "difference_high", "p", "p_holm", "p_equivalent", "verdict")
 RACE = ("goal", "ran", "solved", "median_steps")
+SIGNIFICANT = ("better", "worse")  # verdicts
 MARK = "*"  # a difference that is significant after Holm's correction
 
 
 def cells_frame(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """Return a row for each cell of each column, and for each trivial baseline, which has only a mean."""
+    """Return a row for each cell of each column, followed by its trivial baselines, which have only a mean."""
     columns = [_column(column, published) for _, column in frame.groupby("column", sort=False)]
     return pd.concat(columns, ignore_index=True)
 
@@ -39,11 +40,13 @@ def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
     chosen = _by_rate(rows, lower=lower)
     for row in rows:
         row["best_rate"] = any(row is other for other in chosen) if len(chosen) < len(rows) else None
+        if row["best_rate"] and row["best_val"] is not None:
+            row["caveats"].append("best learning rate of this system by validation")
         if row["own"] and any(other["lr"] == row["lr"] for other in rows if not other["own"]):
             row["caveats"].append(f"untuned: learning rate {row['lr']:g}, as for other systems")
     _compared(chosen, *question(frame), lower=lower)
     trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
-    return pd.DataFrame([names | row for row in (*trivial, *rows)])
+    return pd.DataFrame([names | row for row in (*rows, *trivial)])
 
 
 def _by_rate(rows: list[dict[str, Any]], *, lower: bool) -> list[dict[str, Any]]:
@@ -190,53 +193,57 @@ def mean_sd(row: Any) -> str:
 
 
 class Matrix:
-    """The table of a report as text: systems by columns, and footnotes.
+    """The tables of a report as text: systems by columns, and footnotes.
+
+    Args:
+        notes: footnotes of columns by name.
 
     Attributes:
-        table: test results, trivial baselines first.
-        races: seeds that solved a task, and median steps; empty where no task has a goal.
+        table: test results, trivial baselines last.
+        solved: seeds that solved a task; empty where no task has a goal.
+        steps: median steps to the goal; empty if there are none.
         notes: footnotes by letter.
-        significant: whether a difference is marked as significant.
     """
 
-    def __init__(self, cells: pd.DataFrame, systems: list[str] | None = None) -> None:
+    def __init__(self, cells: pd.DataFrame, notes: Mapping[str, list[str]]) -> None:
         self.notes: dict[str, str] = {}
-        self.significant = False
         self._marks: dict[str, str] = {}
         cells = cells.rename(columns={"mean": "mean_"})  # DataFrame rows have a method of that name
         rows: dict[tuple[str, str], dict[str, str]] = {}
-        shared = {name: self._shared(column) for name, column in cells.groupby("column", sort=False)}
         trivial = cells[cells.kind == "baseline"]
-        own = cells[cells.kind == "system"]
-        order = systems or own.sort_values("place").system.drop_duplicates().tolist()
+        own = cells[cells.kind == "system"].sort_values("place").drop_duplicates("system")
+        for name, complexity in zip(own.system, own.complexity, strict=True):
+            rows["system", name] = {"system": name, "complexity": complexity}
         for name in trivial.system.drop_duplicates():
             rows["baseline", name] = {"system": f"*baseline: {name}*", "complexity": ""}
-        for name in order:
-            complexity = own[own.system == name].complexity
-            rows["system", name] = {"system": name, "complexity": "" if complexity.empty else complexity.iloc[0]}
         headers: list[str] = []
         races: dict[str, dict[str, str]] = {}
+        steps: dict[str, dict[str, str]] = {}
         for name, column in cells.groupby("column", sort=False):
             several = column[column.kind == "system"]
-            counts = several.n.mode()
+            counts, shared = several.n.mode(), self._shared(column)
             title = f"{name} (n = {int(counts.iloc[0])})" if len(counts) else str(name)
             if (several.metric == "perplexity").any():
                 title += ", perplexity"
-            title += self._mark(shared[name])
+            title += self._mark([*shared, *notes.get(str(name), [])])
             heads = [title, *([f"{name}, published"] if several.published.notna().any() else [])]
             headers += heads
             for row in column.itertuples():
-                if (row.kind, row.system) not in rows:
-                    continue
                 entry = rows[row.kind, row.system]
-                entry[title] = self._cell(row, counts, shared[name])
+                entry[title] = self._cell(row, counts, shared)
                 if len(heads) > 1:
                     entry[heads[1]] = number(row.published)
                 if row.kind == "system" and pd.notna(row.goal):
-                    races.setdefault(row.system, {"system": row.system})[f"{name}, {row.goal:g} %"] = solved(row)
-        frame = pd.DataFrame(list(rows.values()), columns=["system", "complexity", *headers])
-        self.table = frame.fillna("")
-        self.races = pd.DataFrame([races[name] for name in order if name in races]).fillna("")
+                    goal = f"{name}, {row.goal:g} %"
+                    races.setdefault(row.system, {})[goal] = solved(row)
+                    steps.setdefault(row.system, {})[goal] = number(row.median_steps, ",.0f")
+        self.table = pd.DataFrame(list(rows.values()), columns=["system", "complexity", *headers]).fillna("")
+        self.solved, self.steps = (
+            pd.DataFrame([{"system": name} | known[name] for name in own.system if name in known]).fillna("")
+            for known in (races, steps)
+        )
+        if not any(any(known.values()) for known in steps.values()):
+            self.steps = pd.DataFrame()
 
     def _shared(self, column: pd.DataFrame) -> list[str]:
         """Return the caveats of all cells with a number."""
@@ -260,83 +267,59 @@ class Matrix:
         caveats = [text for text in row.caveats if text not in shared]
         if len(counts) and row.n and row.n != counts.iloc[0]:
             caveats.append(f"n = {int(row.n)}")
-        significant = row.verdict in ("better", "worse")
-        self.significant |= significant
-        text = mean_sd(row) + MARK * significant
-        return text + self._mark(caveats)
+        return mean_sd(row) + MARK * (row.verdict in SIGNIFICANT) + self._mark(caveats)
 
 
 def solved(row: Any) -> str:
-    """Return how many seeds solved a task, and the median steps."""
-    if pd.isna(row.goal):
-        return ""
-    share = f"{int(row.solved)} of {int(row.ran)}"
-    return share if pd.isna(row.median_steps) else f"{share}: {int(row.median_steps):,}"
+    """Return how many seeds solved a task; empty where it has no goal."""
+    return "" if pd.isna(row.goal) else f"{int(row.solved)} of {int(row.ran)}"
 
 
-def sentences(column: pd.DataFrame) -> list[str]:
-    """Describe a column in at most two sentences."""
-    own, trivial = column[(column.kind == "system") & (column.n > 0)], column[column.kind == "baseline"]
-    said = []
-    if own.goal.notna().any():
-        every = own[(own.solved == own.ran) & own.median_steps.notna()].sort_values("median_steps", kind="stable")
-        said.append(
-            f"{len(every)} of {len(own)} systems reach {own.goal.dropna().iloc[0]:g} % validation accuracy in all seeds"
-        )
-        if len(every):
-            said[0] += f"; the fastest is {every.system.iloc[0]} (median of {int(every.median_steps.iloc[0]):,} steps)"
-        said[0] += "."
-    elif len(own) and (own.majority_class == own.n).all():
-        return ["No system learned the task: no seed is better than the majority class."]
-    elif own.best_rate.notna().any():
-        rates = own[own.best_rate.astype(bool)]
-        named = ", ".join(f"{row.system} ({row.best_val:.2f})" for row in rates.itertuples())
-        said.append(f"Best learning rates by mean best validation: {named}.")
-    elif own.reference.notna().any():
-        said.append(_difference(own))
-    if len(trivial) and len(own):
+def unbeaten(cells: pd.DataFrame) -> str:
+    """Name the columns in which no system beats the best trivial baseline; empty if there are none."""
+    found = []
+    for name, column in cells.groupby("column", sort=False):
+        own, trivial = column[(column.kind == "system") & (column.n > 0)], column[column.kind == "baseline"]
+        if own.empty or trivial.empty:
+            continue
         lower = column.metric.iloc[0] == "perplexity"
-        strongest = trivial.sort_values("mean", ascending=lower, kind="stable").iloc[0]
-        below = (own["mean"] > strongest["mean"] if lower else own["mean"] < strongest["mean"]).sum()
-        named = f"the trivial baseline {strongest.system!r} ({strongest['mean']:.2f})"
-        if below == len(own):
-            said.append(f"No system beats {named}.")
-        elif below:
-            said.append(f"{below} of {len(own)} systems score worse than {named}.")
-    return said
+        best = trivial.sort_values("mean", ascending=lower, kind="stable").iloc[0]
+        if (own["mean"] >= best["mean"] if lower else own["mean"] <= best["mean"]).all():
+            found.append(f"{name} ({best.system}, {best['mean']:.2f})")
+    return f"No system beats the best trivial baseline on {'; '.join(found)}." if found else ""
 
 
-def _difference(own: pd.DataFrame) -> str:
-    """Report the largest significant difference, or the largest difference."""
-    against = own[own.reference.notna() & own.difference.notna()]
-    if against.empty:
-        return "No difference could be tested."
-    significant = against[against.verdict.isin(["better", "worse"])]
-    shown = significant if len(significant) else against
-    row = shown.loc[shown.difference.abs().idxmax()]
-    count = f"Significant differences after Holm correction: {len(significant)} of {len(against)}. "
-    text = f"{row.system} differs from {row.reference} by {row.difference:+.2f}"
-    if pd.isna(row.p):
-        return f"{count if len(significant) else ''}{text}, which the runs do not allow to test."
-    p = f"p = {row.p_holm:.3f}" if row.p_holm >= 0.0005 else "p < 0.001"
-    return f"{count}{text} [{row.difference_low:.2f}, {row.difference_high:.2f}], {p}."
+def significance(cells: pd.DataFrame) -> str:
+    """Explain the mark of a significant difference, with the number of such differences; empty if none is tested."""
+    tested = cells[cells.p.notna()]
+    if tested.empty:
+        return ""
+    bases = {row["system"]: _base(row) for row in cells[cells.kind == "system"].to_dict("records")}
+    references = {bases[name] for name in tested.reference}
+    name = references.pop() if len(references) == 1 else "its reference in table.csv"
+    test = f"(Welch's t-test, Holm-corrected, p < {ALPHA})"
+    count = int(tested.verdict.isin(SIGNIFICANT).sum())
+    if not count:
+        return f"No difference from {name} is significant {test}"
+    return f"{MARK} differs significantly from {name} {test}: {count} of {len(tested)} differences"
 
 
-def column_notes(cells: pd.DataFrame, frame: pd.DataFrame, published: Published) -> list[str]:
+def column_notes(cells: pd.DataFrame, frame: pd.DataFrame, published: Published) -> dict[str, list[str]]:
     """Describe the data of each column, and the published numbers next to them."""
-    notes = []
+    notes: dict[str, list[str]] = {}
     for name, column in frame.groupby("column", sort=False):
         runs, task = present(column), column.task.iloc[0]
-        if task not in (name, column.short.iloc[0]):
-            notes.append(f"{name}: {task}.")
+        mine = notes.setdefault(str(name), [])
+        if task.casefold() != column.short.iloc[0].casefold():
+            mine.append(f"data: {task}")
         seen = {run.record.test_in_train for run in runs} - {None, 0.0}
         if seen:
-            notes.append(f"{name}: {max(seen):.1f} % of the test examples are in the training set, too.")
+            mine.append(f"{max(seen):.1f} % of the test examples are also in the training set")
         source = published.source(task)
         if source is not None and cells[cells.column == name].published.notna().any():
             others = _other_settings(source, task, [run.record.config for run in runs])
-            notes.append(f"{name}: published numbers are those of {source.name} ({source.numbers}).{others}")
-    return list(dict.fromkeys(notes))
+            mine.append(f"published numbers: {source.name} ({source.numbers}){others}")
+    return notes
 
 
 def _other_settings(source: PublishedTable, task: str, configs: list[dict[str, Any]]) -> str:
@@ -347,9 +330,4 @@ def _other_settings(source: PublishedTable, task: str, configs: list[dict[str, A
         ours = {str(config[group][name]) for config in configs if config.get(group, {}).get(name, theirs) != theirs}
         if ours:
             differing.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
-    return printable(f" Other settings here: {'; '.join(differing)}.") if differing else ""
-
-
-def significance_note() -> str:
-    """Explain the mark of a significant difference."""
-    return f"{MARK} differs significantly from the reference (Welch's t-test, Holm-corrected, p < {ALPHA})"
+    return printable(f". Other settings here: {'; '.join(differing)}") if differing else ""
