@@ -57,7 +57,7 @@ NEWER = ("Transformer", "RoFormer", "Mega", "Mamba-2", "GLA", "Gated DeltaNet", 
 
 
 def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -> str:
-    """Return a table of seeds that reached the goal, with their median steps, by system and task."""
+    """Return a table of the seeds that reached the goal, by system and task."""
     rows = {name: {"system": name, "folder": folder} for name in systems}
     return crosstab(rows, {task: {"short": task, "show": "solved"} for task in tasks})
 
@@ -138,8 +138,7 @@ def _difference(line: dict[str, Any]) -> str:
 
 
 def _solved(line: dict[str, Any]) -> str:
-    steps = "" if pd.isna(line["median_steps"]) else f": {line['median_steps']:,.0f}"
-    return f"{line['solved']:.0f} of {line['n']:.0f}{steps}"
+    return f"{line['solved']:.0f} of {line['n']:.0f}"
 
 
 SHOW = {

@@ -67,8 +67,8 @@ def _front() -> str:
         "[Table 1, narrow](results/table1_narrow/README.md).\n"
         + excerpts.table1()
         + f"\n![Dots: seeds; bar: mean; cross: published value; dashed line: best trivial baseline]({SEEDS})",
-        "Learnability": "Seeds that reach 99 % validation accuracy in 5,000 steps, and their median steps\n"
-        "([report](results/hour/README.md)).\n" + excerpts.solved("hour", excerpts.OLDER),
+        "Learnability": "Seeds that reach 99 % validation accuracy in 5,000 steps\n"
+        "([report, with median steps](results/hour/README.md)).\n" + excerpts.solved("hour", excerpts.OLDER),
         "Newer mixers": "The same for recent mixers ([report](results/present/README.md)).\n"
         + excerpts.solved("present", excerpts.NEWER),
     }
