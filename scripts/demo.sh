@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Short ListOps: four systems of Table 1 with three seeds each, from generated data to a table in results/demo. About 8
-# minutes on two cores, 4 to 6 of them training. Interrupt it at any time; rerun it to resume.
+# Short ListOps: four systems of Table 1 with three seeds each, from generated data to a table in results/demo. About 6
+# minutes on two cores, 4 of them training. Interrupt it at any time; rerun it to resume.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh user
