@@ -22,7 +22,7 @@ def test_what_a_command_line_sets_and_sweeps_over_is_composed() -> None:
         [("experiment=demo",), ("train.lr=0.5",), ("task=no_such",)], str(CHECKOUT)
     )
     assert plain["train"]["lr"] == 0.5 and plain["sweep"] is None
-    assert demo["sweep"] and demo["train"]["steps"] == 2500
+    assert demo["sweep"]["seed"] == "1,2,3"
     assert refused == {"refused": True}
 
 
