@@ -1,18 +1,35 @@
 """lra-train rerun=: a kept run is trained again, and what is not as it was is told."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
-from support import Commands
+from omegaconf import OmegaConf
+from support import Commands, composed
 
 from lra.cli import report, train
+from lra.config import configure
+from lra.core.paths import CHECKOUT
 from lra.records import record
 from lra.records.names import METRICS, RUNS
+from lra.records.runs import read_runs
 
 SMOKE = ("experiment=smoke", "threads=1", "out=kept", "train.steps=4", "train.warmup=2", "train.eval_every=4")
 SIMPLE = Path("kept/listops/paper/simple/simple/seed1")
 AGAIN = "reruns/listops/paper/simple/simple/seed1"
+
+
+def test_attentions_and_tasks_of_kept_runs_are_found_with_their_options() -> None:
+    """Classes move between modules; records keep the former names. S4D got some options later."""
+    configs = [run.record.config for path in (CHECKOUT / "results").glob(f"*/{RUNS}") for run in read_runs(path)]
+    nodes = {json.dumps(config[key]): (key, config[key]) for config in configs for key in ("attention", "task")}
+    assert len(nodes) > 60
+    s4d = OmegaConf.to_container(composed("attention=s4d").attention, resolve=True)
+    for key, node in nodes.values():
+        later = s4d if node["_target_"] == s4d["_target_"] else {}
+        built = configure.build(later | node, key, ["lra"], supplied=int(key == "attention"))
+        assert built.func.__name__ == node["_target_"].rpartition(".")[2]
 
 
 @pytest.fixture

@@ -34,6 +34,12 @@ LAUNCHER = "hydra.launcher."
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
+_SPECTRAL = ("gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf", "generative_rks", "generative_prf")
+MOVED = {  # modules by their former names, which kept records have in `_target_`
+    "lra.attention.cosformer": "lra.attention.linear",
+    **{f"lra.attention.{name}": "lra.attention.spectral" for name in _SPECTRAL},
+    **{f"lra.tasks.{name}": "lra.tasks.mad" for name in ("compress", "memorise", "recall")},
+}
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
@@ -179,6 +185,7 @@ def build(
 def _located(dotted_name: str, where: str) -> Any:
     """Import `MODULE.NAME` and return NAME."""
     module_name, _, name = dotted_name.rpartition(".")
+    module_name = MOVED.get(module_name, module_name)
     try:
         module = import_module(module_name or name)
     except ModuleNotFoundError as error:
