@@ -191,5 +191,5 @@ def test_a_dry_run_goes_through_all_verbs(tmp_path: Path) -> None:
     assert command("run", "5", str(out)).startswith("dry run on a CPU: two runs at tiny sizes")
     assert [line.rpartition(": ")[2] for line in (out / "runs.txt").read_text().splitlines()] == ["finished"] * 2
     command("collect", str(out))
-    assert command("merge", str(out)).endswith(f"{out / 'table1'}: 2 records, 0 mismatches\n")
+    assert command("merge", str(out)).endswith(f"{out / 'table1'}: 2 runs, 0 mismatches\n")
     assert len(lra.load(out / "table1").seeds) == 2
