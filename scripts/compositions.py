@@ -30,7 +30,7 @@ import json
 from lra.config.compose import options
 from lra.core.paths import conf_dir
 folders = [path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*") if path.is_dir()]
-groups = [group for group in [*folders, "system", "system/other"] if not group.startswith("hydra")]
+groups = [group for group in [*folders, "case", "variant", "system", "system/other"] if not group.startswith("hydra")]
 print(json.dumps({group: options(group) for group in groups}))
 """
 COMPOSE = """
@@ -61,7 +61,7 @@ NEW = ["absent", "null"]
 
 
 def run(code: str, folder: str, *, text: str = "") -> str:
-    """What a program prints that imports the code in a folder."""
+    """Return the output of a program that imports the code in a folder."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, check=True).stdout
 

@@ -182,7 +182,7 @@ def fits(run: Run, running: dict[Run, Progress], left: float, known: dict[Kind, 
 
 
 def too_many(running: dict[Run, Progress], left: float) -> bool:
-    """Whether one of several runs under way will not end in time beside the others."""
+    """Return True if one of several runs under way will not end in time."""
     return len(running) > 1 and any(now.rate and now.seconds_left > 1.05 * left for now in running.values())
 
 
@@ -297,7 +297,7 @@ def sweep(minutes: str, device: str) -> None:
 
 
 def under_way() -> bool:
-    """Whether a sweep holds the lock."""
+    """Return True if a sweep holds the lock."""
     with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -105,12 +105,12 @@ def compared(kept: Kept, out: str) -> tuple[str, str]:
 
 
 def _all_steps(run: RunRecord) -> bool:
-    """Whether no rule ended the training, whose step the last bits may move."""
+    """Return True if no stopping rule ended the training; rounding may move the step at which one does."""
     return run.ended in (None, "steps")
 
 
 def _drift(was: RunRecord, now: RunRecord) -> float:
-    """How far the test results are from what they were, in the metric of the task; of several rules the farthest."""
+    """Return the largest change of a test result, in the metric of the task."""
     pairs = [(was.score(rule), now.score(rule)) for rule in was.test]
     if was.metric == "perplexity":
         return max(100 * abs(after / before - 1) for before, after in pairs)

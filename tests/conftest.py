@@ -110,13 +110,13 @@ def real_data() -> Path:
 
 @pytest.fixture
 def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
-    """Of IMDB; the official data have no more of them here."""
+    """Reviews of IMDb; the official data have no more of them here."""
     monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
     return few()
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected lives to the end: no later collection of garbage looks through it, which took a
+    """Freeze all that is imported and collected: no later collection of garbage looks through it, which took a
     seventh of the time of composing configurations."""
     gc.freeze()
 

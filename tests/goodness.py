@@ -1,4 +1,4 @@
-"""Whether two samples of Pathfinder's pictures may have one distribution."""
+"""Tests of the hypothesis that two samples of Pathfinder pictures have one distribution."""
 
 from typing import NamedTuple
 

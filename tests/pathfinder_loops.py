@@ -97,7 +97,7 @@ class Loops:
         return self.known[angle]
 
     def seen(self, angle: float) -> list[Point]:
-        """What must be free around a first paddle's place, from that place."""
+        """Return the cells that must be free around the first paddle, relative to it."""
         most = self.length + self.margin
         _, mask = self.paddle((most + 1, most + 1), angle, 2 * most + 1)
         return [(int(y) - most, int(x) - most) for y, x in np.argwhere(mask == 1)]

@@ -1,4 +1,4 @@
-"""What several tests need: small builds of everything in conf/, and the commands run in this process."""
+"""Shared helpers: small builds of everything in conf/, and commands run in this process."""
 
 import re
 import sys
@@ -84,7 +84,7 @@ WITH_KERNELS = [
 
 
 def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
-    """What makes the mixers that `attention=name` configures."""
+    """Return the factory of the mixers that `attention=name` configures."""
     return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
 
 
@@ -223,7 +223,7 @@ def settings_of(name: str) -> list[tuple[str, ...]]:
 
 
 def protocols_of(name: str) -> tuple[str, ...]:
-    """Those under which an attention's options are others: strict alone where they take no value of the protocol."""
+    """Return the protocols that change an attention's options: strict alone if none does."""
     return ("strict", "paper", "lra") if _asks_the_protocol(name) else ("strict",)
 
 

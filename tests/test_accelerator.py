@@ -1,4 +1,4 @@
-"""What training asks of an accelerator, seen without one: nothing in a step waits for it, and looking at a step's
+"""Accelerator behaviour checked without a device: nothing in a step waits for it, and looking at a step's
 numbers late changes nothing.
 
 PyTorch's meta device stands for the accelerator. Its tensors have no values, so that whatever needs one fails there by
@@ -272,7 +272,7 @@ def test_a_gpu_is_not_waited_for_by_kernels(name: str) -> None:
 
 
 def unwaited(name: str, *overrides: str) -> tuple[Model, Task]:
-    """What PyTorch itself says of a step, after one that sets things up."""
+    """Return PyTorch's own report of a step, after a warm-up step."""
     task, recipe = stub_task(), small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
     sizes = (*TINY_MODEL, "model.dropout=0.3", "protocol=paper", "model.pooling=mean")
     model = model_of(*sizes, f"attention={name}", *overrides, task=task).cuda()

@@ -234,7 +234,7 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
 def test_another_vocabulary_is_another_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, fetched: bool
 ) -> None:
-    """Whether the user names the file or it lies in the data folder, whether the data lie there or are fetched."""
+    """The same for a file that the user names or that is in the data folder, and for data there or fetched."""
     for split, count in SIZES.items():
         monkeypatch.setitem(ag_news_files.ROWS, split, count)
     monkeypatch.setattr(hub, "rows", hub_of([]))

@@ -1,4 +1,4 @@
-"""What `import lra` gives: each function does what its command does."""
+"""The Python API: each function does the same as its command."""
 
 import io
 import json

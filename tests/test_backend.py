@@ -75,7 +75,7 @@ def test_what_computes_where(device: str, dtype: torch.dtype, chosen: str | None
 def test_a_kernel_that_is_known_to_be_wrong_is_not_taken(
     triton: str, wrong: bool, hopper: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By flash-linear-attention's own facts."""
+    """Compare with the requirements that flash-linear-attention states."""
     above = {
         f"TRITON_ABOVE_{'_'.join(least)}": tuple(triton.split(".")) >= least
         for least in (("3", "4", "0"), ("3", "7", "1"))

@@ -74,7 +74,7 @@ def model_for(task: Task, system: str = "transformer", **changes: object) -> tor
 
 
 def states(model: torch.nn.Module, tokens: Tensor) -> list[Tensor]:
-    """Of the embedding and after every block, at all positions."""
+    """Compare the embedding and the output of every block at all positions."""
     mask = model._mask(tokens)
     hidden = [model.embedding(tokens)]
     for block in model.blocks:

@@ -72,7 +72,7 @@ def test_a_step_of_every_kind_of_task_is_measured_without_data(task: str) -> Non
 
 
 def test_freed_tensors_are_not_kept() -> None:
-    """Of two results one lives: 7 x 5 numbers; the weight is its own."""
+    """One of two results stays allocated: 7 x 5 numbers; the weight is not counted."""
     weight = torch.randn(5, requires_grad=True)
     with saved_tensors([weight]) as saved:
         first = torch.ones(7, 5) * weight

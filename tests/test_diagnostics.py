@@ -131,7 +131,7 @@ def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
 
 
 def tf_idf_cosines(split: Split) -> np.ndarray:
-    """By scikit-learn's own TF-IDF, which has the same formula but no hashing."""
+    """Compare with scikit-learn's TF-IDF, which has the same formula but no hashing."""
     texts = [
         text_of(split.tokens[start:stop]).decode(errors="replace")
         for start, stop in zip(split.offsets, split.offsets[1:], strict=False)

@@ -25,7 +25,7 @@ def agrees(values: Tensor, law) -> None:
 
 
 def redrawn(name: str, buffer: str, *options: str) -> Tensor:
-    """What `redraw` leaves in a buffer at the steps 0, 1, ..., [DRAWS, ...]."""
+    """Return the buffer after `redraw` at the steps 0, 1, ..., [DRAWS, ...]."""
     mixer = mixer_of(name, "attention.redraw_every=1", *options)
     buffers = []
     for step in range(DRAWS):

@@ -284,7 +284,7 @@ def test_evaluation_counts_every_example(batch: int, protocol: str) -> None:
 
 
 def test_seconds_are_of_training_and_evaluation_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on by 1 with each micro-batch, by 100 with each part of an evaluation, and by 10,000 while
+    """Use a clock that goes on by 1 with each micro-batch, by 100 with each part of an evaluation, and by 10,000 while
     a checkpoint is written, which is after a step."""
     now, parts = 0, {1: 0, 100: 0, 10_000: 0}
 

@@ -125,7 +125,7 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
 
 @pytest.mark.parametrize(("attention", "extra"), cases())
 def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: list[str]) -> None:
-    """By the modules that hold them, not by their names; and the vectors that conv and Mega add."""
+    """Found by the modules that hold them, not by name, with the vectors that conv and Mega add."""
     mixer = mixer_of(attention, *extra)
     held = {
         f"blocks.0.mixer.{place}.{name}": type(module)

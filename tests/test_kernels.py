@@ -179,7 +179,7 @@ def test_nothing_flattens_performer(length: int, spread: float, masked: bool, ca
 
 
 def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, rotary: bool, causal: bool) -> Tensor:
-    """By loops over heads, queries and keys; pairs of columns as complex numbers."""
+    """Loop over heads, queries and keys; pairs of columns are complex numbers."""
     rows, count, length, width = q.shape
     half = width // 2
     y = torch.zeros_like(v)

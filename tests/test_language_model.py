@@ -132,7 +132,7 @@ class Fixed(nn.Module):
 
 
 def test_nucleus_sampling() -> None:
-    """Of 0.5, 0.3, 0.15, 0.05 (padding has 0.9 before) top-p 0.7 keeps the first two, as 5 : 3."""
+    """Top-p 0.7 keeps the first two of 0.5, 0.3, 0.15, 0.05 (padding has 0.9 before), as 5 : 3."""
     model = Fixed([0.9, 0.05, 0.5, 0.15, 0.3])
     drawn = continuation(model, [2, 2, 2, 2], tokens=4001, top_p=0.7, seed=1)
     assert set(drawn) == {2, 4}

@@ -154,7 +154,7 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
 
 
 def undisturbed(cli: Commands) -> dict[str, tuple]:
-    """What a sweep in this process leaves."""
+    """Return the results of a sweep in this process."""
     assert cli(train.main, *NODES, "out=expected")[0] == 0
     return without_resumes(left(Path("expected")))
 

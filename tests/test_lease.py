@@ -47,7 +47,7 @@ def trained(work: Path, run: Run, status: str | None, *, size: int = 1, config: 
 
 
 def home_names(out: Path) -> list[set[str]]:
-    """By archive, the folders of the runs and the names of their files."""
+    """Return run folders and their file names by archive."""
     return [set(tarfile.open(path).getnames()) for path in sorted(out.glob("runs-*.tar.xz"))]
 
 

@@ -99,7 +99,7 @@ def lines_of(folder: Path) -> list[dict]:
 
 
 def shown(line: dict) -> dict[str, float]:
-    """What tools show of a line of metrics.jsonl."""
+    """Return the values that tools show for a line of metrics.jsonl."""
     rate = line["tokens"] / line["train_seconds"]
     return {**{name: line[key] for name, key in SHOWN.items()}, "speed/tokens_per_second": rate}
 

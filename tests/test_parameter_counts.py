@@ -1,4 +1,4 @@
-"""How large the models of Google's configurations are: as its code prints them, and by hand.
+"""Parameter counts of Google's configurations: as its code prints them, and by hand.
 
 Printed in google-research/long-range-arena, issue 2: exact numbers by a reader of the released configurations, rounded
 ones by another of the sizes in the paper. Our padding has an id, and so a vector, that theirs has not.
@@ -27,7 +27,7 @@ def test_the_released_base_configuration_of_images(cli: Commands) -> None:
 
 
 def test_the_released_performer_of_images_and_the_transformer_that_is_as_large() -> None:
-    """By hand, layer after layer: ids, CLS, positions, attention without biases, feed-forward net, norms, head."""
+    """Count by hand, layer by layer: ids, CLS, positions, attention without biases, feed-forward net, norms, head."""
     dim, qkv, mlp = 128, 64, 128
     inputs = 256 * dim + dim + 1025 * dim
     block = 4 * dim * qkv + (dim * mlp + mlp) + (mlp * dim + dim) + 2 * 2 * dim

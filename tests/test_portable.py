@@ -1,4 +1,4 @@
-"""What only Linux has is taken away: runs do without, and the rest says so in one line."""
+"""Without Linux-only features: runs do without them, other commands report it in one line."""
 
 import ctypes
 import errno

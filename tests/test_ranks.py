@@ -38,7 +38,7 @@ SYSTEMS = [
 
 
 def together(processes: int, folder: Path, work: Callable[[], object]) -> list:
-    """What `work()` returns on each of so many ranks."""
+    """Return the results of `work()` on each rank."""
     children = []
     for number in range(processes):
         child = os.fork()

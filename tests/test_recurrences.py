@@ -129,7 +129,7 @@ def test_a_memory_that_is_divided_by_its_mass(
 
 
 def test_decays_beyond_the_least_number_are_finite() -> None:
-    """What is forgotten within a chunk, in fp32, beside float64."""
+    """Strong decay within a chunk in fp32, compared with float64."""
     shape = (2, 3, 2 * CHUNK + 3)
     q, k, v = (noise(*shape, 5, seed=seed) for seed in range(3))
     numbers = [-noise(*shape, 2, seed=seed).abs() for seed in range(3, 6)]

@@ -157,7 +157,7 @@ def test_the_second_layer_of_luna_reads_the_sum_of_memories() -> None:
 
 
 def test_landmarks_by_hand() -> None:
-    """Of 7 real tokens, three segments hold the ranks 0-2, 3-4, 5-6; of 2, each is its own; padding in between."""
+    """Three segments of 7 real tokens hold the ranks 0-2, 3-4, 5-6; 2 tokens are a segment each; padding in between."""
     mask = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1, 1], [0, 1, 0, 0, 0, 0, 0, 1, 0], [0] * 9], dtype=torch.bool)
     means = mixer_of("nystromformer", "attention.landmarks=3")._segment_means(noise(3, 3, 9, 5), mask)
     third, half = 1 / 3, 1 / 2
@@ -211,7 +211,7 @@ def sinkhorn(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def reformer(mixer: Mixer, x: Tensor) -> Tensor:
-    """Of a length that is one chunk: all keys, or those of one's bucket in some round; oneself as the last resort."""
+    """In one chunk a query sees all keys or those of its bucket in some round; itself if there are none."""
     chunk, rounds = map(int, re.findall(r"(?:chunks of|rounds:) (\d+)", mixer.card.formula))
     q, v = heads(mixer, x, "query", "value")
     assert x.shape[1] == chunk
@@ -274,7 +274,7 @@ def phi(mixer: Mixer, stated: str, x: Tensor) -> Tensor:
 
 
 def frequencies(mixer: Mixer, stated: str) -> Tensor:
-    """Of what the formula multiplies x' with, [Dh, m]."""
+    """Return the frequencies that the formula multiplies with x', [Dh, m]."""
     spectrum = mixer.spectrum
     fast_food = re.search(r"SHGPHB x' / √(\d+)", stated)
     if fast_food:
@@ -319,7 +319,7 @@ def rotary(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def differential(mixer: Mixer, x: Tensor) -> Tensor:
-    """Of the first layer, whose lambda_0 is 0.2; halves of 3 and 2 columns."""
+    """The first layer has lambda_0 = 0.2; its halves have 3 and 2 columns."""
     q, k, v = heads(mixer, x)
     first = attend(q[..., :3], k[..., :3], v, 3**-0.5)
     second = attend(q[..., 3:], k[..., 3:], v, 2**-0.5)

@@ -70,7 +70,7 @@ def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
 
 
 def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:
-    """Of a sweep over a setting, so that its folder has commas and equal signs."""
+    """Use a sweep over a setting, whose folder has commas and equal signs."""
     sweep = ("--multirun", *SMOKE, "max_hours=null", "system=transformer", "train.lr=0.05,0.01", "model.depth=1,2")
     assert cli(train.main, *sweep)[0] == 0
     assert cli(report.main, "--keep", "kept")[0] == 0
@@ -121,7 +121,7 @@ def test_a_run_with_earlier_noise_is_not_judged_by_its_bits(cli: Commands) -> No
 
 
 def test_weights_of_another_kept_run_are_made_again(kept: Commands) -> None:
-    """By its digest, the run that left them is found beside; nothing but records is needed."""
+    """The source run is found by its digest; only records are needed."""
     assert kept(train.main, *SMOKE, "attention=linear", "checkpoint.keep=true")[0] == 0
     source = Path("kept/listops/paper/linear/transformer/seed1")
     taking = (f"init.folder={source}", "init=checkpoint", "attention=softmax")

@@ -60,7 +60,7 @@ def parameters(*overrides: str) -> int:
 
 @pytest.mark.parametrize(("overrides", "printed"), [([], 3.96e6), (["model.dim=128", "model.depth=4"], 267e3)])
 def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
-    """Of S4D on Image, as state-spaces/s4 prints them: configs/experiment/mega/lra-image/README.md, large and small."""
+    """Compare with counts that state-spaces/s4 prints: configs/experiment/mega/lra-image/README.md, large and small."""
     shape = ("task=image", "attention.copies=null", "model.norm=pre", "model.final_norm=true")
     count = parameters(*shape, *overrides)
     assert round(count, -4 if count > 1e6 else -3) == printed
@@ -133,7 +133,7 @@ def test_norms_and_biases_of_mixers_do_not_decay(attention: str, inside: set[str
 
 
 def test_batch_norm_is_torchs() -> None:
-    """Of the real positions, put side by side; in training, of the running moments, and in evaluation."""
+    """Compare with statistics of the real positions in training, and with the running moments in evaluation."""
     ours, theirs = BatchNorm(5, 1e-5).double(), torch.nn.BatchNorm1d(5, eps=1e-5).double()
     with torch.no_grad():
         for norm in (ours, theirs):

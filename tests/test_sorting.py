@@ -95,7 +95,7 @@ def test_no_valid_block_gives_zeros_and_a_finite_gradient() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("temperature", "iterations"), [(0.75, 7), (2.0, 1)])
 def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) -> None:
-    """Of 5 possible blocks 4 are there, the last with 2 positions."""
+    """The sequence has 4 of 5 possible blocks, the last with 2 positions."""
     mixer = sinkhorn_of(f"attention.temperature={temperature}", f"attention.iterations={iterations}")
     q, k, v = heads(1), heads(2), heads(3)
     mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)

@@ -22,7 +22,7 @@ def set_parameters(mixer: Spectral, **values: Tensor) -> None:
 
 
 def unscaled(x: Tensor) -> Tensor:
-    """What the mixer scales to x."""
+    """Undo the mixer's scaling of its input."""
     return x * x.shape[-1] ** 0.25
 
 

@@ -159,7 +159,7 @@ def test_a_mistake_in_the_last_cell_is_found_before_anything_trains(cli: Command
 
 
 def test_a_cell_that_lies_elsewhere_is_found_through_its_link(cli: Commands) -> None:
-    """By the sweep and by its report; a circle of links does no harm, and a broken link is named."""
+    """The sweep and its report follow links; a circle of links is harmless, and a broken link is named."""
     line = (*SMOKE, *SHORT)
     assert cli(train.main, *line, "seed=1,2")[0] == 0
     Path("disk").mkdir()
@@ -206,7 +206,7 @@ TRIED_AGAIN = [
 
 
 def test_which_runs_are_tried_again(cli: Commands) -> None:
-    """By the same command."""
+    """Rerunning the command retries runs of the chosen state."""
     line = (*SMOKE, *SHORT, "seed=1,2")
     assert cli(train.main, *line)[0] == 0
     folder = SEED1.with_name("seed2")

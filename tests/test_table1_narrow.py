@@ -12,7 +12,7 @@ PLACE = {"out", "threads", "device", "precision"}
 
 
 def flat(config: dict, before: str = "") -> dict[str, object]:
-    """By its path, every value."""
+    """Compare every value by its path."""
     values = {}
     for key, value in config.items():
         path = f"{before}{key}"

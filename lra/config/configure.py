@@ -38,7 +38,6 @@ _SPECTRAL = ("gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf", "generative_r
 MOVED = {  # modules by their former names, which kept records have in `_target_`
     "lra.attention.cosformer": "lra.attention.linear",
     **{f"lra.attention.{name}": "lra.attention.spectral" for name in _SPECTRAL},
-    **{f"lra.tasks.{name}": "lra.tasks.mad" for name in ("compress", "memorise", "recall")},
 }
 
 

@@ -98,8 +98,8 @@ def test_mamba2(length: int) -> None:
 
 @every_length
 def test_gated_deltanet(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their own chunks, and not by the kernels of flash-linear-attention, which need an accelerator. They add 1e-6
-    to the squares of the lengths of q and k, which is 0 here."""
+    """Compare with their chunked code; the kernels of flash-linear-attention need an accelerator. They add 1e-6 to
+    the squares of the lengths of q and k, which is 0 here."""
     lib = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
     monkeypatch.setattr(lib, "torch_chunk_gated_delta_rule", inspect.unwrap(lib.torch_chunk_gated_delta_rule))
     unit = lib.l2norm

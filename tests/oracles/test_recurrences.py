@@ -100,7 +100,7 @@ def reference(kernel: str) -> Callable[..., tuple[Tensor, None]]:
     ids=",".join,
 )
 def test_the_calls_of_kernels(given: tuple[str, ...], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whole layers, with padding, one way and both."""
+    """Compare whole layers, with padding, causal and bidirectional."""
     pytest.importorskip("fla.ops")
     monkeypatch.setattr(torch, "float32", torch.float64)
     mixer = mixer_of(*given, max_positions=71, causal=causal)
