@@ -19,7 +19,7 @@ class Softmax(Attention):
     """Softmax attention.
 
     Packed batches in half precision are computed by FlashAttention on CUDA. The noise of its dropout follows from seed,
-    step, layer and the first document of a part, so a resumed run has the same, but another `micro_batch` has not.
+    step, layer and the documents of a part, so a resumed run has the same, but one with another `micro_batch` has not.
 
     Args:
         scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.

@@ -41,7 +41,7 @@ class Keyed(nn.Module):
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
         self.rows: Sequence[int] = ()  # [B] places of the documents in the batch of the step
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
-        self.seed: Tensor | None = None  # [] int32 on the host, the word of the first document
+        self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
         self.hashed = False
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
@@ -172,9 +172,10 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
-    for layer, module in enumerate(layers):
+    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # graphs depend on offsets of views
+    for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):
         module.key, module.rows = (seed, step, layer), rows
-        module.hash_words, module.seed = on_device[layer], words[layer, 0] if rows else None
+        module.hash_words, module.seed = noise
 
 
 def zero_(x: Tensor, places: Tensor) -> Tensor:

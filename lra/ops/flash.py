@@ -49,7 +49,7 @@ def flash_attention(
 
 @flash_attention.register_fake
 def _(q: Tensor, *_others: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sums = q.new_empty(q.shape[1], len(q), dtype=torch.float32)
+    sums = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
     return torch.empty_like(q), sums, q.new_empty(2, dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
 
 
