@@ -294,7 +294,7 @@ class Sweep(BaseModel):
         write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
-        """Add cells whose folders are relative to `place`; a cell in both is taken from `later`, with the seeds of both."""
+        """Add cells whose folders are relative to `place`; a known cell is replaced and keeps its seeds."""
         cells = {cell.folder: cell for cell in self.cells}
         for cell in later.cells:
             folder = (place / cell.folder).as_posix()
