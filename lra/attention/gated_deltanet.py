@@ -81,7 +81,8 @@ class GatedDeltaNet(Recurrent):
         else:
             formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
             paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
-            self.card = replace(self.card.without(OF_GATED), formula=formula, paper=paper)
+            deviations = tuple(text for text in self.card.deviations if text != OF_GATED)
+            self.card = replace(self.card, formula=formula, paper=paper, deviations=deviations)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)

@@ -15,7 +15,6 @@ Source:
 
 import math
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -25,12 +24,11 @@ from torch.nn.functional import pad, silu
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import draw_linear, normal
 from lra.ops.precision import at_least_float32, full_precision
 
 UNRELEASED = (
     "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; in the "
-    "authors' code, and with attention.init=released, β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
+    "authors' code β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
     "projections as N(0, 0.02²), and biases as zeros"
 )
 
@@ -42,7 +40,6 @@ class Mega(Mixer):
         averages: n per channel and direction.
         width: z, of queries and keys.
         chunk: positions that attend to each other, or None for all; the average reaches beyond.
-        init: `released` initialises weights as the authors' code (facebookresearch/mega); None as the card says.
     """
 
     card = Card(
@@ -69,7 +66,6 @@ class Mega(Mixer):
         averages: PositiveInt,
         width: PositiveInt,
         chunk: PositiveInt | None,
-        init: Literal["released"] | None,
     ) -> None:
         super().__init__(shape)
         self.averages, self.width, self.chunk = averages, width, chunk
@@ -87,19 +83,6 @@ class Mega(Mixer):
         self.by_attention = nn.Linear(dim, dim, bias=False)
         self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
         self.dropout = Dropout(shape.dropout)
-        if init == "released":
-            self.keeps_weights = True
-            self.card = self.card.without(UNRELEASED)
-            self.draw_as_released()
-
-    @torch.no_grad()
-    def draw_as_released(self) -> None:
-        """Initialise as the authors' code: every second average is subtracted, and queries and keys are near zero."""
-        self.expand.normal_(std=0.02)
-        self.expand[..., ::2] += 1
-        self.expand[..., 1::2] -= 1
-        self.scales.normal_(std=0.02)
-        draw_linear(normal(0.02), *self.children())
 
     @property
     def reach(self) -> int:

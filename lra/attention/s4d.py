@@ -27,8 +27,8 @@ from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import check_ends
 from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.recurrent import check_ends
 
 
 class S4D(Mixer):

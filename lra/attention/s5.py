@@ -10,7 +10,7 @@ Source:
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
-from lra.ops.first_weights import check_ends, draw_truncated
-from lra.ops.recurrent import SHELL, StateSpace
+from lra.ops.recurrent import SHELL, StateSpace, check_ends
 
 UNRELEASED = (
-    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code, and with "
-    "attention.init, the variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
+    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the "
+    "variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
 )
 
 
@@ -36,10 +35,6 @@ class S5(StateSpace):
         blocks: HiPPO-N matrices on the diagonal.
         dt_min: steps start log-uniform between dt_min and dt_max.
         dt_max: see dt_min.
-        init: of B and C before they are transformed to modes, by the names of the authors' --C_init; None as the card
-            says. B is truncated normal of variance 1 / P, and C complex, with each part truncated normal of variance 1
-            / P (`trunc_standard_normal`) or 1 / (P D) (`lecun_normal`), or normal of variance 1/2 and not transformed
-            (`complex_normal`).
     """
 
     card = Card(
@@ -64,7 +59,6 @@ class S5(StateSpace):
         blocks: PositiveInt,
         dt_min: PositiveFloat,
         dt_max: PositiveFloat,
-        init: Literal["trunc_standard_normal", "lecun_normal", "complex_normal"] | None,
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
@@ -76,27 +70,10 @@ class S5(StateSpace):
         self.frequency = nn.Parameter(a.imag.float())
         low, high = math.log(dt_min), math.log(dt_max)
         self.log_dt = nn.Parameter(low + (high - low) * torch.rand(self.modes))
-        b, c = self.real_maps(blocks) if init is None else self.released_maps(blocks, init)
+        b = torch.randn(blocks, state // blocks, shape.dim) * shape.dim**-0.5
+        c = torch.randn(shape.dim, self.directions, blocks, state // blocks) * state**-0.5
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
         self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
-        if init is not None:
-            self.card = self.card.without(UNRELEASED)
-        if init == "complex_normal":
-            self.c = nn.Parameter(torch.randn_like(self.c) * 0.5**0.5)
-
-    def real_maps(self, blocks: int) -> tuple[Tensor, Tensor]:
-        """B [blocks, P / blocks, D] and C [D, directions, blocks, P / blocks] of the real state."""
-        dim, state = self.shape.dim, 2 * self.modes
-        b = torch.randn(blocks, state // blocks, dim) * dim**-0.5
-        return b, torch.randn(dim, self.directions, blocks, state // blocks) * state**-0.5
-
-    def released_maps(self, blocks: int, init: str) -> tuple[Tensor, Tensor]:
-        """`real_maps` as in the authors' code."""
-        b, c = self.real_maps(blocks)
-        state = 2 * self.modes
-        inputs = state * self.shape.dim if init == "lecun_normal" else state
-        parts = (draw_truncated(torch.empty_like(c), inputs**-0.5) for _ in range(2))
-        return draw_truncated(b, state**-0.5), torch.complex(*parts)
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.complex(-self.log_decay.exp(), self.frequency)
