@@ -5,12 +5,6 @@ and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + 
 O = softmax(Q K^T / sqrt(z) + bias(i - j)) V, H = swish(X' W_h + (swish(X' W_r) * O) U), and the layer adds
 sigmoid(X' W_u) * (H - X) to X (eq. 9-15). O(L^2 D) time, in chunks of c positions O(L c D), and O(L D (n + log L)) for
 the averages.
-
-Unlike in the authors' code: no omega X and no swish on X', as in the paper; V is as wide as the model, not twice as
-wide. With pre-norm, H - X reads the normed input.
-
-Source:
-    Ma et al. 2023, Mega: Moving Average Equipped Gated Attention.
 """
 
 import math
@@ -59,14 +53,7 @@ class Mega(Mixer):
     can_be_causal = True
     one_graph = False
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        averages: PositiveInt,
-        width: PositiveInt,
-        chunk: PositiveInt | None,
-    ) -> None:
+    def __init__(self, shape: Shape, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None) -> None:
         super().__init__(shape)
         self.averages, self.width, self.chunk = averages, width, chunk
         self.directions = 1 if self.causal else 2

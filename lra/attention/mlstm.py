@@ -3,11 +3,6 @@
 C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
 f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
 projection. O(L D (C + Dh)) time, C the chunk.
-
-Not included: the block's up-projection, short convolution and learnable skip.
-
-Source:
-    Beck et al. 2024, xLSTM.
 """
 
 import math
@@ -35,7 +30,6 @@ class Mlstm(Recurrent):
     Args:
         forget_min: biases of the heads' forget gates start evenly between forget_min and forget_max; those of the input
             gates are drawn with standard deviation 0.1.
-        forget_max: see forget_min.
     """
 
     card = Card(
@@ -53,14 +47,7 @@ class Mlstm(Recurrent):
         ),
     )
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        forget_min: float,
-        forget_max: float,
-        norm_eps: PositiveFloat,
-    ) -> None:
+    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
         self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))

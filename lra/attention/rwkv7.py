@@ -4,9 +4,6 @@ S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 
 rate a and gate g from low-rank networks; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
 projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added, and g times
 that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
-
-Source:
-    Peng et al. 2025, RWKV-7 "Goose".
 """
 
 import math
@@ -40,7 +37,6 @@ class Rwkv7(Recurrent):
         decay_rank: of the low-rank network of w.
         rate_rank: of that of a.
         gate_rank: of that of g.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(
@@ -55,7 +51,6 @@ class Rwkv7(Recurrent):
             UNRELEASED,
         ),
     )
-
     one_graph = False
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "decay": ("decay_bias",),

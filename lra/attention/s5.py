@@ -4,9 +4,6 @@ h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i
 step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate pairs,
 one of which is kept. O(L D N) time. Without causality the same states also run backward, with a C of their own, as in
 the authors' code. Re A = -exp(.) < 0, so that every mode decays.
-
-Source:
-    Smith, Warrington, Linderman 2023.
 """
 
 import math
@@ -34,7 +31,6 @@ class S5(StateSpace):
         state: real size P of the state, for P / 2 modes.
         blocks: HiPPO-N matrices on the diagonal.
         dt_min: steps start log-uniform between dt_min and dt_max.
-        dt_max: see dt_min.
     """
 
     card = Card(
@@ -45,20 +41,13 @@ class S5(StateSpace):
         oracle="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴", UNRELEASED),
     )
-
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("log_dt",),
         "state": ("log_decay", "frequency", "b"),
     }
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        state: PositiveInt,
-        blocks: PositiveInt,
-        dt_min: PositiveFloat,
-        dt_max: PositiveFloat,
+        self, shape: Shape, *, state: PositiveInt, blocks: PositiveInt, dt_min: PositiveFloat, dt_max: PositiveFloat
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")

@@ -105,7 +105,7 @@ def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
         **{field.name: getattr(asked, field.name) for field in fields(asked)},
         **{key: value for key, value in identity.items() if key not in ("init", "code")},
         "model": asked.model | identity["model"],  # keys that are newer than the run are null
-        "attention": _nulls(earlier.attention) | _attention(identity),
+        "attention": _nulls(earlier.attention) | identity["attention"],
         "train": asked.train | _numbers(earlier),
         "init": None,
         "threads": earlier.provenance.threads,
@@ -125,12 +125,6 @@ def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
             f"{settings.start.sha256}"
         )
     return settings
-
-
-def _attention(identity: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the attention without a null `init`, which some attentions had formerly."""
-    options = identity["attention"]
-    return {key: value for key, value in options.items() if (key, value) != ("init", None)}
 
 
 def _nulls(attention: str) -> dict[str, None]:
@@ -200,7 +194,7 @@ def comparable_results(whole: RunRecord) -> dict[str, Any]:
     """Return the results of a record, with the digests of files that hold no times."""
     values = whole.values()
     files = {name: digest for name, digest in whole.files.items() if name != METRICS}
-    config = {**whole.config, "attention": _attention(whole.config), "train": _numbers(whole)}
+    config = {**whole.config, "train": _numbers(whole)}
     return {**{key: values.get(key) for key in RESULTS}, "config": config, "files": files}
 
 
