@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             (weights(), task, None, {"feed_forward_activation": "relu"}),
             "feed_forward_activation=relu, but BERT has gelu",
         ),
-        ((weights(), task, None, {"feed_forward_dim": 0}), "model.feed_forward_dim=0, but every layer of BERT has"),
+        ((weights(), task, None, {"feed_forward_dim": 0}), "model.feed_forward_dim=0, but BERT has None"),
         ((weights(), task, {"hidden_act": "relu"}, {}), "expected hidden_act gelu"),
         ((weights(depth=2), task, None, {}), r"blocks.2.mixer_norm.weight: not in the file"),
         (({"pooler.weight": torch.ones(2)}, task, None, {}), "no tensor 'embeddings.word_embeddings.weight'"),

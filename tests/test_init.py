@@ -11,7 +11,7 @@ from support import Commands, composed, model_of, stub_task, train_state
 from lra.cli import train
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.init.checkpoint import Checkpoint
+from lra.init import Checkpoint
 from lra.model.architecture import GROUPS, belongs
 from lra.records import record
 from lra.training.fit import Training, fit

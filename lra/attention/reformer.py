@@ -11,9 +11,6 @@ O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c;
 A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place,
 some into another chunk. Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %, the more the smaller
 the chunks; with the same hashes by 0.5 %.
-
-Source:
-    Kitaev et al. 2020, section 2 and appendix A.
 """
 
 import numpy as np

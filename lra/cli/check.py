@@ -58,10 +58,10 @@ def examine(
 ) -> "list[Finding]":
     """Check the laws and return the findings; `tell` receives each line to print."""
     import lra.laws as laws
-    from lra.laws.trial import shape_of
+    from lra.laws.trial import Trial, shape_of
 
     shape = shape_of(settings.model, max(settings.lengths))
-    trial = laws.Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
+    trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
         mixer = make(shape)
     tell(f"{name}: {type(mixer).__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
