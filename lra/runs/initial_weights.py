@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
-from lra.init.checkpoint import Checkpoint
+from lra.init import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
@@ -136,7 +136,7 @@ def _pretrain(
     model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if (saved := checkpoint.read(pretraining.folder)) is not None:
-        trainer.resume(saved)
+        trainer.resume(*saved)
     if (diverged := trainer.follow(stop, Loggers())) is not None:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}
