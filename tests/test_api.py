@@ -164,7 +164,7 @@ def test_a_signal_that_stopped_a_run_is_an_interrupt(code: int, cli: Commands, m
         raise Paused("a signal", code)
 
     monkeypatch.setattr("lra.api.training.run_in_folder", stop)
-    with pytest.raises(KeyboardInterrupt, match=r"seed 1: paused \(a signal\); the same call goes on"):
+    with pytest.raises(KeyboardInterrupt, match=r"seed 1: paused \(a signal\); call it again to resume"):
         lra.train(*SMOKE)
 
 

@@ -101,7 +101,8 @@ def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str,
     assert torch.equal(padded, torch.cat([*kept([0], 5), *kept([1, 2], 29), *kept([3], 17)]))
     packed = Packed.of(np.array(lengths), 29, torch.device("cpu"))
     set_keys(layers, seed=1, step=3, rows=range(4))
-    assert torch.equal(padded, layers[1](torch.ones(sum(lengths), 13), packed) != 0)
+    rows = layers[1](torch.ones(packed.chunk_mask.numel(), 13), packed)
+    assert torch.equal(padded, rows[packed.chunk_mask.flatten()] != 0)
     assert 0.5 < padded.double().mean() < 0.9
 
 
@@ -129,11 +130,15 @@ def test_packed_training_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch
 def test_layouts_are_inverted() -> None:
     lengths = np.array([1, 2 * CHUNK, 3, CHUNK + 1, CHUNK - 1])
     packed = Packed.of(lengths, 2 * CHUNK + 5, torch.device("cpu"))
-    x = noise(lengths.sum(), 7)
-    padded, chunks = packed.pad(x), packed.chunk(x)
-    assert torch.equal(padded[packed.mask], x) and torch.equal(packed.unpad(padded), x)
-    assert torch.equal(chunks[packed.chunk_mask], x) and torch.equal(packed.unchunk(chunks), x)
-    assert padded.shape == (5, 2 * CHUNK + 5, 7) and not padded[~packed.mask].any()
-    assert chunks.shape == (1 + 2 + 1 + 2 + 1, CHUNK, 7) and not chunks[~packed.chunk_mask].any()
-    torch.testing.assert_close(packed.sum_chunks(chunks.sum(dim=1)), padded.sum(dim=1))
-    assert torch.equal(packed.of_chunks(padded[:, 0])[packed.owner == 3], x[packed.first[3]].expand(2, -1))
+    padded = noise(5, 2 * CHUNK + 5, 7) * packed.mask.unsqueeze(-1)
+    x = packed.unpad(padded)
+    assert x.shape == ((1 + 2 + 1 + 2 + 1) * CHUNK, 7)
+    assert torch.equal(packed.pad(x), padded)
+    assert torch.equal(x[packed.chunk_mask.flatten()], padded[packed.mask])
+    assert torch.equal(x[packed.first], padded[:, 0])
+    document, position = packed.document.long(), packed.position.clamp(max=2 * CHUNK + 4)
+    assert torch.equal(x, padded[document, position] * packed.chunk_mask.view(-1, 1))
+    chunks = packed.by_chunk(x.unsqueeze(1))
+    assert torch.equal(packed.by_row(chunks).squeeze(1), x)
+    torch.testing.assert_close(packed.sum_chunks(chunks.sum(dim=2)).squeeze(1), padded.sum(dim=1))
+    assert torch.equal(packed.of_chunks(padded[:, 0], x.dtype)[packed.owner == 3], padded[3, 0].expand(2, -1))

@@ -285,7 +285,7 @@ def test_impossible_designs_are_refused(tmp_path: Path, changes: dict, message: 
 
 def test_snakes_without_room_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snakes, "FRUITLESS", 100)
-    with pytest.raises(UserError, match=r"no two snakes of 40 paddles find room in 17 pixels; ask for shorter ones"):
+    with pytest.raises(UserError, match=r"no two snakes of 40 paddles fit in 17 pixels; ask for shorter ones"):
         snakes.block(0, 1, replace(easy(), contour_length=40))
 
 

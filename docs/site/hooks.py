@@ -6,6 +6,7 @@ from textwrap import indent
 
 import attentions
 import excerpts
+import studies
 import tasks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -14,11 +15,14 @@ from mkdocs.structure.pages import Page
 import notebooks
 
 TOP = Path(__file__).resolve().parents[2]
-ASSETS = ("site.css", "site.js", "iframe-worker.js")
+ASSETS = {
+    **{f"assets/{name}": Path(__file__).with_name(name) for name in ("site.css", "site.js", "iframe-worker.js")},
+    "assets/sortable.js": TOP / "lra/report/assets/sortable.min.js",
+    "assets/sortable.LICENSE": TOP / "lra/report/assets/sortable.LICENSE",
+}
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),
-    *("results/*.md", "results/*.json", "results/*.svg", "results/bench/*"),
-    *(f"results/*/{name}" for name in ("README.md", "*.svg", "runs.jsonl")),
+    *("results/*.md", "results/bench/*", "results/*/*.svg", "results/*/runs.jsonl"),
 )
 SEEDS = "results/table1_narrow/seeds.svg"
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
@@ -43,9 +47,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted({path for pattern in SOURCES for path in TOP.glob(pattern)}):
         files.append(_file(config, path.relative_to(TOP).as_posix(), abs_src_path=str(path)))
     files.append(_file(config, "index.md", content=_front()))
-    for name in ASSETS:
-        files.append(_file(config, f"assets/{name}", abs_src_path=str(Path(__file__).with_name(name))))
-    for place, text in {**attentions.pages(TOP), **tasks.pages(TOP), **notebooks.pages(TOP)}.items():
+    for place, path in ASSETS.items():
+        files.append(_file(config, place, abs_src_path=str(path)))
+    generated = {**attentions.pages(TOP), **tasks.pages(TOP), **notebooks.pages(TOP), **studies.pages(TOP)}
+    for place, text in generated.items():
         files.append(_file(config, place, content=text))
     return files
 
@@ -55,8 +60,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = {"docs/tasks.md": tasks.FOLDER}.get(page.file.src_uri)
     if folder is not None:
         markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
-    if page.file.src_uri.startswith("results/"):
-        page.meta["search"] = {"exclude": True}
     return COG.sub("", NOTEBOOK.sub(r"\1.md", markdown))
 
 

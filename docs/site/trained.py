@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lra.records.names import RUNS
-from lra.report import Report
+import studies
+
 from lra.report.render import escape
 from lra.report.tables import mean_sd, number, solved
 
@@ -23,10 +23,10 @@ class Trained:
 def trained(top: Path) -> dict[str, list[Trained]]:
     """Return the systems of each attention that have no settings of their own."""
     known: dict[str, list[Trained]] = defaultdict(list)
-    for folder in sorted(path.parent for path in (top / "results").glob(f"*/{RUNS}")):
-        cells = Report(folder).cells.rename(columns={"mean": "mean_"})
+    for folder, report in studies.reports(top).items():
+        cells = report.cells.rename(columns={"mean": "mean_"})
         for row in cells[(cells.kind == "system") & (cells.settings == "")].itertuples():
-            known[row.attention].append(Trained(folder.name, row))
+            known[row.attention].append(Trained(folder, row))
     return known
 
 

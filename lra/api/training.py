@@ -67,7 +67,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
             raise UserError(f"{job.title}: {other}") from None
         except Paused as pause:
             if not pause.alone:  # the process was asked to end
-                raise KeyboardInterrupt(f"{job.title}: paused ({pause}); the same call goes on") from None
+                raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
             status = "paused"
     record = recorded(job.folder)
     if status == "failed" or record is None:

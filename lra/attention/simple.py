@@ -23,7 +23,7 @@ from lra.attention import Attention, Card, Shape, merge_heads, split_heads, with
 from lra.core.errors import UserError
 from lra.ops.gram import Moments, Product, ProductByHead
 from lra.ops.packing import Packed
-from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
+from lra.ops.precision import autocast_dtype, full_precision
 from lra.ops.scan import causal_product
 
 WORTH = 16  # on an accelerator the Gram form moves fewer bytes from 16 D positions on
@@ -98,17 +98,17 @@ class Simple(Attention):
         return self._drop_output(q @ state)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        few = q.shape[2] == 1
-        partial = at_least_float32(without_padding(k, packed.chunk_mask).mT @ v)  # [C, H, Dh, Dh]
+        few = len(q) == len(packed.lengths)
+        q, k, v = map(packed.by_chunk, (q, k, v))
+        partial = without_padding(k, packed.chunk_mask).mT @ v  # [C, H, Dh, Dh]
         with full_precision(q.device):
-            state = packed.sum_chunks(partial) * self._factor(packed.mask.shape[1], packed.mask, partial.dtype)
+            state = packed.sum_chunks(partial)
+            state = state * self._factor(packed.longest, packed.mask, state.dtype)
             if self.drop_state:
                 state = self._dropped(state)
-            state = (state if few else packed.of_chunks(state)).to(q.dtype)
-        if self.drop_state or few:
-            return q @ state if self.drop_state else self._drop_output(q @ state)
-        rows = self.dropout(packed.unchunk(merge_heads(q @ state)), packed)
-        return split_heads(packed.chunk(rows), self.shape.heads)
+            state = state.to(q.dtype) if few else packed.of_chunks(state, q.dtype)
+        y = packed.by_row(q @ state)
+        return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
 
     def _drop_output(self, y: Tensor) -> Tensor:
         """Apply dropout to y [B, H, L, Dh] by position and channel."""

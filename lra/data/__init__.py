@@ -240,7 +240,7 @@ class TaskBuilder(ABC):
         """Facts of the data at `place`, or of the published data without a place. No data are parsed."""
 
     def locate(self, place: Place) -> str | None:
-        """Return a digest of all that decides the data, None if it is not known before they are prepared.
+        """Return a digest of everything that determines the data, None if it is not known before they are prepared.
 
         Raises:
             UserError: the data are neither prepared, nor on this machine, nor on a hub that answers.

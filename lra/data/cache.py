@@ -1,8 +1,8 @@
 """Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
-which are compared whenever the task is opened. The folder is named after a hash of its identity: all that decides its
-content, the SHA-256 of raw data and of a user's own code included.
+which are compared whenever the task is opened. The folder is named after a hash of its identity: everything that
+determines its content, the SHA-256 of raw data and of a user's own code included.
 """
 
 import secrets
@@ -59,9 +59,9 @@ def prepared(
     Args:
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
-        identity: all that decides the content, as JSON; `task` names the folder. The source of a user's task and the
-            files that it reads are added. With `raw: None` (no files at hand) and without a data folder, the only cache
-            that differs in `raw` alone is used instead.
+        identity: everything that determines the content, as JSON; `task` names the folder. The source of a user's
+            task and the files that it reads are added. With `raw: None` (no files at hand) and without a data
+            folder, the only cache that differs in `raw` alone is used instead.
         make: writes the examples.
         baselines: computed once, from the stored splits.
         validates_on_test: there is no split `val` to write; the test split serves as validation.

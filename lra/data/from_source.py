@@ -206,7 +206,7 @@ class FromSource(TaskBuilder):
         return {name: getattr(self, name) for name in names}
 
     def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        """Return all that decides the content of the cache, with the stamps of the raw files."""
+        """Return everything that determines the content of the cache, with the stamps of the raw files."""
         return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": stamps or None}
 
     @abstractmethod

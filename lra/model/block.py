@@ -11,7 +11,7 @@ from lra.model.layers import FeedForward, make_norm, normed
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
 from lra.ops.mixer import Mixer
-from lra.ops.packing import Packed, take
+from lra.ops.packing import Packed
 
 
 class Block(nn.Module):
@@ -57,7 +57,7 @@ class Block(nn.Module):
         """
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
         if reads is not None:
-            x, packed = x[:, :reads] if packed is None else take(x, packed.first).unsqueeze(1), None
+            x, packed = x[:, :reads] if packed is None else packed.firsts(x).unsqueeze(1), None
         stream = x + self.mixer_dropout(mixed, packed)
         if self.feed_forward is not None:
             if self.post_norm:

@@ -61,13 +61,12 @@ class Embedding(nn.Module):
 
     def _packed(self, tokens: Tensor, packed: Packed) -> Tensor:
         has_cls, position = self.cls is not None, packed.position.unsqueeze(1)
-        real = pad(tokens, (int(has_cls), 0))
-        x = self.tokens(real.flatten()[packed.places])
+        x = self.tokens(packed.unpad(pad(tokens, (int(has_cls), 0))))
         if self.cls_position:
             x = torch.where(position == 0, self.cls, x)
         if self.positions is not None:
             shift = int(has_cls and not self.cls_position)
-            x = x + embedding((packed.position - shift).clamp(min=0), self.positions)
+            x = x + embedding((packed.position - shift).clamp(0, len(self.positions) - 1), self.positions)
         return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
 
     def _prepend_cls(self, x: Tensor) -> Tensor:

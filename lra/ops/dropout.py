@@ -64,7 +64,7 @@ class Keyed(nn.Module):
 
     def check_key(self, x: Tensor, packed: Packed | None) -> None:
         """Raise RuntimeError unless the key is of as many documents as x has."""
-        documents = len(x) if packed is None else len(packed.mask)
+        documents = len(x) if packed is None else len(packed.lengths)
         if self.hash_words is None or len(self.hash_words) != documents:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
 
@@ -111,13 +111,18 @@ class Dropout(Keyed):
     def places(self, x: Tensor, packed: Packed | None = None) -> Tensor:
         """Return the flat places [n] of the values to drop, which cost less than a mask."""
         self.check_key(x, packed)
-        shapes = [x.shape[1:]] * len(x) if packed is None else [(length, x.shape[1]) for length in packed.lengths]
-        start, dropped = 0, []
-        for row, shape in zip(self.rows, shapes, strict=True):
+        if packed is None:
+            size = x[0].numel()
+            documents = [(number * size, x.shape[1:]) for number in range(len(x))]
+        else:
+            width = x.shape[1]
+            rows = zip(packed.starts, packed.lengths, strict=True)
+            documents = [(start * width, (length, width)) for start, length in rows]
+        dropped = []
+        for row, (start, shape) in zip(self.rows, documents, strict=True):
             for places in self._document_places(row, shape):
                 places += start
                 dropped.append(places)
-            start += prod(shape)
         return torch.from_numpy(np.concatenate(dropped))
 
     def _document_places(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:

@@ -70,14 +70,14 @@ class KernelAttention(Attention, abstract=True):
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         with full_precision(q.device):
-            q, k, v = map(at_least_float32, (q, k, v))
+            q, k, v = (packed.by_chunk(at_least_float32(x)) for x in (q, k, v))
             phi_q, phi_k = self.packed_features(q, k, packed)
             phi_k = without_padding(phi_k, packed.chunk_mask)
             v = pad(v, (0, 1), value=1.0)
             state = packed.sum_chunks(v.mT @ phi_k)
-            state = state if q.shape[2] == 1 else packed.of_chunks(state)
+            state = state if q.shape[2] == 1 else packed.of_chunks(state, state.dtype)
             total, mass = (phi_q @ state.mT).split([v.shape[-1] - 1, 1], dim=-1)
-            return total / self.denominator(mass)
+            return packed.by_row(total / self.denominator(mass))
 
     def packed_features(self, q: Tensor, k: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
         """Compute `features` of chunks [C, H, CHUNK, Dh], for classes with `packs`; q may be [B, H, 1, Dh]."""

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import linear
 
 from lra.core import streams
 from lra.core.errors import UserError
 from lra.ops.dropout import Dropout, Over
-from lra.ops.packing import Packed, take
+from lra.ops.packing import Packed
 from lra.ops.precision import at_least_float32, autocast_dtype
 
 FLAGS = (
@@ -239,22 +240,33 @@ class Attention(Mixer, abstract=True):
         return self.out(merge_heads(mixed))
 
     def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
-        if packed is None or not self.packs or self.causal or self._is_half(x):
+        x_in = x.to(autocast_dtype(x))
+        if packed is None or self._is_half(x) or not self.can_pack(x_in.dtype, x.device):
             return super().mix(x, key_mask, reads, packed)
-        x = x.to(autocast_dtype(x))
-        chunks = packed.chunk(x)
-        read = chunks if reads is None else take(x, packed.first).unsqueeze(1)
-        inputs = ((self.query, read), (self.key, chunks), (self.value, chunks))
-        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
-        mixed = merge_heads(self.attend_packed(q, k, v, packed))
-        return self.out(packed.unchunk(mixed) if reads is None else mixed)
+        if reads is None:
+            q, k, v = self._project_rows(x_in, self.query, self.key, self.value)
+        else:
+            (q,) = self._project_rows(packed.firsts(x_in), self.query)
+            k, v = self._project_rows(x_in, self.key, self.value)
+        mixed = self.out(self.attend_packed(q, k, v, packed).flatten(1))
+        return mixed if reads is None else mixed.unsqueeze(1)
+
+    def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Return True if `attend_packed` is used on this device with products in this type."""
+        return self.packs and not self.causal
+
+    def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
+        """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and its gradient, once."""
+        weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
+        bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.shape.bias else None
+        return linear(x, weight, bias).view(len(x), len(projections), self.shape.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         """Compute `attend` of a packed batch, for classes with `packs`.
 
         Args:
-            q: [C, H, CHUNK, Dh] by chunks, or [B, H, 1, Dh] of the first position of each document.
-            k: [C, H, CHUNK, Dh]; v likewise. Slots where `packed.chunk_mask` is False have finite values.
+            q: rows [R, H, Dh], or [B, H, Dh] of the first position of each document.
+            k: rows [R, H, Dh]; v likewise. They are finite where `packed.chunk_mask` is False.
             packed: the layout.
 
         Returns:

@@ -1,6 +1,6 @@
-"""Packed batches: documents laid end to end, without padding.
+"""Packed batches: documents laid end to end in chunks of rows, with little padding.
 
-Legend: B documents, N positions of the longest, T positions of all, C chunks, D width.
+Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads.
 """
 
 from dataclasses import dataclass
@@ -8,74 +8,87 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from lra.ops.async_copy import to_device
+from lra.ops.async_copy import is_asynchronous, to_device
+from lra.ops.precision import at_least_float32
 
-CHUNK = 128  # positions of a chunk, which are of one document
+CHUNK = 128  # rows; each document begins a chunk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """Layout of packed rows [T, ...], with conversions to padded batches [B, N, ...] and chunks [C, CHUNK, ...]."""
+    """Layout of packed rows [R, ...], with conversions to padded batches [B, N, ...] and to chunks.
+
+    The rows between the end of a document and that of its last chunk are padding, as in a padded batch: mixers must not
+    read them, and their numbers are finite.
+    """
 
     lengths: tuple[int, ...]  # [B] on the host
-    document: Tensor  # [T] int32
-    position: Tensor  # [T] int32
-    first: Tensor  # [B] row of position 0
-    places: Tensor  # [T] indices into a padded batch [B N]
-    slots: Tensor  # [T] indices into chunks [C CHUNK]
+    starts: tuple[int, ...]  # [B] row of position 0, on the host
+    longest: int  # N
+    document: Tensor  # [R] int32
+    position: Tensor  # [R] int32
+    first: Tensor  # [B] `starts` on the device
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK], likewise
+    places: Tensor  # [C] indices into the chunks of a padded batch
     owner: Tensor  # [C] document of a chunk
-    one_hot: Tensor  # [C, B] fp32, 1 at the document of a chunk
+    one_hot: Tensor  # [C, B] bf16, 1 at the document of a chunk
 
     @classmethod
     def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
         """Create the layout of documents with these lengths [B], all positive; `longest`: N."""
-        rows, chunks = np.arange(lengths.sum()), -(-lengths // CHUNK)
-        document, first = np.repeat(np.arange(len(lengths)), lengths), lengths.cumsum() - lengths
-        position = rows - first[document]
-        slots = (chunks.cumsum() - chunks)[document] * CHUNK + position
-        chunk_mask = np.zeros(chunks.sum() * CHUNK, dtype=bool)
-        chunk_mask[slots] = True
+        chunks = -(-lengths // CHUNK)
+        starts = chunks.cumsum() - chunks
         owner = np.repeat(np.arange(len(lengths)), chunks)
-        arrays = {
-            "document": document.astype(np.int32),
-            "position": position.astype(np.int32),
-            "first": first,
-            "places": document * longest + position,
-            "slots": slots,
-            "mask": np.arange(longest) < lengths[:, None],
-            "chunk_mask": chunk_mask.reshape(-1, CHUNK),
-            "owner": owner,
-            "one_hot": np.eye(len(lengths), dtype=np.float32)[owner],
+        of_document = np.arange(len(owner)) - starts[owner]  # number of the chunk
+        position = of_document[:, None] * CHUNK + np.arange(CHUNK)
+        tensors = {
+            "document": torch.from_numpy(np.repeat(owner, CHUNK).astype(np.int32)),
+            "position": torch.from_numpy(position.astype(np.int32).ravel()),
+            "first": torch.from_numpy(starts * CHUNK),
+            "mask": torch.from_numpy(np.arange(longest) < lengths[:, None]),
+            "chunk_mask": torch.from_numpy(position < lengths[owner, None]),
+            "places": torch.from_numpy(owner * -(-longest // CHUNK) + of_document),
+            "owner": torch.from_numpy(owner),
+            "one_hot": torch.eye(len(lengths), dtype=torch.bfloat16)[owner],
         }
-        tensors = {name: to_device(torch.from_numpy(array), device) for name, array in arrays.items()}
-        return cls(lengths=tuple(lengths.tolist()), **tensors)
+        on_device = {name: to_device(tensor, device) for name, tensor in tensors.items()}
+        rows = tuple((starts * CHUNK).tolist())
+        return cls(lengths=tuple(lengths.tolist()), starts=rows, longest=longest, **on_device)
 
     def pad(self, x: Tensor) -> Tensor:
-        """[T, D] -> [B, N, D], with zeros at padding."""
-        return put(x, self.places, self.mask.shape)
+        """[R, D] -> [B, N, D], with zeros in chunks that a document does not have."""
+        documents = len(self.lengths)
+        chunks = put(x.view(len(self.owner), -1), self.places, documents * -(-self.longest // CHUNK))
+        return chunks.view(documents, -1, x.shape[1])[:, : self.longest]
 
     def unpad(self, x: Tensor) -> Tensor:
-        """[B, N, D] -> [T, D]."""
-        return take(x.flatten(0, 1), self.places)
+        """[B, N] or [B, N, D] -> [R] or [R, D], with zeros from position N on."""
+        more = -self.longest % CHUNK
+        x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
+        return take(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.places).view(-1, *x.shape[2:])
 
-    def chunk(self, x: Tensor) -> Tensor:
-        """[T, D] -> [C, CHUNK, D], with zeros where a document ends within a chunk."""
-        return put(x, self.slots, self.chunk_mask.shape)
+    def firsts(self, x: Tensor) -> Tensor:
+        """[R, D] -> [B, D], the first position of each document."""
+        return _Firsts.apply(x, self.first, self.document, self.position)
 
-    def unchunk(self, x: Tensor) -> Tensor:
-        """[C, CHUNK, D] -> [T, D]."""
-        return take(x.flatten(0, 1), self.slots)
+    def by_chunk(self, x: Tensor) -> Tensor:
+        """[R, H, D] -> [C, H, CHUNK, D]; of one position of each document [B, H, D] -> [B, H, 1, D]."""
+        return x.unflatten(0, (-1, 1 if len(x) == len(self.lengths) else CHUNK)).transpose(1, 2)
+
+    def by_row(self, x: Tensor) -> Tensor:
+        """Inverse of `by_chunk`."""
+        return x.transpose(1, 2).flatten(0, 1)
 
     def sum_chunks(self, x: Tensor) -> Tensor:
         """[C, ...] -> [B, ...], summed over the chunks of a document in fp32 or higher, always in the same order."""
-        return (self.one_hot.to(x.dtype).T @ x.flatten(1)).unflatten(1, x.shape[1:])
+        return _SumChunks.apply(x.flatten(1), self.one_hot, self.owner).unflatten(1, x.shape[1:])
 
-    def of_chunks(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [C, ...], the value of each chunk's document; its gradient is summed by `sum_chunks`."""
-        return (self.one_hot.to(x.dtype) @ x.flatten(1)).unflatten(1, x.shape[1:])
+    def of_chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """[B, ...] -> [C, ...] in `dtype`, the value of each chunk's document."""
+        return _OfChunks.apply(x.flatten(1), self.one_hot, self.owner, dtype).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
         """[C, H, CHUNK, M] -> [B, H, 1, M], maxima over the positions of a document, without gradient."""
@@ -85,14 +98,22 @@ class Packed:
         return largest.scatter_reduce(0, index, of_chunk, "amax")
 
 
-def put(x: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
-    """Write rows x [T, D] to distinct places of zeros [*shape, D]."""
-    return x.new_zeros(shape.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, shape)
+def put(x: Tensor, places: Tensor, rows: int) -> Tensor:
+    """Write rows x [n, D] to distinct places of zeros [rows, D]."""
+    return x.new_zeros(rows, x.shape[1]).index_copy(0, places, x)
 
 
 def take(x: Tensor, places: Tensor) -> Tensor:
-    """Read rows [T, D] of x [R, D] at distinct places."""
+    """Read rows [n, D] of x [rows, D] at distinct places."""
     return _Take.apply(x, places)
+
+
+def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
+    """Sum x [C, F] over the chunks of a document: a product, which needs no atomic additions."""
+    if x.dtype == one_hot.dtype and is_asynchronous(x.device):
+        return torch.mm(one_hot.T, x, out_dtype=torch.float32)
+    x = at_least_float32(x)
+    return one_hot.T.to(x.dtype) @ x
 
 
 class _Take(torch.autograd.Function):
@@ -106,4 +127,45 @@ class _Take(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return put(grad, ctx.saved_tensors[0], torch.Size([ctx.rows])), None
+        return put(grad, *ctx.saved_tensors, ctx.rows), None
+
+
+class _Firsts(torch.autograd.Function):
+    """Rows of position 0, with a gradient that the compiler can fuse: it is computed for every row from position 0."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, first: Tensor, document: Tensor, position: Tensor) -> Tensor:
+        ctx.save_for_backward(document, position)
+        return x.index_select(0, first)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        document, position = ctx.saved_tensors
+        return torch.where((position == 0).unsqueeze(1), grad.index_select(0, document), 0), None, None, None
+
+
+class _SumChunks(torch.autograd.Function):
+    """x [C, F] -> [B, F] in fp32 or higher."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor) -> Tensor:
+        ctx.save_for_backward(owner)
+        ctx.dtype = x.dtype
+        return sum_by_document(x, one_hot)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad.to(ctx.dtype).index_select(0, *ctx.saved_tensors), None, None
+
+
+class _OfChunks(torch.autograd.Function):
+    """x [B, F] in fp32 or higher -> [C, F] in another type."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(one_hot)
+        return x.to(dtype).index_select(0, owner)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return sum_by_document(grad, *ctx.saved_tensors), None, None, None

@@ -302,7 +302,7 @@ def cells_of(declaration: Any) -> list[dict[str, Any]]:
 
 
 def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the cells of two declarations: a cell of both is the later one, with the seeds of both."""
+    """Merge the cells of two declarations: a cell in both is taken from the later one, with the seeds of both."""
     cells = {cell["folder"]: cell for cell in earlier}
     for cell in later:
         seeds = cells.get(cell["folder"], cell)["seeds"]

@@ -98,7 +98,8 @@ def _figure(height: float, rows: int, columns: int, **options: Any) -> "tuple[Fi
 
 
 def _named(name: str) -> str:
-    text = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    half = LONGEST // 2
+    text = name if len(name) <= LONGEST else f"{name[: half - 1]}…{name[-half:]}"
     return text.replace("$", r"\$")
 
 

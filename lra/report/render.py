@@ -69,6 +69,13 @@ def seeds(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=INTERNAL).assign(name=names)
 
 
+def seed_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what a page shows of each run: task and system first, no empty column."""
+    rows = seeds(frame).drop(columns=CELL).dropna(axis="columns", how="all")
+    first = ["short", "system"]
+    return rows[[*first, *(column for column in rows if column not in first)]]
+
+
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a CSV; numbers have ten digits, and a text that a spreadsheet would compute follows an apostrophe."""
     guarded = frame.map(
@@ -97,7 +104,21 @@ def readme(report: "Report") -> str:
 
 def page(report: "Report", figures: Mapping[str, str]) -> str:
     """Return index.html, which needs no other file."""
-    sections = []
+    assets = HERE / "assets"
+    return _environment(autoescape=True).get_template("page.html.j2").render(
+        **_facts(report),
+        sections=sections(report),
+        figures=figures,
+        caption=caption(report.columns()),
+        seeds=html(seed_rows(report.frame)),
+        script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
+        licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
+    )  # fmt: skip
+
+
+def sections(report: "Report") -> list[dict[str, Any]]:
+    """Return name, sentences, HTML table and caveats of each column of a report."""
+    found = []
     for name, cells, _ in report.columns():
         whole = table(cells)
         whole.system = whole.system.where(whole.kind == "system", "baseline: " + whole.system)
@@ -106,17 +127,8 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
         )
         caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
         said = [text for text in (unbeaten(cells), significance(cells)) if text]
-        sections.append({"name": name, "sentences": said, "table": html(shown), "caveats": caveats})
-    assets = HERE / "assets"
-    return _environment(autoescape=True).get_template("page.html.j2").render(
-        **_facts(report),
-        sections=sections,
-        figures=figures,
-        caption=caption(report.columns()),
-        seeds=html(seeds(report.frame).drop(columns=CELL)),
-        script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
-        licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
-    )  # fmt: skip
+        found.append({"name": name, "sentences": said, "table": html(shown), "caveats": caveats})
+    return found
 
 
 def _facts(report: "Report") -> dict[str, Any]:
@@ -196,4 +208,4 @@ def _environment(autoescape: bool) -> Environment:
     return environment
 
 
-__all__ = ["as_csv", "html", "latex", "markdown", "page", "readme", "seeds", "table", "texts"]
+__all__ = ["as_csv", "html", "latex", "markdown", "page", "readme", "sections", "seed_rows", "seeds", "table", "texts"]

@@ -57,7 +57,7 @@ class System:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """A pretraining. `settings`: all that decides its weights, and nothing of the training after it."""
+    """A pretraining. `settings` determines its weights and nothing of the training after it."""
 
     options: Pretrain
     settings: Settings

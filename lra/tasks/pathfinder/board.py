@@ -31,7 +31,7 @@ class Snakes(NamedTuple):
         return Snakes(*(part[rows] for part in self))
 
     def longer(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
-        """Return the snakes of `rows` with another paddle each."""
+        """Append one paddle to each snake of `rows`."""
         return Snakes(
             np.concatenate([self.places[rows], places[:, None]], axis=1),
             np.concatenate([self.turns[rows], turns[:, None]], axis=1),

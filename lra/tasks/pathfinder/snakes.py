@@ -152,7 +152,7 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
         begun, arrived = begun + most, arrived + len(arrivals[-1][0])
         if begun > FRUITLESS * (1 + arrived):
             raise UserError(
-                f"pathfinder: no two snakes of {design.contour_length} paddles find room in {design.window} pixels; "
+                f"pathfinder: no two snakes of {design.contour_length} paddles fit in {design.window} pixels; "
                 "ask for shorter ones (task.contour_length) or for a larger window (task.window)"
             )
     boards, *sides = zip(*arrivals, strict=True)
