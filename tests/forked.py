@@ -34,8 +34,8 @@ from lra.config.cell import Cell, cell_of
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
-from lra.records import checkpoint, record
-from lra.records.names import WEIGHTS
+from lra.records import record
+from lra.records.names import METRICS, WEIGHTS
 from lra.runs import trainer
 from lra.runs.folder import run
 
@@ -58,7 +58,6 @@ POINTS = {
     "evaluation": (trainer._Observer, "on_part"),
     "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
     "file renamed": (os, "replace"),  # before that
-    "checkpoint listed": (checkpoint, "_remove_others"),
 }
 ACTIONS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "hup": signal.SIGHUP}
 
@@ -155,7 +154,7 @@ def result(out: str | Path = "runs") -> dict[str, Any]:
     folder = run_folder(out)
     kept = strip_times(record.read(folder / record.NAME))
     del kept["resumes"]
-    lines = [strip_times(json.loads(line)) for line in (folder / record.METRICS).read_text().splitlines()]
+    lines = [strip_times(json.loads(line)) for line in (folder / METRICS).read_text().splitlines()]
     weights = (folder / WEIGHTS).read_bytes()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     return {"record": kept, "metrics": lines, "weights": weights, "files": names}
@@ -270,7 +269,7 @@ def left(folder: Path) -> dict[str, tuple]:
     """Records and measurements by path, times left out."""
     by_path = {}
     for path in sorted(folder.rglob(record.NAME)):
-        lines = [json.loads(line) for line in (path.parent / record.METRICS).read_text().splitlines()]
+        lines = [json.loads(line) for line in (path.parent / METRICS).read_text().splitlines()]
         by_path[path.relative_to(folder).as_posix()] = (
             strip_times(record.read(path)),
             [strip_times(line) for line in lines],

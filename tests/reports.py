@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.core.files import digest
+from lra.core.files import digest, write_json
 from lra.records import record
 from lra.records.names import METRICS, PREDICTIONS, RECORD, SWEEP
 from lra.records.record import RunRecord
@@ -113,9 +113,9 @@ def change(path: Path, **parts: Any) -> None:
 
 
 def declare(root: Path, *cells: dict[str, Any]) -> None:
-    base = {"task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
+    base = {"task": "listops", "task_name": "listops", "protocol": "paper", "selection": "best_val", "settings": {}}
     entries = [{**base, **cell, "folder": f"listops/paper/{cell['attention']}/{cell['variant']}"} for cell in cells]
-    record.declare(root / SWEEP, entries)
+    write_json(root / SWEEP, {"cells": entries})
 
 
 def softmax(**changes: Any) -> dict[str, Any]:

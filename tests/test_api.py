@@ -306,11 +306,3 @@ def test_the_report_is_that_of_the_command(
 def test_one_file_of_published_numbers_is_one(folder: Path) -> None:
     with pytest.raises(lra.UserError, match=r"^nowhere.yaml: "):
         lra.report(folder, published="nowhere.yaml")
-
-
-def test_a_damaged_record_is_left_out_with_a_warning(folder: Path) -> None:
-    path = next(folder.rglob(RECORD))
-    path.write_text(path.read_text().replace("finished", "finnished"))
-    with pytest.warns(UserWarning, match="not a readable record"):
-        results = lra.load(folder)
-    assert len(results.seeds) == len(list(folder.rglob(RECORD))) - 1

@@ -16,7 +16,7 @@ from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, tr
 
 from lra.core.errors import UserError
 from lra.core.paths import PACKAGE
-from lra.records.course import EndOfTraining, StoppingRule, better
+from lra.runs.course import EndOfTraining, better
 from lra.training.batches import batches, cuts, partition_by_cost
 from lra.training.divergence import Diverged
 from lra.training.evaluate import evaluate
@@ -51,8 +51,8 @@ def test_the_peaks_of_table_3() -> None:
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
-def rule_of(**options: object) -> StoppingRule:
-    return StoppingRule.of(vars(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options)))
+def rule_of(**options: object) -> EndOfTraining:
+    return EndOfTraining(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
 
 
 def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None:
@@ -75,7 +75,7 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
 
 def ended(*accuracies: float, **options: object) -> EndOfTraining:
     """After evaluations every 5 of 97 steps, each with these answers right of 100."""
-    best, end = 0, EndOfTraining(rule_of(**options))
+    best, end = 0, rule_of(**options)
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))
         end.take({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)

@@ -134,7 +134,7 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
         [sys.executable, "-m", "lra", "train", *line, "train.steps=1000000"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
-    first = Path("runs/listops/paper/simple/simple/seed1/checkpoint.json")
+    first = Path("runs/listops/paper/simple/simple/seed1/checkpoint.safetensors")
     while not first.exists() and driver.poll() is None:
         time.sleep(0.05)
     if asked == signal.SIGINT:
@@ -173,7 +173,7 @@ def test_a_killed_driver_loses_nothing(cli: Commands, name: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "lra", "train", *line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as driver:
-        while driver.poll() is None and not list(Path("runs").rglob("checkpoint.json")):
+        while driver.poll() is None and not list(Path("runs").rglob("checkpoint.safetensors")):
             time.sleep(0.05)
         driver.send_signal(signal.SIGKILL)
     assert driver.returncode == -signal.SIGKILL

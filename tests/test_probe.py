@@ -10,7 +10,7 @@ from support import Commands, model_of, small_recipe, stub_task, train_state
 
 from lra.attention import split_heads
 from lra.cli import train
-from lra.records import record
+from lra.records.names import METRICS
 from lra.training.block_probe import probe, score_statistics
 from lra.training.fit import Training, fit
 
@@ -120,7 +120,7 @@ def test_measuring_changes_no_weight(attention: str) -> None:
 
 def test_a_run_writes_its_numbers(cli: Commands) -> None:
     assert cli(train.main, "experiment=smoke", "out=with", "probe=2")[0] == 0
-    [path] = Path("with").rglob(record.METRICS)
+    [path] = Path("with").rglob(METRICS)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert all(len(line[name]) == 2 for line in lines for name in NAMES)
     assert "nothing to do" in cli(train.main, "experiment=smoke", "out=with")[2]  # `probe` alone makes no other run

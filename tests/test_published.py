@@ -136,7 +136,7 @@ def test_a_users_own_published_numbers(small: Path) -> None:
         (OWN.replace("41.5", "many"), r"best\.Mine \(model\.depth=2\)\.listops: .*valid number.*found 'many'"),
         ("tasks: {text: 2001-99-99}", "month must be in 1..12"),
         (OWN.replace("My paper", "SimpleTRON v2"), "source 'SimpleTRON v2' is known already"),
-        ("a: [", "not a readable file of published numbers"),
+        ("a: [", "not readable"),
     ],
 )
 def test_a_mistake_in_published_numbers_is_one_line(small: Path, text: str, message: str) -> None:

@@ -22,6 +22,7 @@ from torch import distributed as process_groups
 from lra.cli import train
 from lra.core.signals import Paused
 from lra.records import record
+from lra.records.names import METRICS
 from lra.training import distributed
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, evaluate
@@ -205,7 +206,7 @@ def children(parent: int) -> list[int]:
 
 
 def measured(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / record.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     return [{key: line[key] for key in ("step", "val_accuracy", "tokens")} for line in lines]
 
 
@@ -213,7 +214,7 @@ def measured(folder: Path) -> list[dict]:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(cli: Commands, victim: int) -> None:
     launcher = start(3, "out=runs")
-    wait_for(FOLDER / "checkpoint.json")
+    wait_for(FOLDER / "checkpoint.safetensors")
     os.kill(children(launcher.pid)[victim], signal.SIGKILL)
     launcher.communicate(timeout=300)
     assert launcher.returncode == 1
@@ -228,7 +229,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(cli: Command
 def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals) -> None:
     """SIGINT as a terminal sends it, to the whole group; torchrun repeats it to its ranks."""
     launcher = start(2, "out=runs")
-    wait_for(FOLDER / "checkpoint.json")
+    wait_for(FOLDER / "checkpoint.safetensors")
     theirs = children(launcher.pid)
     for process in [*(theirs if asked == signal.SIGINT else []), launcher.pid]:
         os.kill(process, asked)

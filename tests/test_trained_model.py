@@ -103,7 +103,7 @@ def test_an_attention_of_ones_own_is_the_one_that_was_trained(cli: Commands) -> 
 
 
 def test_what_is_no_trained_model_is_one_line(cli: Commands) -> None:
-    with pytest.raises(lra.UserError, match="expected the folder of a finished run"):
+    with pytest.raises(lra.UserError, match="nowhere/record.json: not readable"):
         lra.model("nowhere")
     folder, _ = trained(cli, *LISTOPS, "attention=fnet", "checkpoint.keep=false")
     with pytest.raises(lra.UserError, match=r"no weights\.safetensors there; train the run with checkpoint\.keep=true"):

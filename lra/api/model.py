@@ -43,10 +43,7 @@ class TrainedModel:
     """
 
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
-        try:
-            self.record = RunRecord.read(folder / RECORD)
-        except ValueError as error:
-            raise UserError(f"{error}; expected the folder of a finished run") from None
+        self.record = RunRecord.read(folder / RECORD)
         config = self.record.config
         if not (folder / WEIGHTS).exists() or self.record.spec is None:
             raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")

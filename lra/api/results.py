@@ -1,6 +1,5 @@
 """Results of runs as pandas DataFrames, by the code of the reports."""
 
-import warnings
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ class Results:
     """The runs of a results folder. `docs/api.md` describes every column of the DataFrames."""
 
     def __init__(self, path: Path, selection: Rule | None) -> None:
-        self._report = Report(path, selection, tell=_warn)
+        self._report = Report(path, selection)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -162,8 +161,4 @@ def report(
         UserError: as `load`.
     """
     paths = [published] if isinstance(published, str | Path) else published
-    return write_report(Path(folder), selection, [Path(path) for path in paths], _warn)
-
-
-def _warn(fault: str) -> None:
-    warnings.warn(fault, stacklevel=2)
+    return write_report(Path(folder), selection, [Path(path) for path in paths])

@@ -14,20 +14,17 @@ from lra.records.runs import keep_runs, read_runs
 
 @interruptible("lra-report")
 def main() -> None:
-    """Run the command. Exit code 1: a mismatch, with --verify; 2: an error, or a file that the report leaves out."""
+    """Run the command. Exit code 1: a mismatch, with --verify; 2: an error."""
     arguments = _arguments()
     code = 0
     for folder in arguments.folders:
-        faults: list[str] = []
         try:
             if arguments.verify:
                 code = max(code, _verify(folder, arguments))
             else:
-                _write(folder, arguments, faults)
+                _write(folder, arguments)
         except (UserError, OSError) as error:
-            faults.append(str(error))
-        for fault in dict.fromkeys(faults):
-            say(f"lra-report: error: {printable(fault)}")
+            say(f"lra-report: error: {error}")
             code = 2
     if code:
         sys.exit(code)
@@ -52,14 +49,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write(folder: Path, arguments: argparse.Namespace, faults: list[str]) -> None:
+def _write(folder: Path, arguments: argparse.Namespace) -> None:
     from lra.report import show, write_report
 
     if arguments.keep:
         if not folder.is_dir():
             raise UserError(f"{folder}: expected a results folder to keep the runs of")
         keep_runs(folder, read_runs(folder))
-    page = write_report(folder, arguments.selection, arguments.published, faults.append)
+    page = write_report(folder, arguments.selection, arguments.published)
     show(page)
     say(f"lra-report: wrote {page}")
 

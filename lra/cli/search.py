@@ -54,7 +54,7 @@ def best_settings(out: Path) -> dict[Cell, list[tuple[float, int, dict[str, Any]
     Returns:
         by cell, the best first: (mean over seeds, number of seeds, settings that differ between the finished runs).
     """
-    runs = read_runs(out, say) if any(out.rglob(RECORD)) else []
+    runs = read_runs(out) if any(out.rglob(RECORD)) else []
     finished = [run for run in runs if run.record.status == "finished"]
     values: dict[str, set[str]] = defaultdict(set)
     for run in finished:

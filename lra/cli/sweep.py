@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +19,8 @@ from lra.core.console import say
 from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
 from lra.core.files import holder
 from lra.core.signals import PAUSED
-from lra.records.names import LOCK, SWEEP
-from lra.records.record import read_declared
+from lra.records.names import LOCK
+from lra.records.runs import declared
 from lra.runs.budget import ELSEWHERE, training_tokens
 from lra.runs.build import check_attention
 from lra.runs.folder import outcome
@@ -59,7 +59,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         check_data([(row, runs) for row, runs in to_do if runs])
         for row in [row for row, runs in to_do if runs]:
             check_attention(row.settings, row.system)
-    declare(plan.out, [row.declared for row in plan.rows])
+    declare(plan)
     _current[:] = [plan]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
     broken = _launch_all(
@@ -77,15 +77,12 @@ def _check_reference(plan: Plan) -> None:
     from lra.report.published import Published, files
 
     published = Published(*files(plan.out, ()))
-    cells = [row.declared for row in plan.rows]
     for row in plan.rows:
-        published.add(row.declared["attention"], row.declared["variant"], row.system.row)
-    with suppress(ValueError):  # `declare` reports what is wrong with it
-        cells += read_declared(plan.out / SWEEP) if (plan.out / SWEEP).exists() else []
+        published.add(row.cell.attention, row.cell.variant, row.system.row)
     known = {
-        published.name(cell["attention"], cell["variant"], settings)
-        for cell in cells
-        for settings in (settings_text(cell["settings"]), "")
+        published.name(cell.attention, cell.variant, settings)
+        for cell in [*(row.cell for row in plan.rows), *declared(plan.out).cells]
+        for settings in (settings_text(cell.settings), "")
     }
     if name not in known:
         raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
@@ -186,19 +183,14 @@ def _report(out: Path) -> Counter[str]:
     """Write and print the report; return the number of faults by kind."""
     from lra.report import show, write_report  # imports pandas and statsmodels
 
-    wrong: Counter[str] = Counter()
-    faults: list[str] = []
     try:
-        page = write_report(out, tell=faults.append)
+        page = write_report(out)
         show(page)
         say(f"report: {page}")
     except Exception as error:  # the outcomes of the runs are still printed
         say(f"lra-train: error: no report: {first_line(error)}")
-        wrong["no report"] += 1
-    for fault in faults:
-        say(f"lra-train: error: {fault}; the report leaves it out")
-        wrong["left out of the report"] += 1
-    return wrong
+        return Counter({"no report": 1})
+    return Counter()
 
 
 def _exit_code(bad: set[str]) -> int:

@@ -125,10 +125,7 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
     """
     beside = path.with_name(record.NAME)
     if beside.exists():
-        try:
-            files = record.read(beside).get("files")
-        except ValueError as error:
-            raise UserError(f"{error}; cannot tell if {path} belongs to it") from None
+        files = record.read(beside).get("files")
         expected, digest = files.get(path.name) if isinstance(files, dict) else None, sha256(path)
         if expected != digest:
             raise UserError(

@@ -11,8 +11,7 @@ WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # of the task, where weights are kept
 ERRORS = "error.log"  # traceback of a failed run
 LOCK = ".run.lock"  # held while a process trains the run
-CHECKPOINTS = "checkpoint.json"  # lists the generations below, newest first
-GENERATIONS = "checkpoint-*.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
 
 # In a results folder.
 SWEEP = "sweep.json"

@@ -1,6 +1,5 @@
 """Provenance of a run: code, configuration, data, packages and machine."""
 
-import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def environment(data_digest: str, device: str) -> dict[str, Any]:
+def environment(data_digest: str | None, device: str) -> dict[str, Any]:
     """Return the conditions that decide the bits of a result besides the configuration."""
     import torch
 
@@ -30,35 +29,24 @@ def environment(data_digest: str, device: str) -> dict[str, Any]:
         "lra": __version__,
         "torch": metadata.version("torch"),
         "threads": torch.get_num_threads(),
-        "device": _device(device),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "noise": NOISE_VERSION,
     }
 
 
-def _device(name: str) -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if name == "cuda" else name
-
-
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
     """Return the provenance of a run for its record."""
-    import torch
-
+    conditions = environment(data_digest, device)
+    del conditions["torch"]
     return {
-        "lra": __version__,
+        **conditions,
         **_commit(),
         "config_sha256": digest(config),
-        "data_sha256": data_digest,
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         **_cpu(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "noise": NOISE_VERSION,
-        "threads": torch.get_num_threads(),
-        "device": _device(device),
         "precision": precision,
         "started": started,
         "finished": now(),
@@ -80,18 +68,15 @@ def _commit() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(paths.CHECKOUT), *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # not elsewhere
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _cpu() -> dict[str, str | None]:
     """Return the processor's name, and its family, model and stepping if known: processors of one name may round
     differently."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    facts = dict(reversed([(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]))
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     numbers = [facts.get(key) for key in ("cpu family", "model", "stepping")]
     return {
         "cpu": facts.get("model name") or platform.processor() or "unknown",

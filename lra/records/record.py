@@ -1,29 +1,25 @@
 """The record of a run: its numbers, and the configuration, data, code and machine that produced them."""
 
-import hashlib
-import json
 import math
-import os
 import reprlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
+from zipfile import BadZipFile
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from lra.core import files
 from lra.core.errors import UserError
-from lra.core.files import digest, explained, open_regular, read_json, write_json
-from lra.records.names import METRICS
+from lra.core.files import digest, read_json, write_json
 from lra.records.names import RECORD as NAME
 
-CONTENTS_BYTES = 2**32  # limit for a file beside a record
-SCHEMA = 2  # of records and declarations
+SCHEMA = 2  # of records
 DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks that name files
 RULES = ("last", "best_val", "best_test")
 
-T = TypeVar("T", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -31,16 +27,16 @@ Measure = Annotated[float, Field(ge=0)]
 Rule = Literal["last", "best_val", "best_test"]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Replace non-finite numbers by None: JSON has none."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-Loss = Annotated[FiniteFloat | None, BeforeValidator(_finite)]
+Loss = Annotated[FiniteFloat | None, BeforeValidator(finite)]
 
 
 class _Part(BaseModel):
@@ -179,11 +175,14 @@ class RunRecord(_Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `record.json`. Raises ValueError with the path."""
-        try:
-            return checked(cls, read(path))
-        except ValueError as error:
-            raise ValueError(str(error) if str(path) in str(error) else f"{path}: not a record: {error}") from None
+        """Read `record.json`. Raises UserError."""
+        with readable(path):
+            return cls.parse(read_json(path))
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """Return the record of a signed JSON object. Raises ValueError."""
+        return cls.model_validate(unsigned(values))
 
     def write(self, folder: Path) -> None:
         """Write `record.json` into `folder`."""
@@ -212,30 +211,27 @@ class RunRecord(_Part):
         return self.ended == "solved" or (last is not None and last.accuracy >= self.goal)
 
 
-def checked(model: type[T], values: Any) -> T:
-    """Validate `values`. Raises ValueError with the first wrong key, what was expected and what was found."""
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into a UserError that names it."""
     try:
-        return model.model_validate(values)
+        yield
     except ValidationError as error:
-        raise ValueError(fault(error)) from None
+        raise UserError(f"{path}: {fault(error)}") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable: {' '.join(str(error).split())}") from None
 
 
 def fault(error: ValidationError) -> str:
-    """Describe the first error in one line."""
+    """Describe the first error in one line: key, what was expected and what was found."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    if first["type"] == "value_error":
-        return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
-    value = "nothing" if first["type"] == "missing" else reprlib.repr(first["input"])
-    return f"{key or 'the file'}: {first['msg']}, found {value}"
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {reprlib.repr(first['input'])}"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a signed JSON object, without its SHA-256. Raises ValueError with the path if it is damaged."""
-    try:
+    """Read a signed JSON object, without its SHA-256. Raises UserError."""
+    with readable(path):
         return unsigned(read_json(path))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a readable record: {error}") from None
 
 
 def unsigned(values: Any) -> dict[str, Any]:
@@ -250,7 +246,7 @@ def unsigned(values: Any) -> dict[str, Any]:
 
 def signed(values: dict[str, Any]) -> dict[str, Any]:
     """Add the schema and a SHA-256 of the rest; non-finite numbers become null."""
-    whole = _finite({**values, "schema": SCHEMA})
+    whole = finite({**values, "schema": SCHEMA})
     return {"sha256": digest(whole), **whole}
 
 
@@ -267,57 +263,44 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
 class DeclaredCell(BaseModel):
     """A cell of a sweep: the seeds to train and the row of the report to compare it with."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True)
 
+    task: Name
     protocol: Name
-    selection: Rule
-    task_name: Name
     attention: Name
     variant: Name
     settings: dict[Name, Any]
+    task_name: Name
+    selection: Rule
     folder: Name
     seeds: list[int]
     reference: Name | None = None
     margin: Annotated[FiniteFloat, Field(gt=0)] | None = None
 
 
-def read_declared(path: Path) -> list[dict[str, Any]]:
-    """Read the cells of a `sweep.json`. Raises ValueError with the path."""
-    try:
-        return cells_of(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: not a declaration of a sweep: {error}") from None
+class Sweep(BaseModel):
+    """`sweep.json`: the cells of all sweeps into a results folder, from which a report knows the missing runs."""
 
+    cells: list[DeclaredCell] = []
 
-def cells_of(declaration: Any) -> list[dict[str, Any]]:
-    """Check a declaration and return its cells. Raises ValueError, or TypeError."""
-    if not isinstance(declaration, dict) or declaration.get("schema") != SCHEMA:
-        raise ValueError(f"expected schema {SCHEMA}")
-    cells = declaration.get("cells")
-    if declaration.get("sha256") != digest(cells):
-        raise ValueError("its content does not match its SHA-256")
-    for cell in cells:
-        checked(DeclaredCell, cell)
-    return cells
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `sweep.json`; without the file there are no cells. Raises UserError."""
+        with readable(path):
+            return cls.model_validate(read_json(path)) if path.exists() else cls()
 
+    def write(self, path: Path) -> None:
+        """Write `sweep.json`."""
+        write_json(path, self.model_dump())
 
-def merged(earlier: list[dict[str, Any]], later: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the cells of two declarations: a cell in both is taken from the later one, with the seeds of both."""
-    cells = {cell["folder"]: cell for cell in earlier}
-    for cell in later:
-        seeds = cells.get(cell["folder"], cell)["seeds"]
-        cells[cell["folder"]] = {**cell, "seeds": sorted({*seeds, *cell["seeds"]})}
-    return [cells[folder] for folder in sorted(cells)]
-
-
-def declare(path: Path, cells: list[dict[str, Any]]) -> None:
-    """Write a `sweep.json`."""
-    write_json(path, declaration(cells))
-
-
-def declaration(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return cells with their SHA-256."""
-    return {"schema": SCHEMA, "sha256": digest(cells), "cells": cells}
+    def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
+        """Add cells whose folders are relative to `place`; a known cell is replaced and keeps its seeds."""
+        cells = {cell.folder: cell for cell in self.cells}
+        for cell in later.cells:
+            folder = (place / cell.folder).as_posix()
+            seeds = {*cell.seeds, *(cells[folder].seeds if folder in cells else ())}
+            cells[folder] = cell.model_copy(update={"folder": folder, "seeds": sorted(seeds)})
+        return Sweep(cells=[cells[folder] for folder in sorted(cells)])
 
 
 def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,51 +316,3 @@ def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, A
         parts = ((first.get(name), other.get(name), f"{key}.{name}" if key else name) for name in names)
         return [change for part in parts for change in differences(*part)]
     return [] if first == other else [(key, first, other)]
-
-
-class Metrics:
-    """`metrics.jsonl`: one line per evaluation, each flushed.
-
-    Args:
-        earlier: what `write` returned before the checkpoint that a run resumes from; later lines are removed.
-    """
-
-    def __init__(self, folder: Path, earlier: dict[str, Any] | None) -> None:
-        self._path = folder / METRICS
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            self._file.seek(0)
-            kept = self._file.read(earlier["bytes"]) if earlier else b""
-            self._sha = hashlib.sha256(kept)
-            if earlier and self._sha.hexdigest() != earlier["sha256"]:
-                raise UserError(
-                    f"{self._path} is not what it was when the run was paused; delete the folder to train anew"
-                )
-            self._file.truncate(len(kept))
-        except ValueError as error:
-            raise UserError(f"{self._path}: {error}; delete it") from None
-        except OSError as error:
-            raise explained(error, self._path, 0) from error
-
-    def write(self, **line: Any) -> dict[str, Any]:
-        """Add a line and return the size and the SHA-256 of the file."""
-        data = (json.dumps(_finite(line)) + "\n").encode()
-        try:
-            self._file.write(data)
-            self._file.flush()
-        except OSError as error:
-            raise explained(error, self._path, len(data)) from error
-        self._sha.update(data)
-        return {"bytes": self._file.tell(), "sha256": self._sha.hexdigest()}
-
-    def read(self) -> bytes:
-        """Return the content of the file."""
-        return self._path.read_bytes()
-
-    def __enter__(self) -> "Metrics":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # a line that could not be written was reported
-            self._file.close()

@@ -19,7 +19,7 @@ import pandas as pd
 from lra.core.errors import UserError, printable
 from lra.core.files import write_atomic
 from lra.records.names import PAGE, README, SEEDS_FIGURE
-from lra.records.runs import Run, Tell, read_runs, refuse
+from lra.records.runs import Run, read_runs
 from lra.report import render
 from lra.report.frame import present, runs_frame
 from lra.report.published import Published, files
@@ -33,26 +33,16 @@ class Report:
         folder: a results folder, or a `runs.jsonl`.
         selection: a selection rule for all runs; None: the rule of each run's recipe.
         published: files of published numbers, in addition to `published.yaml` in the folder.
-        tell: called for each file that cannot be read and is left out.
 
     Raises:
-        UserError: if there is nothing to read, or runs do not belong together.
+        UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
     """
 
-    def __init__(
-        self, folder: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse
-    ) -> None:
+    def __init__(self, folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.title = printable(self.folder.resolve().name)
-        self.left_out = 0
-
-        def left_out(fault: str) -> None:
-            self.left_out += 1
-            tell(fault)
-
-        runs = read_runs(folder, left_out)
         self.published = Published(*files(self.folder, published))
-        self.frame = runs_frame(self.folder, runs, self.published, selection, left_out)
+        self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.cells = cells_frame(self.frame, self.published)
 
     @property
@@ -75,13 +65,11 @@ class Report:
         return render.texts(self)
 
 
-def write_report(
-    folder: Path, selection: str | None = None, published: Iterable[Path] = (), tell: Tell = refuse
-) -> Path:
+def write_report(folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
     """Write the report of `folder` into it and return the path of its README.md. Arguments as of `Report`."""
     from lra.report.figures import drawn
 
-    report = Report(folder, selection, published, tell)
+    report = Report(folder, selection, published)
     figures = drawn(report)
     for name, text in report.texts().items():
         write_atomic(report.folder / name, text.encode())

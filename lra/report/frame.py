@@ -13,8 +13,8 @@ import yaml
 from lra.core.errors import UserError, printable
 from lra.core.paths import conf_dir
 from lra.records import record
-from lra.records.record import RULES, RunRecord, without_paths
-from lra.records.runs import Run, Tell, declared_cells
+from lra.records.record import RULES, DeclaredCell, RunRecord, without_paths
+from lra.records.runs import Run, declared
 from lra.report.published import Published
 from lra.report.statistics import not_above
 
@@ -25,27 +25,24 @@ COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
 
 
-def runs_frame(
-    folder: Path, runs: list[Run], published: Published, selection: str | None = None, tell: Tell = print
-) -> pd.DataFrame:
+def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
     """Return a row for each run, sorted as tables are.
 
     `run` holds the `Run`, or None where a declared run is missing; `score` is the test result under `selection`, or
     under the rule of the run's recipe, and NaN where the run is not finished. Raises UserError if runs that would share
     a cell or a column differ in more than a table shows.
     """
-    declared = declared_cells(folder, tell)
+    announced = {cell.folder: cell for cell in declared(folder).cells}
     rows = [_of_run(run, selection) for run in runs]
     known = {(row["cell"], row["seed"]) for row in rows}
-    rows += [_missing(cell, seed, selection) for cell in declared for seed in cell["seeds"]
-             if (cell["folder"], seed) not in known]  # fmt: skip
-    announced = {cell["folder"]: cell for cell in declared}
+    rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
+             if (cell.folder, seed) not in known]  # fmt: skip
     if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
         raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
     _name_tasks(rows, announced)
     for row in rows:
-        asked = announced.get(row["cell"], {})
-        row |= {"declared": bool(asked), "reference": asked.get("reference"), "margin": asked.get("margin")}
+        asked = announced.get(row["cell"])
+        row |= {"declared": bool(asked), "reference": asked and asked.reference, "margin": asked and asked.margin}
         if row["run"]:
             published.add(row["attention"], row["variant"], row["run"].record.row)
     frame = pd.DataFrame(rows)
@@ -105,14 +102,16 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     }
 
 
-def _missing(cell: Mapping[str, Any], seed: int, selection: str | None) -> dict[str, Any]:
+def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, Any]:
     return {
         "run": None,
-        "cell": cell["folder"],
-        **{name: cell[name] for name in ("protocol", "attention", "variant")},
-        "selection": selection or cell["selection"],
-        "task": printable(cell["task_name"]),
-        "settings": settings_text(cell["settings"]),
+        "cell": cell.folder,
+        "protocol": cell.protocol,
+        "attention": cell.attention,
+        "variant": cell.variant,
+        "selection": selection or cell.selection,
+        "task": printable(cell.task_name),
+        "settings": settings_text(cell.settings),
         "seed": seed,
         "status": "missing",
     }
@@ -131,7 +130,7 @@ def train_seconds(record: RunRecord) -> float | None:
     return record.seconds["train"] + before
 
 
-def _name_tasks(rows: list[dict[str, Any]], announced: Mapping[str, Mapping[str, Any]]) -> None:
+def _name_tasks(rows: list[dict[str, Any]], announced: Mapping[str, DeclaredCell]) -> None:
     """Give each row the final name of its task, which a run knows once its data are read.
 
     A row without data takes the name from its cell, or from the other cells that were declared with the same name.
@@ -139,11 +138,11 @@ def _name_tasks(rows: list[dict[str, Any]], announced: Mapping[str, Mapping[str,
     final = {row["cell"]: row["task"] for row in rows if row["run"] and row["run"].record.provenance.data_sha256}
     names: dict[str, set[str]] = defaultdict(set)
     for cell, task in final.items():
-        names[announced.get(cell, {}).get("task_name", task)].add(task)
+        names[announced[cell].task_name if cell in announced else task].add(task)
     for row in rows:
         if row["run"] and row["run"].record.provenance.data_sha256:
             continue
-        others = names[announced.get(row["cell"], {}).get("task_name", row["task"])]
+        others = names[announced[row["cell"]].task_name if row["cell"] in announced else row["task"]]
         row["task"] = final.get(row["cell"]) or (min(others) if len(others) == 1 else row["task"])
 
 

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from lra.core.errors import UserError, printable
-from lra.core.files import read_regular
 from lra.core.paths import systems_file, table1_file
-from lra.records.record import TableName, fault
+from lra.records.record import TableName, readable
 
 NAME = "published.yaml"
-BYTES = 2**24  # the most that a file may have
 OWN = Path(__file__).with_name(NAME)
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
@@ -147,12 +145,5 @@ def _natural(text: str) -> tuple[str | float, ...]:
 
 
 def _read(path: Path) -> _File:
-    unreadable = f"{path}: not a readable file of published numbers"
-    try:
-        return _File.model_validate(yaml.safe_load(read_regular(path, BYTES).decode()) or {})
-    except ValidationError as error:
-        raise UserError(f"{path}: {fault(error)}") from None
-    except RecursionError:
-        raise UserError(f"{unreadable}: it is nested too deep") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{unreadable}: {' '.join(str(error).split())}") from None
+    with readable(path):
+        return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})

@@ -135,7 +135,6 @@ def _facts(report: "Report") -> dict[str, Any]:
     records = [run.record for run in report.runs]
     return {
         "title": report.title,
-        "left_out": report.left_out,
         "done": int(report.frame.score.notna().sum()),
         "expected": len(report.frame),
         "runs": len(records),

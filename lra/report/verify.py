@@ -1,42 +1,43 @@
 """Recompute a report from its runs and list what does not match."""
 
+import hashlib
+import io
+import json
 from collections.abc import Iterable, Iterator
-from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from lra.core.errors import UserError, printable
-from lra.core.files import digest, read_regular
+from lra.core.files import digest
 from lra.records.names import METRICS, PREDICTIONS, README
-from lra.records.record import CONTENTS_BYTES, RunRecord
+from lra.records.record import RunRecord
 from lra.records.runs import Run
 from lra.report import Report
 
-SHOWN = 5  # differing places of a file that are printed
 WIDTH = 120  # characters of a line that are printed
 
 
 def verify(folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> tuple[int, list[str]]:
     """Verify a results folder; arguments as of `Report`.
 
-    Checks the SHA-256 of every record and of the files beside it, the accuracy of each run from its predictions, its
-    best and last validation from its metrics, and README.md and the other text files of the report that are there.
+    Checks the SHA-256 of every record and of its metrics and predictions, the accuracy of each run from its
+    predictions, its best and last validation from its metrics, and README.md and the other text files of the report
+    that are there.
 
     Returns:
         the number of runs, and one line for each mismatch.
     """
-    mismatches: list[str] = []
     try:
-        report = Report(folder, selection, published, mismatches.append)
+        report = Report(folder, selection, published)
     except UserError as error:
-        return 0, [*mismatches, str(error)]
-    for run in report.runs:
-        mismatches += [printable(f"{folder / run.name}: {fault}") for fault in faults(run)]
+        return 0, [str(error)]
+    mismatches = [printable(f"{folder / run.name}: {fault}") for run in report.runs for fault in faults(run)]
     for name, text in report.texts().items():
-        if name != README and not (report.folder / name).exists():
-            continue  # a kept folder has README.md alone
-        mismatches += [printable(line) for line in differences(report.folder / name, text)]
+        path = report.folder / name
+        if name == README or path.exists():  # a kept folder has README.md alone
+            mismatches += map(printable, difference(path, text))
     return len(report.runs), mismatches
 
 
@@ -45,30 +46,43 @@ def faults(run: Run) -> Iterator[str]:
     record = run.record
     if digest(record.config) != record.provenance.config_sha256:
         yield "config_sha256 is not the SHA-256 of config"
+    yield from _of_files(run)
     if record.status != "finished":
         return
-    if METRICS not in record.files:
-        yield f"finished, but its record lists no {METRICS}"
     yield from _of_validation(run)
     yield from _of_groups(record)
     if run.predictions is None:
-        if record.metric == "accuracy" and PREDICTIONS in record.files:
-            yield f"{PREDICTIONS} is missing"
         return
     shown = record.test[record.selection]
     predicted, labels = run.predictions
-    if len(labels) != shown.examples:
-        yield f"test.{record.selection}.examples is {shown.examples}, {PREDICTIONS} has {len(labels)}"
-        return
     correct = int((predicted == labels).sum())
-    stated = shown.correct, shown.accuracy
-    if stated[0] != correct or abs(stated[1] - 100 * correct / shown.examples) > 1e-9:
-        found = f"{correct} correct, {100 * correct / shown.examples} %"
-        yield f"test.{record.selection} is {stated[0]} correct, {stated[1]} %; {PREDICTIONS} gives {found}"
+    stated, found = (shown.correct, shown.examples, shown.accuracy), (correct, len(labels), 100 * correct / len(labels))
+    if stated[:2] != found[:2] or abs(stated[2] - found[2]) > 1e-9:
+        yield f"test.{record.selection} has {_said(*stated)}; {PREDICTIONS} gives {_said(*found)}"
     counts = [(int((labels == c).sum()), int((predicted[labels == c] == c).sum())) for c in np.unique(labels)]
     classes = {name: (group.examples, group.correct) for name, group in record.diagnostics.get("class", {}).items()}
     if classes and [*classes.values()] != counts:  # in the order of the labels, under any names
         yield f"diagnostics.class is {classes}; {PREDICTIONS} gives {counts}"
+
+
+def _said(correct: int, examples: int, accuracy: float) -> str:
+    return f"{correct} of {examples} correct, {accuracy} %"
+
+
+def _of_files(run: Run) -> Iterator[str]:
+    """Compare metrics and predictions with the digests of the files that a record lists."""
+    array = io.BytesIO()
+    if run.predictions is not None:
+        np.save(array, run.predictions)
+    metrics = "".join(json.dumps(line) + "\n" for line in run.metrics)
+    for name, data in ((METRICS, metrics.encode()), (PREDICTIONS, array.getvalue())):
+        expected = run.record.files.get(name)
+        if expected is None and name == METRICS and run.record.status == "finished":
+            yield f"finished, but its record lists no {METRICS}"
+        elif expected is not None and not data:
+            yield f"{name} is missing"
+        elif expected is not None and hashlib.sha256(data).hexdigest() != expected:
+            yield f"the SHA-256 of {name} does not match the record"
 
 
 def _of_groups(record: RunRecord) -> Iterator[str]:
@@ -93,19 +107,14 @@ def _of_validation(run: Run) -> Iterator[str]:
         yield f"steps is {run.record.steps}, the last evaluation in {METRICS} is at {lines[-1]['step']}"
 
 
-def differences(path: Path, expected: str) -> Iterator[str]:
-    """Yield the first places where a file of a report is not what its runs give."""
+def difference(path: Path, expected: str) -> Iterator[str]:
+    """Yield the first line of a report's file that is not what its runs give."""
     try:
-        actual = read_regular(path, CONTENTS_BYTES).decode()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         yield f"{path}: not readable ({type(error).__name__}); write it with lra-report"
         return
-    found, given = actual.split("\n"), expected.split("\n")
-    changes = [
-        change for change in SequenceMatcher(None, found, given, autojunk=False).get_opcodes() if change[0] != "equal"
-    ]
-    for _, start, end, other_start, other_end in changes[:SHOWN]:
-        texts = ["\n".join(lines)[:WIDTH] for lines in (found[start:end], given[other_start:other_end])]
-        yield f"{path}, line {start + 1}: found {texts[0]!r}, expected {texts[1]!r}"
-    if len(changes) > SHOWN:
-        yield f"{path}: {len(changes) - SHOWN} more differences"
+    for number, (found, wanted) in enumerate(zip_longest(lines, expected.split("\n")), start=1):
+        if found != wanted:
+            yield f"{path}, line {number}: found {str(found)[:WIDTH]!r}, expected {str(wanted)[:WIDTH]!r}"
+            return

@@ -94,7 +94,7 @@ def _trained(trainer: Trainer, stop: StopFlag, loggers: Loggers) -> Diverged | N
     saved = checkpoint.read(job.folder)
     try:
         if saved is not None:
-            trainer.resume(saved)
+            trainer.resume(*saved)
         elif job.system.pretraining is not None:
             trainer.begin(*pretrain(job, trainer.training.model, trainer.task, trainer.device, stop))
     except Diverged as error:

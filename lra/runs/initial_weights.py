@@ -136,7 +136,7 @@ def _pretrain(
     model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if (saved := checkpoint.read(pretraining.folder)) is not None:
-        trainer.resume(saved)
+        trainer.resume(*saved)
     if (diverged := trainer.follow(stop, Loggers())) is not None:
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}

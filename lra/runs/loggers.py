@@ -6,7 +6,6 @@ and logs every line again, so that it replaces what an earlier process wrote.
 
 import json
 import math
-import os
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,13 +20,7 @@ from lra.runs.build import Job
 
 def tags_of(job: Job) -> dict[str, str]:
     """Return task, attention, variant and protocol of a job by name."""
-    cell = job.cell
-    return {"task": cell.task, "attention": cell.attention, "variant": cell.variant, "protocol": cell.protocol}
-
-
-def config_of(job: Job) -> dict[str, Any]:
-    """Return the tags and varied settings of a job's cell, and all settings that decide its numbers."""
-    return {"cell": {**tags_of(job), **job.cell.settings}, **job.settings.identity}
+    return {name: getattr(job.cell, name) for name in ("task", "attention", "variant", "protocol")}
 
 
 class TensorBoard:
@@ -37,14 +30,15 @@ class TensorBoard:
         _require("tensorboard")
 
     def start(self, job: Job) -> None:
+        """Open the event file; `purge_step` hides what an earlier process wrote."""
         from torch.utils.tensorboard import SummaryWriter
 
-        labels = {**tags_of(job), "seed": job.settings.seed}
-        first = {name.title(): value for name, value in labels.items()}  # capitals are the table's first columns
-        self._config = {**first, **_flat(job.settings.identity)}
-        self._writer = SummaryWriter(job.folder, purge_step=0)  # hides what an earlier process wrote
+        first = {name.title(): value for name, value in {**tags_of(job), "seed": job.settings.seed}.items()}
+        self._config = {**first, **_flat(job.settings.identity)}  # capitals are the table's first columns
+        self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:
+        """Add scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -61,49 +55,46 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
 
-    mode: Literal["offline", "online", "shared", "disabled", "dryrun", "run"]
+    mode: Literal["offline", "online", "shared", "disabled"]
     project: str
     entity: str | None
     tags: list[str]
 
     def __post_init__(self) -> None:
-        if os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
-            self.mode = "disabled"
-        if self.mode != "disabled":
-            _require("wandb")
+        _require("wandb")
 
     def start(self, job: Job) -> None:
-        self._run = None
-        if self.mode == "disabled":
-            return
+        """Start the run, under the same id after an interruption."""
         import wandb
 
-        run_id = digest({"config": config_of(job), "folder": job.folder.as_posix()})[:16]
+        tags = tags_of(job)
+        config = {"cell": {**tags, **job.cell.settings}, **job.settings.identity}
+        run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
             mode=self.mode,
             project=self.project,
             entity=self.entity,
-            tags=[*dict.fromkeys([*tags_of(job).values(), *self.tags])],
+            tags=[*dict.fromkeys([*tags.values(), *self.tags])],
             id=run_id,
             resume="allow",
             reinit="create_new",
             group=str(job.cell),  # shared by its seeds
             name=f"{job.cell} seed {job.settings.seed}",
             job_type="train",
-            config=config_of(job),
+            config=config,
             dir=job.folder,
             settings=wandb.Settings(console="off", silent=True),
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        if self._run and step >= self._run.step:  # the server has the earlier steps of a resumed run
+        """Log a step; the server has the earlier steps of a resumed run."""
+        if step >= self._run.step:
             self._run.log(values, step=step)
 
     def finish(self, step: int, test: dict[str, float | str]) -> None:
-        if self._run is None:
-            return
+        """Add the scores of the weights of `step` to the summary, and end the run."""
         if test:
             self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
@@ -128,12 +119,12 @@ class Loggers:
         self._started: list[Any] = []
         self._step, self._test = 0, {}
 
-    def start(self, history: bytes) -> None:
+    def start(self, lines: list[dict[str, Any]]) -> None:
         """Start them, and log the lines that `metrics.jsonl` has already."""
         for logger in self._loggers:
             logger.start(self._job)
             self._started.append(logger)
-        for line in map(json.loads, history.splitlines()):
+        for line in lines:
             if "phase" not in line:  # pretraining counts steps of its own
                 self.log(line)
 

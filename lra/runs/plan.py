@@ -29,8 +29,8 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, make_results_folder
 from lra.data import Place
-from lra.records import record
 from lra.records.names import SWEEP, SWEEP_LOCK
+from lra.records.record import DeclaredCell, Sweep
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.folder import completed_record, skip_completed
 from lra.runs.loggers import loggers_of
@@ -72,17 +72,17 @@ class PlannedCell:
     runs: list[PlannedRun]
 
     @property
-    def declared(self) -> dict[str, Any]:
+    def declared(self) -> DeclaredCell:
         """Entry of the cell in `sweep.json`."""
-        return {
+        return DeclaredCell(
             **asdict(self.cell),
-            "task_name": self.system.builder.facts.name,
-            "selection": self.system.recipe.selection,
-            "folder": self.cell.folder.as_posix(),
-            "seeds": [run.settings.seed for run in self.runs],
-            "reference": self.settings.sweep["reference"],
-            "margin": self.settings.sweep["margin"],
-        }
+            task_name=self.system.builder.facts.name,
+            selection=self.system.recipe.selection,
+            folder=self.cell.folder.as_posix(),
+            seeds=[run.settings.seed for run in self.runs],
+            reference=self.settings.sweep["reference"],
+            margin=self.settings.sweep["margin"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,17 +247,14 @@ def check_data(rows: list[tuple[PlannedCell, list[PlannedRun]]]) -> None:
         raise UserError(f"{runs} have no data ({', '.join(lacking)}); add the files above, or leave these tasks out")
 
 
-def declare(out: Path, cells: list[dict[str, Any]]) -> None:
-    """Add the cells to `out`/sweep.json; seeds declared earlier stay declared."""
-    path = out / SWEEP
+def declare(plan: Plan) -> None:
+    """Add the cells of a plan to sweep.json; seeds declared earlier stay declared."""
+    path = plan.out / SWEEP
     try:
-        make_results_folder(out)
-        with files.hold(out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
-            earlier = record.read_declared(path) if path.exists() else []
-            record.declare(path, record.merged(earlier, cells))
+        make_results_folder(plan.out)
+        with files.hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
+            Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows])).write(path)
     except files.Held as held:
         raise UserError(f"{path}: {held} for more than a minute; try again") from None
-    except ValueError as error:
-        raise UserError(f"{error}; delete it to declare the sweep anew") from None
     except OSError as error:
-        raise explained(error, out, None) from error
+        raise explained(error, plan.out, None) from error

@@ -1,14 +1,13 @@
 """State of a run: training, measurements, best weights and checkpoints."""
 
 import io
+import json
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lra.config.settings import Checkpoints
@@ -18,13 +17,11 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
-from lra.ops.async_copy import is_asynchronous
 from lra.records import checkpoint, provenance, record
-from lra.records.checkpoint import Generation
-from lra.records.course import EndOfTraining, StoppingRule, better
-from lra.records.names import COSTS
+from lra.records.names import CHECKPOINT, COSTS, METRICS
 from lra.runs.budget import SweepTime
 from lra.runs.build import Job
+from lra.runs.course import EndOfTraining, better
 from lra.runs.folder import identity_differences
 from lra.runs.loggers import Loggers
 from lra.training import distributed
@@ -33,6 +30,8 @@ from lra.training.block_probe import probe
 from lra.training.divergence import Diverged
 from lra.training.evaluate import Score
 from lra.training.fit import Measurement, Training, fit
+
+STATE = ("inexact", "resumes", "pretrain", "seconds", "last", "best", "lines")
 
 
 def entry(score: Score, step: int) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def save_array(path: Path, values: np.ndarray) -> None:
 
 
 class Trainer:
-    """State of a run, as checkpoints keep it."""
+    """State of a run, as checkpoints keep it. `lines`: evaluations, the lines of `metrics.jsonl`."""
 
     def __init__(self, job: Job, task: Task, training: Training, device: str) -> None:
         self.job, self.task, self.training, self.device = job, task, training, device
@@ -65,7 +64,7 @@ class Trainer:
             **provenance.environment(task.digest, device),
             "processes": distributed.count(),
             "precision": settings.precision,
-            **{key: name for key, name in job.system.backend(device).items() if name != "torch"},  # as earlier versions
+            **job.system.backend(device),
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
         }
@@ -77,61 +76,63 @@ class Trainer:
         self.last: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.best_weights: dict[str, Tensor] = {}
-        self.end = EndOfTraining(StoppingRule.of(vars(job.system.recipe)))
-        self.metrics: dict[str, Any] | None = None
+        self.lines: list[dict[str, Any]] = []
+        self.end = EndOfTraining(job.system.recipe)
         self._saved_at = time.monotonic()
-        self.written = checkpoint.Background(job.folder)
 
     def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         """Add a pretraining: its entry in the record, and its lines of `metrics.jsonl`."""
         self.pretrain = pretrain
-        with self._metrics() as metrics:
-            for line in lines if metrics is not None else ():
-                self.metrics = metrics.write(phase="pretrain", **line)
+        self.lines = [{"phase": "pretrain", **line} for line in lines]
 
-    def resume(self, saved: Generation) -> None:
+    def resume(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Resume from a checkpoint. Raises UserError if it is of another run or environment."""
         try:
-            self._load(saved)
+            self._check(state["run"])
+            self.training.load(tensors, state["training"])
+            for key in STATE:
+                setattr(self, key, state["run"][key])
+            self.inexact += self._conditions(state["run"])
+            self.resumes += 1
+            self.tokens = Tokens(**state["run"]["tokens"])
+            vars(self.end).update(state["run"]["end"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UserError(
                 f"{self.job.folder}: the checkpoint does not fit this run: {reason}; choose another out=..."
             ) from None
+        self.best_weights = {
+            name.removeprefix("best/"): value for name, value in tensors.items() if name.startswith("best/")
+        }
 
-    def _load(self, saved: Generation) -> None:
-        state, settings, folder = saved.state["course"], self.job.settings, self.job.folder
-        others = identity_differences(state["identity"], settings)
-        if others:
+    def _conditions(self, run: dict[str, Any]) -> list[str]:
+        changes = record.differences(run["environment"], self.environment)
+        return [f"{key}: {old}, then {new}" for key, old, new in changes]
+
+    def _check(self, run: dict[str, Any]) -> None:
+        """Raise UserError if the state is of another run, or of other conditions without `resume=inexact`."""
+        folder, settings = self.job.folder, self.job.settings
+        if others := identity_differences(run["identity"], settings):
             raise UserError(
                 f"{folder}: the checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
-                f"delete {checkpoint.INDEX} there to train from the start"
+                f"delete {CHECKPOINT} there to train from the start"
             )
-        changes = record.differences(state["environment"], self.environment)
-        conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
-        if any(key == "data_sha256" for key, *_ in changes):
-            raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
-        if changes and settings.resume != "inexact":
+        conditions = "; ".join(self._conditions(run))
+        if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
+            raise UserError(f"{folder} was paused on other data ({conditions}); choose another out=...")
+        if conditions and settings.resume != "inexact":
             raise UserError(
-                f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact resumes it, and "
-                "the record says so"
+                f"{folder} was paused under other conditions ({conditions}); resume=inexact resumes it, and the record "
+                "says so"
             )
-        self.inexact = state["inexact"] + conditions
-        self.training.load(saved.tensors, saved.state["training"])
-        self.resumes = state["resumes"] + 1
-        self.seconds, self.tokens, self.metrics = state["seconds"], Tokens(**state["tokens"]), state["metrics"]
-        self.last, self.best, self.pretrain = state["last"], state["best"], state.get("pretrain")
-        self.end.load(state.get("end"))
-        best = {name.removeprefix("best/"): value for name, value in saved.tensors.items() if name.startswith("best/")}
-        self.best_weights = best
 
     def due(self, step: int) -> bool:
         """Return True on all ranks if a checkpoint is due after `step`, by the clock of rank 0."""
         due = step >= self.end.step or self.schedule.due(step, time.monotonic() - self._saved_at)
         return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
-    def save(self, *, background: bool = False) -> None:
-        """Write a checkpoint on rank 0, in a thread if `background`.
+    def save(self) -> None:
+        """Write a checkpoint on rank 0.
 
         Raises:
             Diverged: on all ranks, if the last updates have numbers that are not finite.
@@ -143,36 +144,25 @@ class Trainer:
         run = {
             "identity": self.job.settings.identity,
             "environment": self.environment,
-            "inexact": self.inexact,
-            "resumes": self.resumes,
-            "seconds": self.seconds,
+            **{key: getattr(self, key) for key in STATE},
             "tokens": asdict(self.tokens),
-            "metrics": self.metrics,
-            "last": self.last,
-            "best": self.best,
             "end": self.end.state(),
-            **self._pretrain_entry(),
         }
-        state = {"training": self.training.state(), "course": run}
-        now = Generation(step=self.training.step, tensors=self.training.tensors() | best, state=state)
-        if background:
-            self.written.write(now)
-        else:
-            self.written.wait()
-            checkpoint.write(self.job.folder, now)
+        state = {"training": self.training.state(), "run": run}
+        checkpoint.write(self.job.folder, self.training.tensors() | best, state)
         self._saved_at = time.monotonic()
 
     def follow(self, stop: StopFlag, loggers: Loggers) -> Diverged | None:
         """Run `fit` to its end, or to a divergence, which is returned. Raises `Paused` after saving."""
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
-        diverged = None
-        with self._metrics() as metrics, console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
+        with console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
             if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
                 reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
                 say(f"{title}: warmup={recipe.warmup} is longer than steps={recipe.steps}: {reached}")
             if self.resumes:
                 say(f"{title}: resumes from step {self.training.step}")
-            loggers.start(metrics.read() if metrics is not None else b"")
+            self.write_metrics()
+            loggers.start(self.lines)
             observer = _Observer(self, bar, stop)
             measurements = fit(
                 self.training,
@@ -185,18 +175,14 @@ class Trainer:
                 on_micro_batch=bar.within,
                 last_step=lambda: self.end.step,
             )
+            diverged = None
             try:
                 for now in measurements:
                     self._take(now)
-                    line = {**_metrics_line(now), **self._probe_blocks()}
-                    if metrics is not None:
-                        self.metrics = metrics.write(**line)
-                    loggers.log(line)
+                    loggers.log(self.lines[-1])
                     bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
             except Diverged as error:
                 diverged = error
-            finally:
-                self.written.wait()
             if self.task.objective == "next_token" and distributed.is_main():
                 save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
             if diverged is None:
@@ -210,18 +196,8 @@ class Trainer:
             self.save()
             raise pause
 
-    def _probe_blocks(self) -> dict[str, list[float | None]]:
-        """Probe the blocks on the first validation examples, if `probe` is set."""
-        settings = self.job.settings
-        if settings.probe is None:
-            return {}
-        return probe(self.training.model, self.task.val, settings.probe, precision=settings.precision)
-
-    def _metrics(self) -> AbstractContextManager[record.Metrics | None]:
-        """Open `metrics.jsonl` on rank 0."""
-        return record.Metrics(self.job.folder, self.metrics) if distributed.is_main() else nullcontext()
-
     def _take(self, now: Measurement) -> None:
+        """Add a measurement and write it."""
         self.seconds["train"] += now.train_seconds
         self.seconds["evaluate"] += now.eval_seconds
         self.tokens += now.tokens
@@ -231,25 +207,37 @@ class Trainer:
             self.best = self.last
             self.best_weights = {name: value.clone() for name, value in self.training.model.state_dict().items()}
         self.end.take(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
+        line = _metrics_line(now)
+        if examples := self.job.settings.probe:
+            line |= probe(self.training.model, self.task.val, examples, precision=self.job.settings.precision)
+        self.lines.append(record.finite(line))
+        self.write_metrics()
 
-    def _pretrain_entry(self) -> dict[str, Any]:
-        return {} if self.pretrain is None else {"pretrain": self.pretrain}
+    def write_metrics(self) -> None:
+        """Write `metrics.jsonl` on rank 0."""
+        if distributed.is_main():
+            text = "".join(json.dumps(line) + "\n" for line in self.lines)
+            write_atomic(self.job.folder / METRICS, text.encode())
 
     def summary(self) -> dict[str, Any]:
         """Return the part of the record about the training."""
         train = self.seconds["train"]
-        return {
+        values = {
             "steps": self.training.step,
             **self.end.said(),
             "processes": distributed.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
-            "seconds": self.seconds | ({"pretrain": sum(self.pretrain["seconds"].values())} if self.pretrain else {}),
-            **self._pretrain_entry(),
+            "seconds": self.seconds,
             "tokens": asdict(self.tokens),
             "tokens_per_second": self.tokens.computed / train if train else None,
             "resumes": self.resumes,
-            **({"inexact": self.inexact} if self.inexact else {}),
         }
+        if self.pretrain is not None:
+            values["pretrain"] = self.pretrain
+            values["seconds"] = {**self.seconds, "pretrain": sum(self.pretrain["seconds"].values())}
+        if self.inexact:
+            values["inexact"] = self.inexact
+        return values
 
 
 class _Observer:
@@ -258,14 +246,12 @@ class _Observer:
     def __init__(self, trainer: Trainer, bar: console.TrainingBar, stop: StopFlag) -> None:
         job = trainer.job
         self.trainer, self.bar, self.stop = trainer, bar, stop
-        self.background = is_asynchronous(torch.device(trainer.device))  # on a CPU the thread would slow training down
         self.sweep_time = SweepTime(job.settings, job.system, job.number)
 
     def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
         self.bar.step(step, loss, tokens.computed)
         if self.trainer.due(step):
-            self.trainer.save(background=self.background)
-        self.trainer.written.check()
+            self.trainer.save()
         self.trainer.pause_if(self.stop.pending() or self.sweep_time.on_step())
 
     def on_part(self, done: int, total: int) -> None:
