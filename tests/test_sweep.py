@@ -179,7 +179,7 @@ def test_a_diverged_run_begins_anew(cli: Commands) -> None:
     line = (*SMOKE, "train.lr=1e30", "train.eval_every=1", "checkpoint.steps=1")
     assert cli(train.main, *line)[0] == 1
     first = record.read(SEED1 / record.NAME)
-    assert (SEED1 / "checkpoint.json").exists()
+    assert (SEED1 / "checkpoint.safetensors").exists()
     code, _, err = cli(train.main, *line, "retry=all")
     assert (code, "resumes from step" in err) == (1, False)
     assert strip_times(record.read(SEED1 / record.NAME)) == strip_times(first)
