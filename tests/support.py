@@ -200,12 +200,8 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "lru": [("attention.state=3",)],
     "s5": [
         ("attention.state=4", "attention.blocks=2"),
-        ("attention.state=4", "attention.blocks=2", "attention.init=lecun_normal"),
-        ("attention.state=4", "attention.blocks=1", "attention.init=complex_normal"),
     ],
-    "rwkv7": [(), ("attention.init=released",)],
-    "mlstm": [(), ("attention.init=released",)],
-    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2"), ("attention.init=released",)],
+    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
     "based": [("attention.width=3",)],
     "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
     "gmm_prf": [("attention.samples=3",)],

@@ -152,7 +152,7 @@ def test_the_second_layer_of_luna_reads_the_sum_of_memories() -> None:
     first(x)
     memory = first.norm(first.memory.expand(2, -1, -1))
     torch.testing.assert_close(second(z), luna(second, z, memory + packed(first, x, memory)))
-    with pytest.raises(RuntimeError, match="the layer before has passed on no memory"):
+    with pytest.raises(RuntimeError, match="layer 1 has no memory of the layer before"):
         second(z)
 
 

@@ -1,12 +1,10 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.kernel_attention` has the two
-feature maps, random kitchen sinks (RKS) and positive random features (PRF), and the FastFood and Generative spectra.
+A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.kernel_attention` has the feature
+maps, random kitchen sinks (RKS) and positive random features (PRF), and the FastFood and Generative spectra.
 O(L D M) time for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has m = Dh, or the next
-power of two.
-
-Source:
-    Chowdhury et al. 2022, On Learning the Transformer Kernel.
+power of two. Options of all: m (samples), the constant s of RKS (smoothing), the training steps that a draw serves
+(redraw_every), and eps, which is added to the denominator.
 """
 
 from typing import Annotated, Literal
@@ -28,12 +26,6 @@ class GmmRks(Rks):
     """RKS with frequencies Sigma^T w +- mu, w ~ N(0, I): a learned Gaussian per head and its mirror image.
 
     E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
-
-    Args:
-        samples: m.
-        smoothing: s.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
     card = Card(
@@ -58,11 +50,6 @@ class GmmPrf(Prf):
 
     With t = x' + y', E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2), which is
     exp(-|x' - y'|^2 / 2) for mu = sigma = 0.
-
-    Args:
-        samples: m.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
     card = Card(
@@ -80,9 +67,6 @@ class FastfoodRks(Rks):
 
     Args:
         init: of S, G and B, see `FastFood`.
-        smoothing: the constant s.
-        redraw_every: training steps per draw of P.
-        eps: added to the denominator.
     """
 
     card = Card(
@@ -109,8 +93,6 @@ class FastfoodPrf(Prf):
 
     Args:
         init: of S, G and B, see `FastFood`.
-        redraw_every: training steps per draw of P.
-        eps: added to the denominator.
     """
 
     card = Card(
@@ -128,12 +110,8 @@ class GenerativeRks(Rks):
     """RKS with frequencies G(noise), noise ~ N(0, I), of a small network G, shared by the heads; |omega_i| < 1.
 
     Args:
-        samples: m.
         noise_width: input width of G in units of Dh.
         hidden_widths: hidden widths of G in units of Dh.
-        smoothing: the constant s.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
     card = Card(

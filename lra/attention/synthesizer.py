@@ -6,9 +6,6 @@ dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
 With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
 O(L^2 D) time, O(L^2 H) memory in training.
-
-Source:
-    Tay et al. 2021, section 3.
 """
 
 from dataclasses import replace

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, rms_norm, silu, softplus
 
+from lra.core.errors import UserError
 from lra.ops.convolution import diagonal_scan
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import check_ends
 from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import both_ways
@@ -31,8 +31,6 @@ class Recurrent(Mixer, abstract=True):
     Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
     sum. Padded positions change no state.
 
-    Args:
-        norm_eps: epsilon of the norm of each head.
     """
 
     can_be_causal = True
@@ -79,6 +77,12 @@ class Recurrent(Mixer, abstract=True):
     def normed(self, y: Tensor) -> Tensor:
         """y / sqrt(mean of y^2 + eps) over the last axis."""
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
+
+
+def check_ends(option: str, least: float, most: float) -> None:
+    """Raise UserError if an attention's option `{option}_min` is above `{option}_max`."""
+    if least > most:
+        raise UserError(f"attention.{option}_min={least}: expected at most attention.{option}_max={most}")
 
 
 class DecaySteps(nn.Module):
