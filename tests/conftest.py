@@ -3,7 +3,6 @@ import gc
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -20,7 +19,6 @@ from imdb import PER_CLASS, Reviews, few
 from omegaconf import DictConfig
 from support import Commands
 
-from lra.config.compose import set_up
 from lra.core.paths import conf_dir
 from lra.report import figures
 from lra.tasks import text
@@ -78,9 +76,6 @@ omegaconf._utils.parse = functools.cache(omegaconf._utils.parse)
 ConfigStore.__deepcopy__ = lambda store, _memo: store  # Hydra copies it for every composition
 defaults_list._create_interpolation_map = interpolation_map_if_needed
 ConfigLoaderImpl._load_configuration_impl = compose_once
-with warnings.catch_warnings():  # which would be errors in a test, and keep the plugin of Optuna from being found
-    warnings.simplefilter("ignore")
-    set_up()
 
 
 @pytest.fixture(autouse=True)

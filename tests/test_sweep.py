@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked import PLUGINS, SMOKE, Child, installed, launcher, left, without_figures
+from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
 from support import Commands, strip_times
 
 import lra
@@ -41,13 +41,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
     assert (code, err.count("nothing to do")) == (0, 4)
 
 
-@pytest.mark.parametrize("extra", [(), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")], ids=["basic", "joblib"])
-def test_a_signal_within_a_run_ends_the_sweep(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]
-) -> None:
-    """With one job at once joblib has no workers: a run is in the driver, which starts no other after it."""
-    if extra:
-        launcher("joblib")
+def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     on_step = trainer._Observer.on_step
 
     def signalled(observer: trainer._Observer, step: int, *rest: object) -> None:
@@ -56,7 +50,7 @@ def test_a_signal_within_a_run_ends_the_sweep(
         on_step(observer, step, *rest)
 
     monkeypatch.setattr(trainer._Observer, "on_step", signalled)
-    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT, *extra)
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert (code, err.count("paused (SIGTERM)")) == (143, 1), err
     assert len(list(Path("runs").rglob(CONFIG))) == 1
     assert "0 of 3 runs finished, 1 paused, 2 waiting" in err
