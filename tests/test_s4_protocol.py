@@ -66,11 +66,6 @@ def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
     assert round(count, -4 if count > 1e6 else -3) == printed
 
 
-def test_the_files_of_pathfinder_are_divided_as_the_familys_loader_does() -> None:
-    files = ("task=pathfinder_files", "task.folder=anywhere")
-    assert [composed(*files, f"protocol={name}").task.split for name in ("s4", "lra")] == ["s4", "order"]
-
-
 def test_the_cosine_ends_at_zero() -> None:
     """Half a period over what the warm-up leaves."""
     recipe = recipe_of(steps=107, warmup=7, lr=0.3, schedule="cosine_to_zero")

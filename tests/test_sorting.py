@@ -186,8 +186,3 @@ def test_dropout_acts_on_the_weights() -> None:
     exact(y, y[..., :1].expand_as(y))
     assert (y == 0).any()
     assert y.max() > 1
-
-
-def test_the_query_is_the_key() -> None:
-    mixer = mixer_of("reformer", out_proj=True)
-    assert {name.split(".")[0] for name in mixer.state_dict()} == {"query", "value", "out", "rotations"}

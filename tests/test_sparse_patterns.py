@@ -149,38 +149,6 @@ def test_reformer_reads_all_pairs_where_it_says_so() -> None:
 # ---------------------------------------------------------------- the patterns
 
 
-def looped(length: int, reads: object) -> Tensor:
-    return torch.tensor([[bool(reads(i, j)) for j in range(length)] for i in range(length)])
-
-
-def same_blocks(b: int) -> object:
-    return lambda i, j: any(i in range(start, start + b) and j in range(start, start + b) for start in range(0, 99, b))
-
-
-LOOPS = {
-    "local": lambda i, j: j in range(i - 3, i + 4),
-    "local-block": same_blocks(5),
-    "longformer": lambda i, j: j in range(i - 3, i + 4) or 0 in (i, j),
-    "longformer-3": lambda i, j: j in range(i - 2, i + 3) or i < 3 or j < 3,
-    "fixed": lambda i, j: same_blocks(5)(i, j) or j % 5 in (3, 4) or 0 in (i, j),
-    "fixed-plain": lambda i, j: same_blocks(4)(i, j) or j in range(3, 99, 4),
-    "strided": lambda i, j: j in range(i - 3, i + 4) or j in range(i % 4, 99, 4) or 0 in (i, j),
-    "strided-plain": lambda i, j: j in range(i - 4, i + 5) or j in range(i % 5, 99, 5),
-}
-
-
-@pytest.mark.parametrize("case", LOOPS)
-def test_patterns_by_loops(case: str) -> None:
-    mixer = made(case)
-    causal = None if case in BLIND else made(case, causal=True)
-    assert mixer.can_be_causal == (causal is not None)
-    for length in LENGTHS:
-        expected = looped(length, LOOPS[case])
-        assert torch.equal(pattern(mixer, length)[0], expected)
-        if causal is not None:
-            assert torch.equal(pattern(causal, length)[0], expected.tril())
-
-
 # ---------------------------------------------------------------- Longformer
 
 
@@ -238,17 +206,3 @@ def test_random_blocks_are_uniform() -> None:
     counts = draw_blocks(heads=900, blocks=11, count=2)[:, 4].flatten().bincount(minlength=11)
     assert counts[[0, 3, 4, 5, 10]].sum() == 0
     assert (counts[[1, 2, 6, 7, 8, 9]] - 300).abs().max() < 4 * (900 * 2 / 9) ** 0.5
-
-
-def test_bigbird_by_loops() -> None:
-    """The last block is that of `max_positions`: an input that ends before it has none, however it is padded."""
-    mixer = made("bigbird")  # blocks of 2, 15 of them
-    for length in LENGTHS:
-        for head in range(3):
-            table = mixer.table[head].tolist()
-
-            def reads(i: int, j: int, table: list[list[int]] = table) -> bool:
-                row, column = i // 2, j // 2
-                return abs(row - column) <= 1 or bool({row, column} & {0, 14}) or column in table[row]
-
-            assert torch.equal(pattern(mixer, length)[head], looped(length, reads))

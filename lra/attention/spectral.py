@@ -16,10 +16,16 @@ from torch import Tensor, nn
 from lra.attention import Card, Shape
 from lra.ops.kernel_attention import FastFood, Generator, Prf, Rks, Spectrum
 
-PAPER = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
-CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
 RKS = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin]({angles}) / √{{samples}}, {{smoothing:g}}], x' = x / Dh^¼"
 PRF = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp({angles} − |x'|²), x' = x / Dh^¼"
+CLOSED_FORM = "the closed-form kernel over many draws; the explicit "
+Samples = Annotated[int, Field(ge=2)]
+
+
+def spectral_card(formula: str, angles: str, oracle: str, time: str = "L D M, M features") -> Card:
+    """Return the card of a class, given RKS or PRF."""
+    paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
+    return Card(paper=paper, formula=formula.format(angles=angles), time=time, linear=True, oracle=oracle)
 
 
 class GmmRks(Rks):
@@ -28,9 +34,7 @@ class GmmRks(Rks):
     E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="x'(Σᵀw ± μ)"), time="L D M, M features", linear=True, oracle=CLOSED_FORM
-    )
+    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM + "L x L weights")
 
     def __init__(
         self,
@@ -52,10 +56,7 @@ class GmmPrf(Prf):
     exp(-|x' - y'|^2 / 2) for mu = sigma = 0.
     """
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="x'(e^½σ w + μ)"), time="L D M, M features", linear=True,
-        oracle=CLOSED_FORM,
-    )  # fmt: skip
+    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM + "L x L weights")
 
     def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
         spectrum = Gaussian(shape.heads, shape.head_dim, samples)
@@ -69,10 +70,7 @@ class FastfoodRks(Rks):
         init: of S, G and B, see `FastFood`.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="SHGPHB x' / √{size}"), time="L D Dh", linear=True,
-        oracle="the closed-form kernel over many draws; the explicit product of matrices",
-    )  # fmt: skip
+    card = spectral_card(RKS, "SHGPHB x' / √{size}", CLOSED_FORM + "product of matrices", time="L D Dh")
 
     def __init__(
         self,
@@ -95,10 +93,7 @@ class FastfoodPrf(Prf):
         init: of S, G and B, see `FastFood`.
     """
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="SHGPHB x' / √{size}"), time="L D Dh", linear=True,
-        oracle="the closed-form kernel over many draws; the explicit product of matrices",
-    )  # fmt: skip
+    card = spectral_card(PRF, "SHGPHB x' / √{size}", CLOSED_FORM + "product of matrices", time="L D Dh")
 
     def __init__(
         self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
@@ -114,16 +109,13 @@ class GenerativeRks(Rks):
         hidden_widths: hidden widths of G in units of Dh.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="x' G(noise)"), time="L D M, M features", linear=True,
-        oracle="the explicit L x L weights; G layer by layer",
-    )  # fmt: skip
+    card = spectral_card(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
         shape: Shape,
         *,
-        samples: Annotated[int, Field(ge=2)],
+        samples: Samples,
         noise_width: PositiveFloat,
         hidden_widths: list[PositiveFloat],
         smoothing: NonNegativeFloat,
@@ -137,16 +129,13 @@ class GenerativeRks(Rks):
 class GenerativePrf(Prf):
     """PRF with the frequencies of `GenerativeRks`; see there for the arguments."""
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="x' G(noise)"), time="L D M, M features", linear=True,
-        oracle="the explicit L x L weights; G layer by layer",
-    )  # fmt: skip
+    card = spectral_card(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
         shape: Shape,
         *,
-        samples: Annotated[int, Field(ge=2)],
+        samples: Samples,
         noise_width: PositiveFloat,
         hidden_widths: list[PositiveFloat],
         redraw_every: PositiveInt,
