@@ -87,29 +87,6 @@ def test_the_papers_layer_has_its_parameters() -> None:
     assert mixer.shape.projections == 65_536
 
 
-@pytest.mark.parametrize(
-    ("side", "lags", "length", "expected"),
-    [
-        ("two_sided", 31, 61, "fft"),
-        ("two_sided", 31, 23, "direct"),  # a short text
-        ("two_sided", 12, 61, "direct"),  # 23 taps
-        ("two_sided", 13, 61, "fft"),  # 25 taps
-        ("one_sided", 31, 61, "fft"),
-        ("one_sided", 23, 61, "direct"),
-        ("causal", 31, 61, "direct"),
-    ],
-)
-def test_auto_chooses(side: str, lags: int, length: int, expected: str) -> None:
-    """Each way of summing has its own last bits."""
-    mixer, x = extractor("bases", side, f"lags={lags}", "evaluate=auto"), noise(2, length, 6)
-    actual, values = mixer(x), {}
-    for evaluate in ("direct", "fft"):
-        mixer.evaluate = evaluate
-        values[evaluate] = mixer(x)
-    assert not torch.equal(values["direct"], values["fft"])
-    torch.testing.assert_close(actual, values[expected], rtol=0, atol=0)
-
-
 def test_a_one_sided_extractor_cannot_be_read_at_the_first_position() -> None:
     sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=1", "dropout=0")]
     one_sided = ["attention=extractor", "attention.one_sided=true", *sizes]

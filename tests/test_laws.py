@@ -55,11 +55,6 @@ class WrongShape(Free):
         return self.inner(x)[:, :, :-1]
 
 
-class Spreads(Free):
-    def forward(self, x, key_mask=None):
-        return self.inner(x).mean(dim=-1, keepdim=True)
-
-
 class IgnoresMask(Sound):
     def attend(self, q, k, v, key_mask):
         return q + k + v.mean(dim=2, keepdim=True)
@@ -147,7 +142,6 @@ class Crashes(Free):
 
 BROKEN = {
     "WrongShape": ["shape"],
-    "Spreads": ["shape"],
     "NotInitialised": ["finite"],
     "Crashes": ["shape"],
     "OnTheCpu": ["device"],
@@ -279,15 +273,3 @@ def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
     assert code == 0
     assert {said[name] for name in ("padding", "causality", "order")} == {"----"}
     assert said["rows"] == "PASS"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["lengths=[]"], "lengths=[]: "),
-        (["model.heads=7"], "model.heads=7 does not divide model.qkv_dim="),
-    ],
-)
-def test_a_mistake_in_sizes_is_one_line(words: list[str], said: str, cli: Commands) -> None:
-    code, out, err = cli(check.main, "attention=simple", *words)
-    assert (code, out, said in err, err.count("\n")) == (2, "", True, 1)

@@ -21,7 +21,7 @@ from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
-from lra.ops.recurrent import check_ends
+from lra.ops.recurrent import log_uniform
 
 
 class S4D(Mixer):
@@ -76,15 +76,13 @@ class S4D(Mixer):
             raise UserError(f"attention.copies={copies} does not divide model.dim={shape.dim}")
         if state % 2:
             raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
-        check_ends("dt", dt_min, dt_max)
         self.state = state
         self.directions = 1 if self.causal else 2
         dim, modes = shape.dim, state // 2
-        low, high = math.log(dt_min), math.log(dt_max)
         frequency = (math.pi if init == "lin" else 1) * torch.arange(modes, dtype=torch.get_default_dtype())
         if init == "inv":
             frequency = state / math.pi * (state / (2 * frequency + 1) - 1)
-        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(dim))
+        self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, dim))
         self.log_decay = nn.Parameter(torch.full((self.copies, modes), math.log(0.5)))  # of -Re A
         self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
         self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)

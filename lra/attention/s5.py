@@ -6,7 +6,6 @@ one of which is kept. O(L D N) time. Without causality the same states also run 
 the authors' code. Re A = -exp(.) < 0, so that every mode decays.
 """
 
-import math
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
-from lra.ops.recurrent import SHELL, StateSpace, check_ends
+from lra.ops.recurrent import SHELL, StateSpace, log_uniform
 
 UNRELEASED = (
     "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the "
@@ -51,14 +50,12 @@ class S5(StateSpace):
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
-        check_ends("dt", dt_min, dt_max)
         super().__init__(shape, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
         self.log_decay = nn.Parameter((-a.real).log().float())  # of -Re A
         self.frequency = nn.Parameter(a.imag.float())
-        low, high = math.log(dt_min), math.log(dt_max)
-        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(self.modes))
+        self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, self.modes))
         b = torch.randn(blocks, state // blocks, shape.dim) * shape.dim**-0.5
         c = torch.randn(shape.dim, self.directions, blocks, state // blocks) * state**-0.5
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))

@@ -18,7 +18,8 @@ from lra.ops.kernel_attention import FastFood, Generator, Prf, Rks, Spectrum
 
 RKS = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin]({angles}) / √{{samples}}, {{smoothing:g}}], x' = x / Dh^¼"
 PRF = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp({angles} − |x'|²), x' = x / Dh^¼"
-CLOSED_FORM = "the closed-form kernel over many draws; the explicit "
+CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
+FASTFOOD = "rows N(0, I) over many draws; the explicit product of matrices"
 Samples = Annotated[int, Field(ge=2)]
 
 
@@ -34,7 +35,7 @@ class GmmRks(Rks):
     E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
     """
 
-    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM + "L x L weights")
+    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class GmmPrf(Prf):
     exp(-|x' - y'|^2 / 2) for mu = sigma = 0.
     """
 
-    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM + "L x L weights")
+    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
 
     def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
         spectrum = Gaussian(shape.heads, shape.head_dim, samples)
@@ -70,7 +71,7 @@ class FastfoodRks(Rks):
         init: of S, G and B, see `FastFood`.
     """
 
-    card = spectral_card(RKS, "SHGPHB x' / √{size}", CLOSED_FORM + "product of matrices", time="L D Dh")
+    card = spectral_card(RKS, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class FastfoodPrf(Prf):
         init: of S, G and B, see `FastFood`.
     """
 
-    card = spectral_card(PRF, "SHGPHB x' / √{size}", CLOSED_FORM + "product of matrices", time="L D Dh")
+    card = spectral_card(PRF, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
 
     def __init__(
         self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat

@@ -85,6 +85,13 @@ def check_ends(option: str, least: float, most: float) -> None:
         raise UserError(f"attention.{option}_min={least}: expected at most attention.{option}_max={most}")
 
 
+def log_uniform(option: str, least: float, most: float, size: int) -> Tensor:
+    """Draw the logarithms of numbers that are log-uniform between the options `{option}_min` and `{option}_max`."""
+    check_ends(option, least, most)
+    low, high = math.log(least), math.log(most)
+    return low + (high - low) * torch.rand(size)
+
+
 class DecaySteps(nn.Module):
     """Decay exp(-A dt) of every head with dt = softplus(x W + c).
 
@@ -95,10 +102,8 @@ class DecaySteps(nn.Module):
     def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
         super().__init__()
         check_ends("a", a_min, a_max)
-        check_ends("dt", dt_min, dt_max)
         self.project = nn.Linear(shape.dim, shape.heads, bias=False)
-        low, high = math.log(dt_min), math.log(dt_max)
-        start = (low + (high - low) * torch.rand(shape.heads)).exp()
+        start = log_uniform("dt", dt_min, dt_max, shape.heads).exp()
         self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
         self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(shape.heads)).log())
 
