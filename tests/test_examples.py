@@ -167,6 +167,7 @@ SHORTER = {
 }
 
 
+@pytest.mark.slow
 def test_your_attention_in_ten_minutes(cli: Commands) -> None:
     """The commands of the section in docs/your-own.md, in an empty folder, with fewer steps and seeds."""
     section = (CHECKOUT / "docs" / "your-own.md").read_text().partition("## Your own data")[0]
