@@ -70,9 +70,8 @@ def vocabulary_of(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}; expected a BERT vocabulary") from None
     if tokens[0] != PAD or not len(tokens) == len({*tokens}) <= MAX_VOCABULARY or UNKNOWN not in tokens:
-        raise UserError(
-            f"{path}: expected a BERT vocabulary: at most {MAX_VOCABULARY:,} different tokens, {PAD} first, and {UNKNOWN}"
-        )
+        expected = f"at most {MAX_VOCABULARY:,} different tokens, {PAD} first, and {UNKNOWN}"
+        raise UserError(f"{path}: expected a BERT vocabulary: {expected}")
     return tokens
 
 
