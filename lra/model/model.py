@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -107,11 +108,10 @@ class Model(nn.Module):
         mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
         return self.masks_padding and not mixes_elsewhere
 
-    @property
-    def packs(self) -> bool:
-        """True if the mixers have a packed form, too."""
-        mixer = self.blocks[0].mixer
-        return self.can_pack and isinstance(mixer, Attention) and mixer.packs and not mixer.causal
+    def packs(self, dtype: torch.dtype) -> bool:
+        """Return True if the mixers have a packed form, too, with products in this type."""
+        mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
+        return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
 
     def freeze(self, groups: Iterable[Group]) -> None:
         """Exclude the weights of these groups from training. Raises UserError if a group or the rest is empty."""
