@@ -87,6 +87,7 @@ def compiles(model: Model, recipe: Recipe) -> bool:
 
 def compile_blocks(model: Model) -> None:
     """Compile each block. Noise is then hashed, on a CPU, too."""
+    torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
     torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
