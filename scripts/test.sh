@@ -7,4 +7,4 @@ bash scripts/install.sh
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports
 .venv/bin/mypy
-exec .venv/bin/python -m pytest -n auto "$@"
+exec .venv/bin/python -m pytest -n auto --dist worksteal "$@"

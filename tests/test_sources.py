@@ -48,14 +48,6 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "make"), [("a FIFO", os.mkfifo), ("a folder", os.mkdir)])
-@pytest.mark.parametrize("name", READERS)
-def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str, make: Callable) -> None:
-    make(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name}: expected a regular file"):
-        READERS[name](tmp_path / name)
-
-
 @pytest.mark.parametrize(("end", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
 def test_lines_of_compressed_files(tmp_path: Path, end: str, pack: Callable) -> None:
     path = tmp_path / f"raw.tsv{end}"

@@ -165,14 +165,11 @@ def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (another_schema, "cache of schema 99"),
         (instead(lambda path: None), f"found no {MANIFEST} in this prepared task; delete it"),
         (instead(lambda path: path.symlink_to("nothing")), f"found no {MANIFEST} in this prepared task; delete it"),
-        (instead(lambda path: path.mkdir()), "regular file"),
-        (instead(os.mkfifo), "regular file"),
         (instead(lambda path: path.write_bytes(b"\x00\xff")), "damaged"),
         (instead(lambda path: path.write_text("[]")), "damaged"),
     ],
-    ids=["truncated", "schema", "missing", "broken link", "folder", "FIFO", "bytes", "list"],
+    ids=["truncated", "schema", "missing", "broken link", "bytes", "list"],
 )
-@pytest.mark.usefixtures("impatient")
 def test_a_damaged_cache_is_refused(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     """In one line, and nothing is built in its place."""
     damage(build(tmp_path, tmp_path / "log").folder)

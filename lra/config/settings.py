@@ -1,6 +1,5 @@
 """The checked form of a composed configuration."""
 
-import os
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -137,9 +136,5 @@ def checked(values: dict[str, Any]) -> Settings:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")
     if not values["out"] or values["out"].startswith("~"):
-        raise UserError(f"out={values['out']}: expected a folder for the results, written out (without ~)")
-    out = Path(values["out"]).absolute()
-    there = next(path for path in (out, *out.parents) if os.path.exists(path))
-    if not os.path.isdir(there):
-        raise UserError(f"out={values['out']}: {configure.shown(there)} is a file; expected a folder")
+        raise UserError(f"out={values['out']}: expected a folder, written without ~")
     return Settings(**values)

@@ -9,7 +9,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from lra.core.errors import UserError, printable
-from lra.core.paths import systems_file, table1_file
+from lra.core.paths import conf_dir
 from lra.records.record import TableName, readable
 
 NAME = "published.yaml"
@@ -74,7 +74,7 @@ class Published:
         self.arena: list[str] = []
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
-        for path in (table1_file(), OWN, systems_file(), *files):
+        for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
             file = _read(path)
             self.tasks |= file.tasks
             self.arena += file.arena
