@@ -96,13 +96,3 @@ def test_the_bar_fits_its_terminal_and_moves_within_a_step(now: list[float], mon
     line = drawn(bar)
     assert len(line) <= 60
     assert " 0/2 " in line and "this step 10/20" in line
-
-
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_that_wants_no_colour_gets_none(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    shown = terminal(monkeypatch)
-    monkeypatch.setenv(name, value)
-    with console.Bar("run", 3) as bar:
-        bar.update(1, "loss 0.5")
-    assert not re.search(r"\x1b\[[0-9;]*m", shown.getvalue().replace("\x1b[0m", ""))
-    assert (bar._bar is None) == (value == "dumb")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -21,6 +20,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from lra.core.errors import UserError
+from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
@@ -85,18 +85,14 @@ def _register() -> None:
 @cache
 def tables() -> dict[str, dict[str, Any]]:
     """Options that are rows of a table instead of files, by group and name."""
-    groups = _read(conf_dir() / "options.yaml")
+    groups = read_yaml(conf_dir() / "options.yaml")
     for group, file in (("system", conf_dir() / "table1.yaml"), ("system/other", conf_dir() / "systems.yaml")):
-        rows = [row for row in _read(file)["systems"] if "option" in row]
+        rows = [row for row in read_yaml(file)["systems"] if "option" in row]
         groups[group] = {
             row["option"]: {"defaults": [{f"override /{key}": row[key]} for key in ("attention", "variant")]}
             for row in rows
         }
     return groups
-
-
-def _read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def compose(config_name: str, *overrides: str) -> DictConfig:
@@ -134,14 +130,14 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 def groups(config_name: str) -> list[str]:
     """Return the config groups of a command; none if its file is not one of ours."""
     path = conf_dir() / f"{config_name}.yaml"
-    defaults = _read(path)["defaults"] if path.exists() else []
+    defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
     return sorted(key for key in keys if not key.startswith("override "))
 
 
 def help_page(config_name: str) -> str:
     """Return the `--help` of a command. Hydra's would compose a configuration and list the groups of all commands."""
-    content = _read(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
+    content = read_yaml(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
     lines = []
     for group in groups(config_name):
         other = [f"other/{name}" for name in options("system/other")] if group == "system" else []

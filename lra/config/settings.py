@@ -1,16 +1,14 @@
 """The checked form of a composed configuration."""
 
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-import yaml
 from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.config import configure
-from lra.core import code, paths
+from lra.core import code, files, paths
 from lra.core.errors import UserError, did_you_mean
 
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
@@ -115,12 +113,6 @@ class Siblings:
     margin: PositiveFloat
 
 
-@cache
-def _protocol_keys(conf: Path) -> list[str]:
-    text = (conf / "protocol" / "paper.yaml").read_text(encoding="utf-8")
-    return list(yaml.safe_load(text)["protocol"])
-
-
 def settings_of(cfg: DictConfig) -> Settings:
     """Check names and types of a composed configuration."""
     return checked(configure.plain(cfg))
@@ -131,7 +123,7 @@ def checked(values: dict[str, Any]) -> Settings:
     configure.check(Settings, values, "")
     for key, kind in (("generate", Generate), ("checkpoint", Checkpoints), ("sweep", Siblings)):
         configure.check(kind, values[key], f"{key}.")
-    known = _protocol_keys(paths.conf_dir())
+    known = files.read_yaml(paths.conf_dir() / "protocol" / "paper.yaml")["protocol"]
     for key in values["protocol"]:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")

@@ -1,4 +1,4 @@
-"""Atomic writes, JSON, and locks between processes on a shared folder."""
+"""Atomic writes, JSON, YAML, and locks between processes on a shared folder."""
 
 import errno
 import hashlib
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+
+import yaml
 
 from lra.core.errors import UserError
 
@@ -70,6 +72,11 @@ def sha256(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """Read the value of a JSON file. Raises OSError, and ValueError without the path."""
     return parse_json(path.read_bytes())
+
+
+def read_yaml(path: Path) -> Any:
+    """Read the value of a YAML file, by libyaml where it is. Raises OSError and yaml.YAMLError."""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def parse_json(text: bytes | str) -> Any:

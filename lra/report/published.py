@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from lra.core.errors import UserError, printable
+from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
 from lra.records.record import TableName, readable
 
@@ -146,4 +146,4 @@ def _natural(text: str) -> tuple[str | float, ...]:
 
 def _read(path: Path) -> _File:
     with readable(path):
-        return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        return _File.model_validate(read_yaml(path) or {})
