@@ -145,17 +145,10 @@ def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object
     ("size", "mask", "message"),
     [
         ((2, 14, WIDTH), None, r"expected x \[documents, at most 13 positions, 15\], found \[2, 14, 15\]"),
-        ((2, 11, WIDTH), torch.ones(2, 11), r"expected a mask \[2, 11\] in bool, .* found \[2, 11\] in float32"),
-        ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a mask \[2, 11\] in bool, .* found \[2, 7\] in bool"),
+        ((2, 11, WIDTH), torch.ones(2, 11), r"expected a bool mask \[2, 11\]"),
+        ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a bool mask \[2, 11\]"),
     ],
 )
 def test_inputs_of_another_form_are_refused(size: tuple[int, ...], mask: Tensor | None, message: str) -> None:
     with pytest.raises(lra.UserError, match=f"simple: {message}"):
         layer_of("simple")(torch.randn(size), mask)
-
-
-def test_a_mask_that_would_be_ignored_is_refused() -> None:
-    layer = layer_of("fnet")
-    assert not layer.maskable
-    with pytest.raises(lra.UserError, match="fnet cannot mask padding"):
-        layer(torch.randn(2, 11, WIDTH), mask_of([11, 7], 11))
