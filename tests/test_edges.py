@@ -187,9 +187,6 @@ def test_half_a_launcher_in_the_environment(cli: Commands, monkeypatch: pytest.M
 def test_threads_as_openmp_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     assert threads_at_hand() == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    with pytest.raises(UserError, match="OMP_NUM_THREADS=many: expected a number"):
-        threads_at_hand()
 
 
 @pytest.mark.parametrize("folder", ["hub:", "hub:a/b/c"])

@@ -7,10 +7,8 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 from forked import PLUGINS, SMOKE, Child, installed, launcher, left, without_figures
 from support import Commands, strip_times
 
@@ -18,7 +16,7 @@ import lra
 from lra.cli import sweep, train
 from lra.records import record
 from lra.records.names import CONFIG
-from lra.runs import device, trainer
+from lra.runs import trainer
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
@@ -243,20 +241,6 @@ def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytes
     for thread in threads:
         thread.join()
     assert ended == ["finished"] * 3
-
-
-def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
-    taken = []
-    monkeypatch.setattr(device, "gettempdir", lambda: tmp_path)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    with device.assign_gpu("cuda", 1):
-        with device.assign_gpu("cuda", 4), device.assign_gpu("cuda", 7), device.assign_gpu("cuda", 11):
-            assert taken == [1, 2, 0, 2]
-        with device.assign_gpu("cuda", 3), device.assign_gpu("cpu", 2):
-            assert taken[4:] == [0]
 
 
 @pytest.mark.parametrize(
