@@ -101,8 +101,6 @@ def test_a_finished_run_is_skipped_and_another_configuration_refused(cli: Comman
     code, _, err = cli(train.main, *SMOKE, *SHORT)
     assert (code, path.stat().st_mtime_ns) == (0, before)
     assert "finished before, nothing to do" in err
-    code, _, err = cli(train.main, *SMOKE, *SHORT, "precision=bf16", "resume=inexact")
-    assert (code, path.stat().st_mtime_ns, "precision stays fp32" in err) == (0, before, True)
     assert cli(train.main, *SMOKE, *SHORT, "device=cpu", "workers=1")[0] == 0
     code, _, err = cli(train.main, *SMOKE, *SHORT, "train.lr=0.5", "model.depth=1")
     assert (code, path.stat().st_mtime_ns) == (2, before)
@@ -210,7 +208,7 @@ def test_a_sweep_checks_every_cell_before_it_starts(cli: Commands) -> None:
     assert not Path("runs").exists()
     code, _, err = cli(train.main, "--multirun", *SMOKE, "seed=1,1")
     assert (code, Path("runs").exists()) == (2, False)
-    assert "seed=1,1: " in err
+    assert "2 runs of this sweep would share " in err
 
 
 def test_describe_trains_nothing(cli: Commands) -> None:
@@ -222,14 +220,6 @@ def test_describe_trains_nothing(cli: Commands) -> None:
     assert described["tokens_per_step"] == 64_000
     assert described["run_folder"] == "runs/listops/paper/softmax/transformer/seed1"
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(("progress", "better"), [("null", "a better one"), ("0.125", "12.5 % fewer errors")])
-def test_describe_says_what_may_end_a_run(cli: Commands, progress: str, better: str) -> None:
-    rule = ("train.patience=7", f"train.progress={progress}", "train.eval_every=3", "train.steps=97", "train.goal=90")
-    said = json.loads(cli(train.main, *SMOKE, *rule, "describe=true")[1])["ends"]
-    steps = f"patience: 7 evaluations of 3 steps without {better}; all 97 steps"
-    assert said == f"goal: 90 % validation accuracy in two consecutive evaluations; {steps}"
 
 
 def test_described_flops_are_those_of_the_formula(cli: Commands) -> None:

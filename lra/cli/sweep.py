@@ -40,6 +40,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """
     _check_launch(config)
     plan = planned(config, context.config_loader)
+    check_folders(plan)
     full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
     if full:
         say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
@@ -49,7 +50,6 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
             runs = [row.runs[0] for row in plan.rows]  # seeds have the facts of their cell
             _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
-    check_folders(plan)
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
